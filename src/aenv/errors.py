@@ -1,0 +1,245 @@
+"""Every error of the project: one tree, each class with its code, its HTTP status and whose fault it is.
+
+Whose fault decides what a trainer may do with an episode:
+
+- ``policy``   the agent asked for something wrong (bad arguments, no such tool): part of the episode.
+- ``env``      the author's code raised: part of the episode, and worth a look by the author.
+- ``infra``    ours or the machine's: the episode says nothing about the agent, so it has no reward.
+- ``timeout``  a time budget ran out; ``details["budget"]`` says which one.
+- ``caller``   the program that uses the SDK or the command line made a mistake.
+
+The wire carries ``code``; the client looks the class up in a table and never imports one that a peer names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+Fault = Literal["policy", "env", "infra", "timeout", "caller"]
+
+
+class AEnvError(Exception):
+    """Anything that this package raises on purpose."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    fault: Fault = "infra"
+    retryable: bool = False
+    exit_code: ClassVar[int] = 1
+    """What the command line exits with."""
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = dict(details or {})
+
+
+# --- the caller's own mistakes -------------------------------------------------------------------------------
+
+
+class ConfigError(AEnvError):
+    """A setting or a config.json that cannot be used as it is."""
+
+    code, status, fault, exit_code = "config", 400, "caller", 3
+
+
+class UsageError(AEnvError):
+    """A command or a method was called in a way that cannot work."""
+
+    code, status, fault, exit_code = "usage", 400, "caller", 2
+
+
+class LoadError(AEnvError):
+    """The author's code could not be imported; the message has the file and the line."""
+
+    code, status, fault, exit_code = "load", 500, "env", 4
+
+
+class ValidationError(AEnvError):
+    """A value has the wrong shape."""
+
+    code, status, fault = "validation", 422, "policy"
+
+
+class Unauthorized(AEnvError):
+    """The token is missing or wrong."""
+
+    code, status, fault = "unauthorized", 401, "caller"
+
+
+class Forbidden(AEnvError):
+    """The request is understood, and not allowed."""
+
+    code, status, fault = "forbidden", 403, "caller"
+
+
+# --- the way to the environment ------------------------------------------------------------------------------
+
+
+class NetworkError(AEnvError):
+    """The other side could not be reached, or the connection broke."""
+
+    code, status, retryable = "network", 502, True
+
+
+class EnvironmentError(AEnvError):  # noqa: A001 - existing users import this name
+    """Something about an environment or its instance went wrong."""
+
+    code = "environment"
+
+    def __init__(
+        self, message: str, env_name: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, details)
+        self.env_name = env_name
+
+
+class UnrecoverableEnvironmentError(EnvironmentError):
+    """Calls kept failing on the way to the instance, so they are refused until a probe succeeds."""
+
+    code, status = "unrecoverable", 503
+
+
+class EnvironmentTimeoutError(EnvironmentError, TimeoutError):
+    """A function, reward or start-up took longer than its budget; ``details["budget"]`` names it."""
+
+    code, status, fault = "timeout", 504, "timeout"
+
+
+class FunctionFailed(EnvironmentError):
+    """The author's function, reward or health check raised."""
+
+    code, fault = "function_failed", "env"
+
+
+class InvalidArguments(EnvironmentError, ValidationError):
+    """The arguments do not fit the signature of what was called."""
+
+    code, status, fault = "invalid_arguments", 422, "policy"
+
+
+class NotFound(EnvironmentError):
+    """There is no environment, instance, function or reward of that name."""
+
+    code, status, fault = "not_found", 404, "caller"
+
+
+class Conflict(EnvironmentError):
+    """More than one thing could be meant, or the thing is already there."""
+
+    code, status, fault = "conflict", 409, "caller"
+
+
+class TooLarge(EnvironmentError):
+    """The request's body is over the limit."""
+
+    code, status, fault = "too_large", 413, "caller"
+
+
+class RateLimited(EnvironmentError):
+    """Too many requests for now; ``details["retry_after"]`` says for how long."""
+
+    code, status, retryable = "rate_limited", 429, True
+
+
+class Unavailable(EnvironmentError):
+    """The other side is there and cannot answer just now."""
+
+    code, status, retryable = "unavailable", 503, True
+
+
+# --- tools ---------------------------------------------------------------------------------------------------
+
+
+class ToolError(AEnvError):
+    """A tool call that gave no result."""
+
+    code, fault = "tool", "env"
+
+    def __init__(
+        self, message: str, tool_name: str | None = None, details: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(message, details)
+        self.tool_name = tool_name
+
+
+class ToolNotFound(ToolError):
+    """The name belongs to another environment."""
+
+    code, status, fault = "tool_not_found", 404, "policy"
+
+
+class ToolTimeoutError(ToolError, TimeoutError):
+    """The tool took longer than the call's timeout. It may have run, so it is not sent again."""
+
+    code, status, fault = "tool_timeout", 504, "timeout"
+
+    def __init__(
+        self,
+        message: str,
+        tool_name: str | None = None,
+        timeout: float | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, tool_name, {"budget": "call", "seconds": timeout, **(details or {})})
+        self.timeout = timeout
+
+
+class ToolServerError(ToolError):
+    """The instance did not answer the call as it should. It may have run, so it is not sent again."""
+
+    code, status, fault = "tool_server", 502, "infra"
+
+    def __init__(
+        self,
+        message: str,
+        tool_name: str | None = None,
+        status_code: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, tool_name, details)
+        self.status_code = status_code
+
+
+# --- the wire ------------------------------------------------------------------------------------------------
+
+
+def problem(error: AEnvError) -> dict[str, Any]:
+    """What an error looks like in an answer. ``success`` and ``error`` are what existing clients read."""
+    body: dict[str, Any] = {
+        "success": False,
+        "error": error.message,
+        "code": error.code,
+        "fault": error.fault,
+    }
+    if error.details:
+        body["details"] = error.details
+    return body
+
+
+_BY_CODE: dict[str, type[EnvironmentError]] = {
+    cls.code: cls
+    for cls in (
+        EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict, TooLarge, RateLimited,
+        Unavailable,
+    )
+}  # fmt: skip
+_BY_STATUS: dict[int, type[EnvironmentError]] = {
+    cls.status: cls for cls in _BY_CODE.values() if cls is not FunctionFailed
+}
+
+
+def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = None) -> AEnvError:
+    """The error that an answer stands for, by its code, else by its HTTP status."""
+    message = str(body.get("error") or body.get("message") or f"HTTP status {status}")
+    raw = body.get("details")
+    details: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {}
+    if status == Unauthorized.status:
+        return Unauthorized(message, details)
+    if status == Forbidden.status:
+        return Forbidden(message, details)
+    cls = _BY_CODE.get(str(body.get("code"))) or _BY_STATUS.get(status) or EnvironmentError
+    error = cls(message, env_name, details)
+    error.details.setdefault("status", status)
+    return error
