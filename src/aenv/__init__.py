@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from aenv.core.call import current_call
     from aenv.core.content import Audio, File, Image
     from aenv.core.declarations import (
-        Tool,
         get_registry,
         register_function,
         register_health,
@@ -26,12 +25,13 @@ if TYPE_CHECKING:
     from aenv.core.logging import setup_logging
     from aenv.core.results import ToolResult
     from aenv.core.sync import SyncEnvironment
+    from aenv.core.tool import Tool
     from aenv.errors import AEnvError, EnvironmentError, ToolError, UnrecoverableEnvironmentError
     from aenv.schema.instance import EnvInstance, EnvStatus
 
 _WHERE = {
     "core.declarations": (
-        "Tool", "get_registry", "register_function", "register_health", "register_reward", "register_tool",
+        "get_registry", "register_function", "register_health", "register_reward", "register_tool",
     ),
     "core.call": ("current_call",),
     "core.content": ("Audio", "File", "Image"),
@@ -39,6 +39,7 @@ _WHERE = {
     "core.logging": ("setup_logging",),
     "core.results": ("ToolResult",),
     "core.sync": ("SyncEnvironment",),
+    "core.tool": ("Tool",),
     "errors": ("AEnvError", "EnvironmentError", "ToolError", "UnrecoverableEnvironmentError"),
     "schema.instance": ("EnvInstance", "EnvStatus"),
 }  # fmt: skip

@@ -62,18 +62,6 @@ class ValidationError(AEnvError):
     code, status, fault = "validation", 422, "policy"
 
 
-class Unauthorized(AEnvError):
-    """The token is missing or wrong."""
-
-    code, status, fault = "unauthorized", 401, "caller"
-
-
-class Forbidden(AEnvError):
-    """The request is understood, and not allowed."""
-
-    code, status, fault = "forbidden", 403, "caller"
-
-
 # --- the way to the environment ------------------------------------------------------------------------------
 
 
@@ -83,7 +71,7 @@ class NetworkError(AEnvError):
     code, status, retryable = "network", 502, True
 
 
-class EnvironmentError(AEnvError):  # noqa: A001 - existing users import this name
+class EnvironmentError(AEnvError):
     """Something about an environment or its instance went wrong."""
 
     code = "environment"
@@ -93,6 +81,27 @@ class EnvironmentError(AEnvError):  # noqa: A001 - existing users import this na
     ) -> None:
         super().__init__(message, details)
         self.env_name = env_name
+
+
+class Unauthorized(EnvironmentError):
+    """The token is missing or wrong."""
+
+    code, status, fault = "unauthorized", 401, "caller"
+
+
+class Forbidden(EnvironmentError):
+    """The request is understood, and not allowed."""
+
+    code, status, fault = "forbidden", 403, "caller"
+
+
+class InstanceUnreachable(EnvironmentError, NetworkError):
+    """The instance could not be reached, or the connection broke; ``details["sent"]`` says which.
+
+    What was sent may have run, so a call is never sent again.
+    """
+
+    code, status = "unreachable", 502
 
 
 class UnrecoverableEnvironmentError(EnvironmentError):
@@ -221,8 +230,8 @@ def problem(error: AEnvError) -> dict[str, Any]:
 _BY_CODE: dict[str, type[EnvironmentError]] = {
     cls.code: cls
     for cls in (
-        EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict, TooLarge, RateLimited,
-        Unavailable,
+        Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
+        TooLarge, RateLimited, Unavailable,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
@@ -230,15 +239,11 @@ _BY_STATUS: dict[int, type[EnvironmentError]] = {
 }
 
 
-def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = None) -> AEnvError:
+def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = None) -> EnvironmentError:
     """The error that an answer stands for, by its code, else by its HTTP status."""
     message = str(body.get("error") or body.get("message") or f"HTTP status {status}")
     raw = body.get("details")
     details: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {}
-    if status == Unauthorized.status:
-        return Unauthorized(message, details)
-    if status == Forbidden.status:
-        return Forbidden(message, details)
     cls = _BY_CODE.get(str(body.get("code"))) or _BY_STATUS.get(status) or EnvironmentError
     error = cls(message, env_name, details)
     error.details.setdefault("status", status)

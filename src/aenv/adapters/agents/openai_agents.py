@@ -1,0 +1,73 @@
+"""Tools of an environment as tools of the OpenAI Agents SDK."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json, to_json
+
+from aenv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aenv.core.environment import Environment
+
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
+NAME_LENGTH = 64
+
+
+async def tools(env: Environment) -> list[Any]:
+    """One FunctionTool per tool, under a name that the OpenAI API accepts."""
+    try:
+        from agents import FunctionTool
+    except ImportError as error:
+        raise ConfigError(
+            "list_openai_tools() needs the OpenAI Agents SDK: pip install 'aenvironment[agents]'"
+        ) from error
+    listed = await env.list_tools()
+    qualified = [tool["name"] for tool in listed]
+    names = openai_names([name.removeprefix(f"{env.env_name}/") for name in qualified])
+    return [
+        FunctionTool(
+            name=name,
+            description=tool["description"] or "",
+            params_json_schema=tool["inputSchema"],
+            on_invoke_tool=_invoker(env, tool["name"]),
+            strict_json_schema=False,  # strict mode refuses free-form objects, which our tools may take
+        )
+        for name, tool in zip(names, listed, strict=True)
+    ]
+
+
+def openai_names(names: list[str]) -> list[str]:
+    """Names of letters, digits, _ and -, at most 64 of them, all different."""
+    made: list[str] = []
+    for name in names:
+        base = _FORBIDDEN.sub("_", name)[:NAME_LENGTH] or "tool"
+        unique, number = base, 2
+        while unique in made:
+            suffix = f"_{number}"
+            unique, number = base[: NAME_LENGTH - len(suffix)] + suffix, number + 1
+        made.append(unique)
+    return made
+
+
+def _invoker(env: Environment, tool_name: str) -> Any:
+    async def invoke(context: Any, arguments: str) -> Any:
+        parsed = from_json(arguments) if arguments else {}
+        result = await env.call_tool(tool_name, parsed)
+        if result.is_error:
+            return to_json(result.content).decode()
+        if all(block.get("type") == "text" for block in result.content):
+            return result.text
+        return [_output(block) for block in result.content]
+
+    return invoke
+
+
+def _output(block: dict[str, Any]) -> Any:
+    from agents import ToolOutputImage, ToolOutputText
+
+    if block.get("type") == "image":
+        return ToolOutputImage(image_url=f"data:{block['mimeType']};base64,{block['data']}")
+    return ToolOutputText(text=block["text"] if block.get("type") == "text" else to_json(block).decode())

@@ -1,0 +1,246 @@
+"""The platform's control plane: create, find, wait for and delete instances and services."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+
+from aenv.client.http import Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
+from aenv.client.url import Planes
+from aenv.errors import (
+    EnvironmentError,
+    EnvironmentTimeoutError,
+    InstanceUnreachable,
+    NotFound,
+    RateLimited,
+    Unavailable,
+    from_answer,
+)
+from aenv.schema import paths
+from aenv.schema.instance import (
+    EnvInstance,
+    EnvInstanceCreateRequest,
+    EnvService,
+    EnvServiceCreateRequest,
+    EnvServiceUpdateRequest,
+    EnvStatus,
+)
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_PAUSE = 10.0
+POLL_FIRST, POLL_MOST = 0.02, 1.0
+_ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
+
+
+class ApiClient:
+    """The platform, as a client sees it. Existing code knows it as ``AEnvSchedulerClient``."""
+
+    def __init__(
+        self, base_url: str, timeout: float = 30.0, max_retries: int = 3, api_key: str | None = None
+    ) -> None:
+        self.base_url = base_url
+        self.timeout = timeout
+        self.max_retries = max_retries
+        self.api_key = api_key
+        trace = ("env-instance-trace-id", str(uuid.uuid4()))
+        self._http = HttpClient(
+            Planes.parse(base_url).control, token=api_key, headers=[("accept", "application/json"), trace]
+        )
+
+    async def connect(self) -> None:
+        """Connections open by themselves; existing code calls this."""
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._http.close()
+
+    async def __aenter__(self) -> ApiClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- instances
+
+    async def create_env_instance(
+        self,
+        name: str,
+        datasource: str = "",
+        ttl: str = "",
+        environment_variables: dict[str, str] | None = None,
+        arguments: list[str] | None = None,
+        owner: str | None = None,
+        labels: dict[str, str] | None = None,
+        mount_points: list[dict[str, Any]] | None = None,
+    ) -> EnvInstance:
+        """Ask for an instance of ``name[@version]``."""
+        wish = EnvInstanceCreateRequest(
+            envName=name,
+            datasource=datasource,
+            ttl=ttl,
+            environment_variables=environment_variables,
+            arguments=arguments,
+            owner=owner,
+            labels=labels,
+            mount_points=mount_points,
+            request_id=str(uuid.uuid4()),
+        )
+        return await self._model(EnvInstance, "POST", paths.INSTANCES, wish)
+
+    async def get_env_instance(self, instance_id: str) -> EnvInstance:
+        """One instance."""
+        return await self._model(EnvInstance, "GET", f"{paths.INSTANCES}/{_part(instance_id)}")
+
+    async def list_env_instances(
+        self, pool_name: str | None = None, status: EnvStatus | str | None = None
+    ) -> list[EnvInstance]:
+        """The instances of one environment (``name`` or ``name@version``), or all."""
+        data = await self._data("GET", f"{paths.INSTANCES}/{_part(pool_name or '*')}/list")
+        items = [EnvInstance.model_validate(item) for item in _items(data)]
+        return [item for item in items if status is None or item.status == status]
+
+    async def delete_env_instance(self, instance_id: str) -> bool:
+        """End an instance; False when it was gone already."""
+        try:
+            await self._data("DELETE", f"{paths.INSTANCES}/{_part(instance_id)}")
+        except NotFound:
+            return False
+        return True
+
+    async def wait_for_status(
+        self,
+        instance_id: str,
+        target_status: EnvStatus | str = EnvStatus.RUNNING,
+        timeout: float = 300.0,
+        check_interval: float = POLL_MOST,
+    ) -> EnvInstance:
+        """Wait until the instance has that status. One that failed or ended is reported at once."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pause = min(POLL_FIRST, check_interval)
+        while True:
+            instance = await self.get_env_instance(instance_id)
+            if instance.status == target_status:
+                return instance
+            if instance.status in _ENDED:
+                why = instance.reason or "the platform gives no reason"
+                raise EnvironmentError(f"instance {instance_id} is {instance.status}: {why}")
+            if loop.time() + pause > deadline:
+                raise EnvironmentTimeoutError(
+                    f"instance {instance_id} is still {instance.status} after {timeout:g} s",
+                    details={"budget": "startup", "seconds": timeout},
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, check_interval)
+
+    async def presign_url(self, instance_id: str, port: int, expiration_time_in_minutes: int = 5) -> str:
+        """A short-lived URL of a port inside the instance."""
+        wish = {"port": port, "expiration_time_in_minutes": expiration_time_in_minutes}
+        data = await self._data("POST", f"{paths.INSTANCES}/{_part(instance_id)}/presign-url", wish)
+        return str(data["url"])
+
+    # --- services
+
+    async def create_env_service(self, name: str, service_name: str | None = None, **wish: Any) -> EnvService:
+        """Ask for a service of ``name[@version]``; the fields are those of EnvServiceCreateRequest."""
+        request = EnvServiceCreateRequest(envName=name, service_name=service_name, **wish)
+        return await self._model(EnvService, "POST", paths.SERVICES, request)
+
+    async def get_env_service(self, service_id: str) -> EnvService:
+        """One service."""
+        return await self._model(EnvService, "GET", f"{paths.SERVICES}/{_part(service_id)}")
+
+    async def list_env_services(self, env_name: str | None = None) -> list[EnvService]:
+        """The services of one environment, or all."""
+        data = await self._data("GET", f"{paths.SERVICES}/{_part(env_name or '*')}/list")
+        return [EnvService.model_validate(item) for item in _items(data)]
+
+    async def update_env_service(
+        self,
+        service_id: str,
+        replicas: int | None = None,
+        image: str | None = None,
+        environment_variables: dict[str, str] | None = None,
+    ) -> EnvService:
+        """Change a service; what is None stays."""
+        request = EnvServiceUpdateRequest(
+            replicas=replicas, image=image, environment_variables=environment_variables
+        )
+        return await self._model(EnvService, "PUT", f"{paths.SERVICES}/{_part(service_id)}", request)
+
+    async def delete_env_service(self, service_id: str, delete_storage: bool = False) -> bool:
+        """End a service; its storage stays unless asked otherwise."""
+        query = "?deleteStorage=true" if delete_storage else ""
+        try:
+            await self._data("DELETE", f"{paths.SERVICES}/{_part(service_id)}{query}")
+        except NotFound:
+            return False
+        return True
+
+    # --- the exchange
+
+    async def _model(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> M:
+        return model.model_validate(await self._data(method, path, body))
+
+    async def _data(self, method: str, path: str, body: BaseModel | dict[str, Any] | None = None) -> Any:
+        """The ``data`` of the answer. Safe to repeat, all of it: creating carries a request id."""
+        sent = None if body is None else to_json(body, exclude_none=True)
+        for attempt in range(self.max_retries + 1):
+            try:
+                return _unwrap(await self._http.request(method, path, sent, timeout=self.timeout))
+            except (NotConnected, ConnectionBroke, RateLimited, Unavailable) as error:
+                if attempt == self.max_retries:
+                    if isinstance(error, NotConnected | ConnectionBroke):
+                        raise InstanceUnreachable(error.message) from error
+                    raise
+                await asyncio.sleep(_pause(attempt, error))
+            except DeadlineExceeded as error:
+                raise EnvironmentTimeoutError(
+                    f"{method} {path}: no answer within {self.timeout:g} s",
+                    details={"budget": "request", "seconds": self.timeout},
+                ) from error
+        raise AssertionError("unreachable")
+
+
+def _unwrap(answer: Answer) -> Any:
+    try:
+        body = from_json(answer.body)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        if answer.status >= 400:
+            raise from_answer(answer.status, {})
+        raise EnvironmentError(f"the platform's answer is not its JSON envelope (HTTP {answer.status})")
+    if answer.status >= 400 or body.get("success") is False:
+        error = from_answer(answer.status, body)
+        if b"retry-after" in answer.headers:
+            error.details["retry_after"] = answer.headers[b"retry-after"].decode("latin-1")
+        raise error
+    return body.get("data")
+
+
+def _pause(attempt: int, error: Exception) -> float:
+    """As long as the server asks for, else longer each time, and never the same for everybody."""
+    details = getattr(error, "details", {})
+    try:
+        return min(float(details.get("retry_after", "")), 60.0)
+    except ValueError:
+        return min(0.1 * 2**attempt, MAX_PAUSE) * random.uniform(0.5, 1.0)
+
+
+def _items(data: Any) -> list[Any]:
+    """A list comes bare, as an object with ``items``, or as null when empty."""
+    if isinstance(data, dict):
+        data = data.get("items")
+    return data or []
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="*@")

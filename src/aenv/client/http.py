@@ -1,0 +1,262 @@
+"""A lean asyncio HTTP/1.1 client: pooled connections, a deadline per request, nothing sent twice.
+
+Calls to an instance are tiny and many, and a general client costs several times what the call does. What matters
+for correctness is kept simple: a connection that the server closed is noticed before it is used again, so a
+request is written at most once, and a request that was written is never repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httptools
+
+from aenv.client.url import ServerUrl
+from aenv.errors import NetworkError
+
+if TYPE_CHECKING:
+    import ssl
+
+CONNECT_SECONDS = 10.0
+IDLE_CONNECTIONS = 64
+
+
+class Answer(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    headers: dict[bytes, bytes]
+
+
+class NotConnected(NetworkError):
+    """The server could not be reached, so nothing was sent: trying again is safe."""
+
+    code = "not_connected"
+
+
+class ConnectionBroke(NetworkError):
+    """The connection ended after the request was sent and before its answer: it may have been acted on."""
+
+    code, retryable = "connection_broke", False
+
+
+class DeadlineExceeded(NetworkError, TimeoutError):
+    """No answer within the time given."""
+
+    code, fault, retryable = "deadline", "timeout", False
+
+
+class HttpClient:
+    """Requests to one server."""
+
+    def __init__(
+        self, url: ServerUrl, *, token: str | None = None, headers: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.url = url
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tls: ssl.SSLContext | None = None
+        self._prefix = url.prefix.encode()
+        lines = [f"host: {url.authority}", *(f"{name}: {_one_line(value)}" for name, value in headers)]
+        if token:
+            lines.append(f"authorization: Bearer {_one_line(token)}")
+        self._head = "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+    async def request(
+        self, method: str, path: str, body: bytes | None = None, *, timeout: float | None = None
+    ) -> Answer:
+        """One exchange.
+
+        Raises:
+            NotConnected: nothing was sent.
+            ConnectionBroke: it was sent, and no answer came.
+            DeadlineExceeded: ``timeout`` seconds passed, connecting included.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # a second asyncio.run: the old connections ended with their loop
+            self.close()
+            self._loop = loop
+        deadline = None if timeout is None else loop.time() + timeout
+        connection = self._take() or await self._connect(timeout)
+        head = b"%s %s%s HTTP/1.1\r\n%s" % (method.encode(), self._prefix, path.encode(), self._head)
+        if body is None:
+            data = head + b"\r\n"
+        else:
+            data = b"%scontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+                head,
+                len(body),
+                body,
+            )
+        self._busy.add(connection)
+        try:
+            answer = await connection.exchange(data, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._busy.discard(connection)
+        if connection.reusable and len(self._idle) < IDLE_CONNECTIONS:
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    def close(self) -> None:
+        """Close every connection; requests under way fail."""
+        for connection in [*self._idle, *self._busy]:
+            connection.close()
+        self._idle.clear()
+
+    def _take(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_alive():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, timeout: float | None) -> _Connection:
+        url = self.url
+        loop = asyncio.get_running_loop()
+        limit = CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS)
+        try:
+            async with asyncio.timeout(limit):
+                if url.uds:
+                    _, connection = await loop.create_unix_connection(_Connection, url.uds)
+                else:
+                    _, connection = await loop.create_connection(
+                        _Connection, url.host, url.port, ssl=self._tls_context() if url.tls else None
+                    )
+        except TimeoutError as error:
+            if timeout is not None and timeout <= CONNECT_SECONDS:
+                raise DeadlineExceeded(f"{url} did not take the connection within {timeout:g} s") from error
+            raise NotConnected(f"{url} did not take the connection within {limit:g} s") from error
+        except OSError as error:
+            raise NotConnected(f"cannot reach {url}: {error.strerror or error}") from error
+        return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            import ssl  # most calls stay on the machine and need none of it
+
+            self._tls = ssl.create_default_context()
+        return self._tls
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: one exchange at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._socket: socket.socket | None = None
+        self._parser: Any = None
+        self._waiter: asyncio.Future[Answer] | None = None
+        self._lost = False
+        self._chunks: list[bytes] = []
+        self._headers: dict[bytes, bytes] = {}
+        self.reusable = False
+
+    async def exchange(self, data: bytes, deadline: float | None) -> Answer:
+        """Send a request, wait for its answer."""
+        if self._lost:
+            raise NotConnected("the connection was closed")
+        self._parser = httptools.HttpResponseParser(self)
+        self._chunks = []
+        self._headers = {}
+        self.reusable = False
+        waiter = self._waiter = self._loop.create_future()
+        timer = None if deadline is None else self._loop.call_at(deadline, self._expire)
+        self._transport.write(data)
+        try:
+            return await waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()
+
+    def is_alive(self) -> bool:
+        """Whether it can be used again. Asks the kernel: the loop may not have had time to notice the end."""
+        if self._lost or self._transport.is_closing():
+            return False
+        if self._socket is None:
+            return True
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True  # open, and nothing to read: as it should be between two exchanges
+        except OSError:
+            return False
+        return False  # closed by the server, or bytes that nobody asked for
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._loop.is_closed():
+            if self._socket is not None:
+                self._socket.close()
+        else:
+            self._transport.abort()
+
+    def _expire(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(DeadlineExceeded("no answer in time"))
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        if transport.get_extra_info("sslcontext") is None:
+            own = transport.get_extra_info("socket")
+            # A transport hands out a wrapper without recv; a duplicate of its descriptor has it.
+            self._socket = own._sock if hasattr(own, "_sock") else None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        if self._waiter is not None and not self._waiter.done():
+            with contextlib.suppress(httptools.HttpParserError, AttributeError):
+                self._parser.feed_eof()  # an answer without a length ends where the connection does
+            if not self._waiter.done():
+                self._waiter.set_exception(
+                    ConnectionBroke(f"the connection broke before the answer: {exc or 'EOF'}")
+                )
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None:
+            self._transport.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            if not self._waiter.done():
+                self._waiter.set_exception(ConnectionBroke(f"the answer is not HTTP: {error}"))
+            self._transport.abort()
+
+    # --- the parser's side
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_body(self, body: bytes) -> None:
+        self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            return
+        self.reusable = self._parser.should_keep_alive()
+        chunks = self._chunks
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(Answer(status, body, self._headers))
+
+
+def _one_line(value: str) -> str:
+    if "\r" in value or "\n" in value:
+        raise NetworkError("a header or token has a line break in it")
+    return value

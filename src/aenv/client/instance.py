@@ -1,0 +1,99 @@
+"""The data plane: calls to one instance."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from aenv.client.http import ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
+from aenv.client.url import ServerUrl
+from aenv.errors import EnvironmentError, InstanceUnreachable, from_answer
+
+PATIENCE = 3.0
+"""Seconds to keep knocking at an instance that takes no connection: one that restarts is back by then."""
+
+
+class InstanceClient:
+    """Calls over the lean path. A request is sent at most once."""
+
+    def __init__(
+        self, url: ServerUrl, *, token: str | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        self.url = url
+        self._http = HttpClient(url, token=token, headers=(headers or {}).items())
+
+    async def call(self, path: str, arguments: dict[str, Any], *, timeout: float | None) -> Any:
+        """POST arguments, get the answer's ``data``.
+
+        Raises:
+            InstanceUnreachable: not reached, or the connection broke.
+            DeadlineExceeded: no answer in time.
+            EnvironmentError: the answer is an error; its class says of which kind.
+        """
+        try:
+            sent = to_json(arguments)
+        except ValueError as error:
+            raise EnvironmentError(f"the arguments are not JSON: {error}") from None
+        return (await self.exchange("POST", path, sent, timeout=timeout)).get("data")
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout: float | None,
+        patience: float = PATIENCE,
+    ) -> dict[str, Any]:
+        """One request, the whole JSON of its answer."""
+        answer = None
+        try:
+            answer = await self._http.request(method, path, body, timeout=timeout)
+        except NotConnected as error:
+            if patience <= 0:
+                raise InstanceUnreachable(error.message, details={"sent": False}) from error
+        except ConnectionBroke as error:
+            raise InstanceUnreachable(error.message, details={"sent": True}) from error
+        if answer is None:
+            answer = await self._knock(method, path, body, timeout, patience)
+        try:
+            content = from_json(answer.body)
+        except ValueError:
+            content = None
+        if answer.status == 200 and type(content) is dict and content.get("success", True):
+            return content
+        raise self._error(answer.status, content)
+
+    async def _knock(
+        self, method: str, path: str, body: bytes | None, timeout: float | None, patience: float
+    ) -> Any:
+        """Try again to connect, for a while; nothing has been sent yet."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        pause = 0.02
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            spent = loop.time() - started
+            left = None if timeout is None else timeout - spent
+            if left is not None and left <= 0:
+                raise DeadlineExceeded(f"{self.url} took no connection within {timeout:g} s")
+            try:
+                return await self._http.request(method, path, body, timeout=left)
+            except NotConnected as error:
+                if spent > patience:
+                    raise InstanceUnreachable(error.message, details={"sent": False}) from error
+            except ConnectionBroke as error:
+                raise InstanceUnreachable(error.message, details={"sent": True}) from error
+            pause = min(pause * 2, 0.5)
+
+    def _error(self, status: int, content: Any) -> EnvironmentError:
+        if isinstance(content, dict):
+            return from_answer(status, content)
+        return from_answer(status, {"error": f"{self.url} answered HTTP {status} without JSON"})
+
+    def close(self) -> None:
+        """Close all connections; calls under way fail."""
+        self._http.close()

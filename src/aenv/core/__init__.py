@@ -1,0 +1,44 @@
+"""What users hold: declarations to write an environment, ``Environment`` to use one."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from aenv.core.declarations import (
+        get_function_registry,
+        get_registry,
+        register_function,
+        register_health,
+        register_reward,
+        register_tool,
+    )
+    from aenv.core.environment import Environment
+    from aenv.errors import (
+        EnvironmentError,
+        NetworkError,
+        ToolError,
+        ToolTimeoutError,
+        UnrecoverableEnvironmentError,
+    )
+
+_ERRORS = (
+    "EnvironmentError", "NetworkError", "ToolError", "ToolTimeoutError", "UnrecoverableEnvironmentError",
+)  # fmt: skip
+
+__all__ = [
+    "Environment", "EnvironmentError", "NetworkError", "ToolError", "ToolTimeoutError",
+    "UnrecoverableEnvironmentError", "get_function_registry", "get_registry", "register_function",
+    "register_health", "register_reward", "register_tool",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'aenv.core' has no attribute {name!r}")
+    if name == "Environment":
+        module = "aenv.core.environment"
+    else:
+        module = "aenv.errors" if name in _ERRORS else "aenv.core.declarations"
+    return getattr(import_module(module), name)

@@ -1,0 +1,158 @@
+"""What a tool may return, and the content blocks that it becomes on the wire."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic_core import to_json
+
+Block = dict[str, Any]
+
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"ID3", "audio/mpeg"),
+    (b"OggS", "audio/ogg"),
+    (b"%PDF-", "application/pdf"),
+)
+_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+_MCP_BLOCKS = ("text", "image", "audio", "resource", "resource_link")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Bytes of any kind as a tool's result; the MIME type is recognised when it is not given."""
+
+    data: bytes
+    mime_type: str | None = None
+
+    @classmethod
+    def read(cls, path: str | Path, mime_type: str | None = None) -> File:
+        """The content of a file."""
+        return cls(Path(path).read_bytes(), mime_type)
+
+    def block(self) -> Block:
+        """As a content block: an image or a sound when it is one, else an embedded resource."""
+        mime = self.mime_type or mime_type_of(self.data)
+        data = base64.b64encode(self.data).decode("ascii")
+        family = mime.partition("/")[0]
+        if family in ("image", "audio"):
+            return {"type": family, "data": data, "mimeType": mime}
+        uri = f"aenv://result/{hashlib.sha256(self.data).hexdigest()[:16]}"
+        return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "blob": data}}
+
+
+class Image(File):
+    """A picture as a tool's result."""
+
+    __slots__ = ()
+
+
+class Audio(File):
+    """A sound as a tool's result."""
+
+    __slots__ = ()
+
+
+class Content(NamedTuple):
+    """A tool's result on the wire."""
+
+    blocks: list[Block]
+    is_json: bool = False
+    """The one block is the JSON text of the value that the tool returned."""
+    is_error: bool = False
+    structured: Any = None
+    """What an explicit MCP result carries beside its blocks."""
+
+
+def to_content(value: Any) -> Content:
+    """Any value that a tool may return. Raises ValueError, with advice, for one that JSON cannot carry."""
+    if value is None:
+        return Content([])
+    if isinstance(value, str):
+        return Content([{"type": "text", "text": str(value)}])
+    block = _as_block(value)
+    if block is not None:
+        return Content([block])
+    if isinstance(value, list | tuple) and any(_is_block(item) for item in value):
+        return Content([block for item in value for block in to_content(item).blocks])
+    explicit = _as_result(value)
+    if explicit is not None:
+        return explicit
+    return Content([{"type": "text", "text": dump(value).decode("utf-8")}], is_json=True)
+
+
+def dump(value: Any) -> bytes:
+    """JSON of a result. NaN and infinities, which JSON does not have, become null."""
+    try:
+        return to_json(value, inf_nan_mode="null", bytes_mode="base64", by_alias=True)
+    except ValueError as error:
+        raise ValueError(
+            f"the result ({type(value).__name__}) is not JSON: {error}; "
+            "return a dict, list, str, number, bool, None, pydantic model, dataclass, bytes or aenv.Image"
+        ) from None
+
+
+def mime_type_of(data: bytes) -> str:
+    """The MIME type that the first bytes give away."""
+    if data[:4] == b"RIFF" and data[8:12] in _RIFF:
+        return _RIFF[data[8:12]]
+    return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
+
+
+def _is_block(value: Any) -> bool:
+    return (
+        isinstance(value, File | bytes | bytearray)
+        or _is_mcp(value, "type")
+        or hasattr(type(value), "_repr_png_")
+    )
+
+
+def _as_block(value: Any) -> Block | None:
+    if isinstance(value, File):
+        return value.block()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return File(bytes(value)).block()
+    if _is_mcp(value, "type") and value.type in _MCP_BLOCKS:
+        return _dump_model(value)
+    if hasattr(type(value), "_repr_png_"):  # Pillow's images, and whatever else a notebook shows as a picture
+        png = value._repr_png_()
+        return Image(png, "image/png").block() if png else None
+    return None
+
+
+def _as_result(value: Any) -> Content | None:
+    """An explicit result: ours, or the MCP SDK's."""
+    from aenv.core.results import ToolResult
+
+    if isinstance(value, ToolResult):
+        return Content(value.content, is_error=value.is_error, structured=value.structured)
+    if _is_mcp(value, "content"):
+        dumped = _dump_model(value)
+        return Content(
+            dumped.get("content", []),
+            is_error=bool(dumped.get("isError")),
+            structured=dumped.get("structuredContent"),
+        )
+    return None
+
+
+def _is_mcp(value: Any, attribute: str) -> bool:
+    """Whether it is a model of the MCP SDK, told without importing the SDK."""
+    return type(value).__module__.startswith(("mcp.", "mcp_types.")) and hasattr(value, attribute)
+
+
+def _dump_model(value: Any) -> Block:
+    dumped: Block = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped
+
+
+def text_of(blocks: Iterable[Block]) -> str:
+    """The text blocks, one per line."""
+    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")

@@ -1,0 +1,539 @@
+"""``Environment``: the handle that users hold."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from aenv import plugins
+from aenv.client.http import DeadlineExceeded
+from aenv.client.instance import InstanceClient
+from aenv.client.url import Planes, ServerUrl
+from aenv.core.breaker import Breaker
+from aenv.core.logging import getLogger
+from aenv.core.results import ToolResult
+from aenv.errors import (
+    AEnvError,
+    EnvironmentError,
+    EnvironmentTimeoutError,
+    InstanceUnreachable,
+    NetworkError,
+    ToolNotFound,
+    ToolServerError,
+    ToolTimeoutError,
+    UnrecoverableEnvironmentError,
+)
+from aenv.schema import paths
+
+if TYPE_CHECKING:
+    from aenv.client.api import ApiClient
+    from aenv.core.sync import SyncEnvironment
+    from aenv.schema.instance import EnvInstance
+
+log = getLogger("environment")
+
+HEALTHY = ("success", "healthy")
+HEALTH_SECONDS = 10.0
+RELEASE_SECONDS = 10.0
+
+
+class _Unsaid(str):
+    """A default that can be told from the same text given by the caller."""
+
+    __slots__ = ()
+
+
+DEFAULT_TTL = _Unsaid("30m")
+
+
+def split_env_name_version(env_name: str) -> tuple[str, str]:
+    """``name@version`` in two; the version is empty when there is none."""
+    name, _, version = env_name.partition("@")
+    return name, version
+
+
+def make_mcp_url(url: str, port: int, path: str = "") -> str:
+    """``url`` with that port, unless it has a port, a path or TLS of its own, and with ``path`` at its end."""
+    base = ServerUrl.parse(url, default_port=port)
+    return f"{base}{path and '/' + path.lstrip('/')}"
+
+
+class Environment:
+    """An instance of an environment: created on first use, released at the end of ``async with``.
+
+    Where it runs: at ``DUMMY_INSTANCE_IP`` when that is set (one server that you started with ``aenv run``), else
+    on the platform at ``aenv_url`` or ``AENV_SYSTEM_URL``.
+    """
+
+    def __init__(
+        self,
+        env_name: str,
+        datasource: str = "",
+        ttl: str = DEFAULT_TTL,
+        environment_variables: Mapping[str, str] | None = None,
+        arguments: list[str] | None = None,
+        aenv_url: str | None = None,
+        timeout: float = 60.0,
+        startup_timeout: float = 500.0,
+        max_retries: int = 10,
+        api_key: str | None = None,
+        skip_for_healthy: bool = False,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        enable_data_plane: bool = True,
+        mount_points: list[dict[str, Any]] | None = None,
+    ) -> None:
+        if not env_name or not env_name.partition("@")[0]:
+            raise EnvironmentError(
+                "an environment has a name: Environment('my-env') or 'my-env@1.0.0'", env_name
+            )
+        self.env_name = env_name
+        self.datasource = datasource
+        self.ttl = ttl
+        self.environment_variables = _as_strings(environment_variables)
+        self.arguments = list(arguments or [])
+        self.timeout = timeout
+        self.startup_timeout = startup_timeout
+        self.max_retries = max_retries
+        self.api_key = api_key or os.environ.get("AENV_API_KEY") or None
+        self.skip_for_healthy = skip_for_healthy
+        self.owner = owner
+        self.labels = dict(labels or {})
+        self.enable_data_plane = enable_data_plane
+        self.mount_points = mount_points
+        self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
+        self.proxy_headers: dict[str, str] = {}
+
+        if self.dummy_instance_ip:
+            data = ServerUrl.parse(aenv_url or self.dummy_instance_ip, default_port=paths.DATA_PORT)
+            self._planes = Planes(data, data)
+        else:
+            self._planes = Planes.parse(aenv_url or os.environ.get("AENV_SYSTEM_URL") or "http://localhost")
+        self.aenv_control_url = str(self._planes.control)
+        data_url = str(self._planes.data)
+        self.aenv_data_url = f"{data_url}{paths.MCP}"
+        self.aenv_health_url = f"{data_url}{paths.HEALTH}"
+        self.aenv_reward_url = f"{data_url}{paths.REWARD}"
+        self.aenv_functions_base_url = f"{data_url}{paths.FUNCTIONS}"
+
+        self._instance: EnvInstance | None = None
+        self._api: ApiClient | None = None
+        self._client: InstanceClient | None = None
+        self._breaker = Breaker()
+        self._initializing = asyncio.Lock()
+        self._released = False
+        self._tool_paths: dict[str, str] = {}
+
+    # --- life
+
+    async def initialize(self) -> bool:
+        """Create the instance and wait until it can be called. Once: later calls do nothing."""
+        async with self._initializing:
+            if self._instance is None:
+                self._released = False
+                try:
+                    await self._create()
+                except BaseException:
+                    await self._let_go()
+                    raise
+        return True
+
+    async def release(self) -> None:
+        """End the instance. May be called any number of times; a failure to end it is logged, not raised."""
+        self._released = True
+        if self._instance is not None or self._client is not None:
+            log.info("%s Releasing environment", self._prefix)
+            await self._let_go()
+
+    async def destroy(self) -> None:
+        """The same as `release`."""
+        await self.release()
+
+    async def __aenter__(self) -> Environment:
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.release()
+
+    def sync(self) -> SyncEnvironment:
+        """A blocking twin of this handle, for scripts and notebooks."""
+        from aenv.core.sync import SyncEnvironment
+
+        return SyncEnvironment.of(self)
+
+    async def wait_for_ready(self, timeout: float = 300.0) -> None:
+        """Return when the instance runs and is healthy."""
+        try:
+            async with asyncio.timeout(timeout):
+                client = await self._ready_client()
+                await self._wait_until_healthy(client, timeout)
+        except TimeoutError as error:
+            if isinstance(error, AEnvError):
+                raise
+            raise self._timed_out("startup", timeout, "the environment is not ready") from error
+
+    async def _create(self) -> None:
+        from aenv.schema.instance import EnvInstance, EnvStatus
+
+        if self.dummy_instance_ip:
+            self._instance = EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._planes.data.host)
+            self._client = InstanceClient(self._planes.data, token=self.api_key)
+        else:
+            self._instance = await self._create_on_platform()
+            self._client = self._client_of(self._instance)
+        log.info("%s Environment is running", self._prefix)
+        if self.enable_data_plane and not self.skip_for_healthy:
+            await self._wait_until_healthy(self._client, self.startup_timeout)
+
+    async def _create_on_platform(self) -> EnvInstance:
+        from aenv.client.api import ApiClient
+
+        name, version = split_env_name_version(self.env_name)
+        self._api = ApiClient(self.aenv_control_url, self.timeout, self.max_retries, self.api_key)
+        try:
+            created = await self._api.create_env_instance(
+                self.env_name,
+                self.datasource,
+                "" if self.ttl is DEFAULT_TTL else self.ttl,
+                {**self.environment_variables, "envNAME": name, "envversion": version},
+                self.arguments,
+                self.owner,
+                self.labels or None,
+                self.mount_points,
+            )
+            self._instance = created  # from here on there is something to release
+            return await self._api.wait_for_status(created.id, timeout=self.startup_timeout)
+        except InstanceUnreachable as error:
+            raise InstanceUnreachable(
+                f"no platform at {self.aenv_control_url} ({error.message}); start one of your own with 'aenv run' "
+                "and set DUMMY_INSTANCE_IP=http://localhost, or set AENV_SYSTEM_URL to a platform's address",
+                self.env_name,
+                error.details,
+            ) from error
+        except EnvironmentError as error:
+            error.env_name = self.env_name
+            raise
+
+    def _client_of(self, instance: EnvInstance) -> InstanceClient:
+        self.proxy_headers = {paths.INSTANCE_HEADER: instance.id}
+        if instance.ip:
+            self.proxy_headers[paths.PROXY_HEADER] = f"http://{instance.ip}:{paths.DATA_PORT}"
+        if instance.data_url:
+            return InstanceClient(ServerUrl.parse(instance.data_url), token=instance.token or self.api_key)
+        return InstanceClient(self._planes.data, token=self.api_key, headers=self.proxy_headers)
+
+    async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        patience = 3.0 if self.dummy_instance_ip else timeout
+        pause, reason = 0.02, ""
+        while True:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise self._timed_out("startup", timeout, f"the environment is not healthy{reason}")
+            try:
+                body = await client.exchange(
+                    "GET", paths.HEALTH, timeout=min(left, HEALTH_SECONDS), patience=min(left, patience)
+                )
+                status = _status_of(body)
+                if status in HEALTHY:
+                    return
+                reason = f": its health check says '{status}'"
+            except InstanceUnreachable as error:
+                if self.dummy_instance_ip:
+                    raise InstanceUnreachable(
+                        f"nothing answers at {client.url} ({error.message}); start the environment there with "
+                        "'aenv run', or unset DUMMY_INSTANCE_IP",
+                        self.env_name,
+                        error.details,
+                    ) from error
+                reason = f": {error.message}"
+            except DeadlineExceeded:
+                reason = ": its health check does not answer"
+            except AEnvError as error:
+                if not (error.retryable or error.fault == "env"):
+                    raise
+                reason = f": {error.message}"
+            await asyncio.sleep(min(pause, max(left, 0)))
+            pause = min(pause * 2, 1.0)
+
+    async def _let_go(self) -> None:
+        """End what `_create` made, also when this task is being cancelled."""
+        instance, self._instance = self._instance, None
+        client, self._client = self._client, None
+        api, self._api = self._api, None
+        if client is not None:
+            client.close()
+        if api is None:
+            return
+
+        async def delete() -> None:
+            try:
+                if instance is not None:
+                    async with asyncio.timeout(RELEASE_SECONDS):
+                        await api.delete_env_instance(instance.id)
+            except (AEnvError, TimeoutError) as error:
+                log.warning(
+                    "[ENV:%s] could not be deleted (%s); its time to live ends it",
+                    instance.id if instance else "?",
+                    error,
+                )
+            finally:
+                await api.close()
+
+        task = asyncio.ensure_future(delete())
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=RELEASE_SECONDS)
+            raise
+
+    # --- what the environment offers
+
+    async def list_tools(self) -> list[dict[str, Any]]:
+        """The tools: qualified name, description, inputSchema."""
+        data = (await self._get(paths.TOOLS))["data"]
+        return [
+            {
+                "name": f"{self.env_name}/{tool['name']}",
+                "description": tool.get("description"),
+                "inputSchema": tool["inputSchema"],
+            }
+            for tool in data
+        ]
+
+    async def list_openai_tools(self) -> list[Any]:
+        """The tools as FunctionTool objects of the OpenAI Agents SDK."""
+        tools: Callable[[Environment], Awaitable[list[Any]]] = plugins.load(plugins.ADAPTERS, "openai-agents")
+        return await tools(self)
+
+    async def list_functions(self) -> dict[str, Any]:
+        """Functions, rewards and health check, with their parameters."""
+        data: dict[str, Any] = (await self._get(paths.FUNCTION_LIST))["data"]
+        return data
+
+    async def get_env_info(self) -> dict[str, Any]:
+        """Name, instance id, status, address and times."""
+        await self.initialize()
+        assert self._instance is not None
+        if self._api is not None:
+            self._instance = await self._api.get_env_instance(self._instance.id)
+        instance = self._instance
+        return {
+            "name": self.env_name,
+            "instance_id": instance.id,
+            "status": str(instance.status),
+            "ip": instance.ip,
+            "created_at": instance.created_at,
+            "updated_at": instance.updated_at,
+        }
+
+    async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
+        """A short-lived URL of a port inside the instance."""
+        await self.initialize()
+        if self._api is None or self._instance is None:
+            return str(ServerUrl(self._planes.data.host, port))
+        return await self._api.presign_url(self._instance.id, port, expiration_time_in_minutes)
+
+    # --- calls
+
+    async def call_tool(
+        self, tool_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
+    ) -> ToolResult:
+        """Call a tool by its bare or its qualified name.
+
+        What the tool or its arguments did wrong is in the result (``is_error``, ``fault``). Raised is only what
+        gave no result at all:
+
+        Raises:
+            ToolTimeoutError: no answer within ``timeout`` seconds (default: the constructor's).
+            ToolServerError: the connection broke, or the answer was not one; the tool may have run.
+            EnvironmentError: the instance could not be created or reached; the tool did not run.
+        """
+        path = self._tool_paths.get(tool_name) or self._tool_path(tool_name)
+        client = self._client
+        if client is None or self._breaker.is_open:
+            client = await self._ready_client()
+        seconds = self.timeout if timeout is None else timeout
+        if log.isEnabledFor(20):
+            log.info(
+                "%s Executing tool: %s in environment %s", self._prefix, self._bare(tool_name), self.env_name
+            )
+        try:
+            data = await client.call(path, arguments or {}, timeout=seconds)
+        except DeadlineExceeded as error:
+            raise ToolTimeoutError(
+                f"tool '{tool_name}' gave no answer within {seconds:g} s", tool_name, seconds
+            ) from error
+        except InstanceUnreachable as error:
+            self._breaker.failed()
+            if not error.details.get("sent"):
+                raise
+            raise ToolServerError(
+                f"tool '{tool_name}' may have run, but its answer did not come: {error.message}", tool_name
+            ) from error
+        except EnvironmentError as error:
+            status = error.details.get("status")
+            if error.fault == "caller" and status in (401, 403):
+                raise
+            raise ToolServerError(f"tool '{tool_name}': {error.message}", tool_name, status) from error
+        self._breaker.succeeded()
+        return ToolResult(
+            data["content"],
+            data["is_error"],
+            fault=data.get("fault"),
+            structured=data.get("structured"),
+            is_json=data.get("is_json", False),
+        )
+
+    async def call_function(
+        self, function_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
+    ) -> Any:
+        """What the function returned.
+
+        Raises:
+            FunctionFailed: the function raised. InvalidArguments, NotFound: it was not called.
+            EnvironmentTimeoutError: no answer within ``timeout`` seconds.
+            EnvironmentError: anything else; all of these are EnvironmentErrors, with a ``fault``.
+        """
+        path = f"{paths.FUNCTIONS}/{quote(self._bare(function_name), safe='')}"
+        return await self._call(f"function '{function_name}'", path, arguments, timeout)
+
+    async def call_reward(
+        self,
+        arguments: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        *,
+        name: str | None = None,
+    ) -> Any:
+        """The reward; ``name`` chooses one where there are several.
+
+        A reward that could not be computed is an exception, never a number. Raises as `call_function` does.
+        """
+        query = f"?{urlencode({paths.REWARD_QUERY: name})}" if name else ""
+        return await self._call(
+            f"reward '{name}'" if name else "the reward", paths.REWARD + query, arguments, timeout
+        )
+
+    async def check_health(
+        self, arguments: dict[str, Any] | None = None, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """The answer of the health check: ``{"success": true, "data": {...}}``."""
+        query = f"?{urlencode(arguments, doseq=True)}" if arguments else ""
+        return await self._get(paths.HEALTH + query, timeout)
+
+    # --- inside
+
+    async def _ready_client(self) -> InstanceClient:
+        """The way to the instance: made when there is none, probed when it kept failing."""
+        if not self.enable_data_plane:
+            raise EnvironmentError("this environment was opened with enable_data_plane=False", self.env_name)
+        if self._client is None:
+            if self._released:
+                raise EnvironmentError(
+                    "this environment was released; call initialize() for a new instance", self.env_name
+                )
+            await self.initialize()
+            assert self._client is not None
+        client = self._client
+        if self._breaker.is_open:
+            await self._probe(client)
+        return client
+
+    async def _probe(self, client: InstanceClient) -> None:
+        if self._breaker.may_probe():
+            try:
+                await client.exchange("GET", paths.HEALTH, timeout=HEALTH_SECONDS, patience=0)
+            except NetworkError:
+                self._breaker.failed()
+            except AEnvError:
+                self._breaker.succeeded()  # unhealthy, perhaps, but there
+            else:
+                self._breaker.succeeded()
+        if self._breaker.is_open:
+            raise UnrecoverableEnvironmentError(
+                f"{client.url} could not be reached several times in a row; calls are refused until it answers again",
+                self.env_name,
+            )
+
+    async def _call(
+        self, what: str, path: str, arguments: dict[str, Any] | None, timeout: float | None
+    ) -> Any:
+        async def call(client: InstanceClient, seconds: float) -> Any:
+            return await client.call(path, arguments or {}, timeout=seconds)
+
+        return await self._guarded(what, call, timeout)
+
+    async def _get(self, path: str, timeout: float | None = None) -> dict[str, Any]:
+        async def get(client: InstanceClient, seconds: float) -> Any:
+            return await client.exchange("GET", path, timeout=seconds)
+
+        answer: dict[str, Any] = await self._guarded(f"GET {path}", get, timeout)
+        return answer
+
+    async def _guarded(
+        self, what: str, send: Callable[[InstanceClient, float], Awaitable[Any]], timeout: float | None
+    ) -> Any:
+        client = self._client
+        if client is None or self._breaker.is_open:
+            client = await self._ready_client()
+        seconds = self.timeout if timeout is None else timeout
+        try:
+            answer = await send(client, seconds)
+        except DeadlineExceeded as error:
+            raise self._timed_out("call", seconds, f"{what} gave no answer") from error
+        except InstanceUnreachable:
+            self._breaker.failed()
+            raise
+        except EnvironmentError as error:
+            error.env_name = self.env_name
+            raise
+        self._breaker.succeeded()
+        return answer
+
+    def _timed_out(self, budget: str, seconds: float, what: str) -> EnvironmentTimeoutError:
+        return EnvironmentTimeoutError(
+            f"{what} within {seconds:g} s", self.env_name, {"budget": budget, "seconds": seconds}
+        )
+
+    def _tool_path(self, tool_name: str) -> str:
+        path = f"{paths.TOOLS}/{quote(self._bare(tool_name), safe='')}"
+        self._tool_paths[tool_name] = path
+        return path
+
+    def _bare(self, tool_name: str) -> str:
+        """The name without ``env@version/``, which must be this environment's."""
+        prefix, slash, rest = tool_name.partition("/")
+        if not slash:
+            return tool_name
+        if prefix != self.env_name:
+            mine, theirs = split_env_name_version(self.env_name), split_env_name_version(prefix)
+            same_version = mine[1] == theirs[1] or not (mine[1] and theirs[1])
+            if mine[0] != theirs[0] or not same_version:
+                raise ToolNotFound(
+                    f"Tool '{tool_name}' not found in environment '{self.env_name}'", tool_name
+                )
+        return rest
+
+    @property
+    def _prefix(self) -> str:
+        return f"[ENV:{self._instance.id if self._instance else '-'}]"
+
+    def __repr__(self) -> str:
+        state = f"instance {self._instance.id}" if self._instance else "not started"
+        return f"<Environment {self.env_name} ({state})>"
+
+
+def _as_strings(variables: Mapping[str, object] | None) -> dict[str, str]:
+    """Variables as an instance takes them. One that is None is as good as not given."""
+    return {name: str(value) for name, value in (variables or {}).items() if value is not None}
+
+
+def _status_of(body: Mapping[str, Any]) -> str:
+    data = body.get("data")
+    status = data.get("status") if isinstance(data, Mapping) else None
+    return str(status) if status is not None else "healthy"

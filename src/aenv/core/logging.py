@@ -1,0 +1,39 @@
+"""Logging: silent until the program that uses us asks for it, and never with arguments or variables in it."""
+
+from __future__ import annotations
+
+import logging
+import os
+
+LOG_FORMAT = "%(asctime)s.%(msecs)03d %(name)s %(levelname)s: %(message)s"
+DATE_FORMAT = "%Y%m%d-%H:%M:%S"
+LOGLEVEL = logging.INFO
+
+_root = logging.getLogger("aenv")
+_root.addHandler(logging.NullHandler())
+
+
+def getLogger(name: str | None = None, type_: str | None = None) -> logging.Logger:
+    """A logger below ``aenv``. ``type_`` is accepted from existing code and means nothing."""
+    if not name or name == "aenv":
+        return _root
+    return logging.getLogger(name if name.startswith("aenv.") else f"aenv.{name}")
+
+
+def setup_logging(handler: logging.Handler | None = None, level: int | str = logging.DEBUG) -> None:
+    """Send the log to ``handler``, in our format unless it has its own; without one, be silent."""
+    for old in list(_root.handlers):
+        _root.removeHandler(old)
+    if handler is None:
+        _root.addHandler(logging.NullHandler())
+    else:
+        if handler.formatter is None:
+            handler.setFormatter(logging.Formatter(LOG_FORMAT, DATE_FORMAT))
+        _root.addHandler(handler)
+    _root.propagate = False  # or a configured root logger prints every line a second time
+    _root.setLevel(level)
+
+
+def level_from_environment(default: str = "INFO") -> str:
+    """The level that AENV_LOG_LEVEL asks for."""
+    return os.environ.get("AENV_LOG_LEVEL", default).upper()

@@ -1,0 +1,80 @@
+"""``python -m aenv.main PATH``: the server inside a sandbox."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from aenv.core.logging import level_from_environment, setup_logging
+from aenv.errors import AEnvError
+
+
+def run_cli(argv: Sequence[str] | None = None) -> int:
+    """Serve an environment; the process's exit code."""
+    options = _parser().parse_args(argv)
+    setup_logging(logging.StreamHandler(sys.stderr), options.log_level.upper())
+    from aenv.runtime.serve import Ready, ServeOptions, serve
+
+    def announce(ready: Ready) -> None:
+        print(f"aenv: serving {len(ready.catalog.tools)} tools at {ready.url}", flush=True)  # noqa: T201
+
+    # What follows PATH and our own options is the environment's: its code finds it in sys.argv.
+    sys.argv = [str(options.tools_path), *options.arguments]
+    try:
+        return serve(
+            ServeOptions(
+                path=Path(options.tools_path),
+                host=options.host,
+                port=options.port,
+                uds=options.uds,
+                name=options.name,
+                token=os.environ.get("AENV_TOKEN") or None,
+                no_auth=options.no_auth,
+                max_body=options.max_body,
+                grace=options.grace,
+            ),
+            announce,
+        )
+    except AEnvError as error:
+        print(f"Error: {error.message}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m aenv.main",
+        description="Serve an environment: MCP at /mcp, functions, rewards and health over plain HTTP.",
+        epilog="AENV_TOKEN, when set, is the bearer token that callers must send.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("tools_path", metavar="PATH", help="a .py file, a folder, or a project (its src/ is used)")
+    add("arguments", nargs="*", metavar="-- ARG", help="arguments for the environment's own code")
+    add("--host", default=os.environ.get("AENV_HOST", "127.0.0.1"), help="address (default %(default)s)")
+    add(
+        "--port",
+        type=int,
+        default=int(os.environ.get("AENV_PORT", "8081")),
+        help="port (default %(default)s)",
+    )
+    add("--uds", help="listen on this unix socket instead")
+    add("--name", default="aenv-server", help="the server's name in MCP (default %(default)s)")
+    add(
+        "--no-auth",
+        action="store_true",
+        default=os.environ.get("AENV_NO_AUTH", "") not in ("", "0"),
+        help="serve beyond loopback without a token",
+    )
+    add("--max-body", type=int, default=64 * 1024 * 1024, help="largest request body (default %(default)s)")
+    add("--grace", type=float, default=10.0, help="seconds to finish calls on SIGTERM (default %(default)s)")
+    add("--log-level", default=level_from_environment(), help="default %(default)s")
+    add("--log-dir", help=argparse.SUPPRESS)  # existing start scripts pass it
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(run_cli())

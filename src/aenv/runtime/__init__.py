@@ -1,0 +1,1 @@
+"""What runs inside a sandbox: load the author's code, serve it over MCP and plain HTTP."""

@@ -1,0 +1,203 @@
+"""The routes of an instance: MCP for every agent, plain JSON over HTTP for our SDK and for existing clients."""
+
+from __future__ import annotations
+
+import hmac
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+from urllib.parse import parse_qsl
+
+from pydantic_core import to_json
+
+from aenv.core.call import Call
+from aenv.core.content import dump
+from aenv.core.signature import Signature
+from aenv.errors import (
+    AEnvError,
+    Forbidden,
+    FunctionFailed,
+    NotFound,
+    Unauthorized,
+    problem,
+)
+from aenv.runtime.catalog import Catalog, Endpoint
+from aenv.runtime.http import ASGIApp, Request, Response, Stream
+from aenv.schema import paths
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_TOOL_PREFIX = paths.TOOLS + "/"
+_FUNCTION_PREFIX = paths.FUNCTIONS + "/"
+
+
+class McpApp(Protocol):
+    """The MCP side, which loads on first use."""
+
+    async def ready(self) -> ASGIApp:
+        """The ASGI application, once its session manager runs."""
+        ...
+
+
+class App:
+    """Answers the requests that reach one instance."""
+
+    def __init__(
+        self, catalog: Catalog, mcp: McpApp, *, token: str | None = None, only_loopback: bool = True
+    ) -> None:
+        self.catalog = catalog
+        self._mcp = mcp
+        self._bearer = f"Bearer {token}".encode() if token else None
+        self._only_loopback = only_loopback and not token
+        self._fixed: dict[tuple[str, str], Callable[[Request], Awaitable[Response | Stream]]] = {
+            ("GET", paths.HEALTH): self._health,
+            ("GET", paths.TOOLS): self._list_tools,
+            ("GET", paths.FUNCTION_LIST): self._list_functions,
+            ("POST", paths.REWARD): self._reward,
+        }
+
+    async def __call__(self, request: Request) -> Response | Stream:
+        """Answer one request. An error that we know becomes its JSON; others are the server's business."""
+        try:
+            self._authorise(request)
+            return await self._route(request)
+        except AEnvError as error:
+            return Response(error.status, to_json(problem(error)))
+
+    def _authorise(self, request: Request) -> None:
+        if self._bearer is not None:
+            given = request.header(b"authorization")
+            if not hmac.compare_digest(given, self._bearer) and request.path != paths.HEALTH:
+                raise Unauthorized("send this instance's token as 'Authorization: Bearer <token>'")
+        elif self._only_loopback:
+            # A web page that the developer has open may reach 127.0.0.1 under a name of its own choosing.
+            for name in (b"host", b"origin"):
+                value = request.header(name).decode("latin-1")
+                if value and not _is_loopback(value):
+                    raise Forbidden(
+                        f"{name.decode()} '{value}' is not this machine; "
+                        "start with a token (AENV_TOKEN) to be reached under other names"
+                    )
+
+    async def _route(self, request: Request) -> Response | Stream:
+        method, path = request.method, request.path
+        if method == "POST" and path.startswith(_TOOL_PREFIX):
+            return await self._tool(path[len(_TOOL_PREFIX) :], request)
+        if path == paths.MCP:
+            return Stream(await self._mcp.ready())
+        fixed = self._fixed.get((method, path))
+        if fixed is not None:
+            return await fixed(request)
+        endpoint = self.catalog.routes.get((method, path))
+        if endpoint is None and method == "POST" and path.startswith(_FUNCTION_PREFIX):
+            # A function with an endpoint of its own answers under its name as well: the SDK knows only names.
+            endpoint = self.catalog.function(path[len(_FUNCTION_PREFIX) :])
+        if endpoint is not None:
+            return await self._function(endpoint, request)
+        raise NotFound(f"nothing at {method} {path}; see GET {paths.FUNCTION_LIST} and GET {paths.TOOLS}")
+
+    async def _tool(self, name: str, request: Request) -> Response:
+        def read(signature: Signature) -> dict[str, Any]:
+            return signature.validate_json(request.body)
+
+        outcome = await self.catalog.call_tool(name, read, Call(name))
+        content = outcome.content
+        data: dict[str, Any] = {"content": content.blocks, "is_error": content.is_error}
+        if content.is_json:
+            data["is_json"] = True
+        if content.structured is not None:
+            data["structured"] = content.structured
+        if outcome.fault is not None:
+            data["fault"] = outcome.fault
+        return _success(data)
+
+    async def _list_tools(self, request: Request) -> Response:
+        return _success([tool.model_dump(exclude_none=True) for tool in self.catalog.listed_tools])
+
+    async def _list_functions(self, request: Request) -> Response:
+        catalog = self.catalog
+        return _success(
+            {
+                "total": len(catalog.functions),
+                "functions": [e.describe() for e in catalog.functions],
+                "reward": [e.describe() for e in catalog.rewards],
+                "health": [e.describe() for e in catalog.health],
+            }
+        )
+
+    async def _function(self, endpoint: Endpoint, request: Request) -> Response:
+        arguments = _arguments(endpoint.signature, request)
+        return _data(endpoint, await self.catalog.call_function(endpoint, arguments))
+
+    async def _reward(self, request: Request) -> Response:
+        name = dict(parse_qsl(request.query.decode("latin-1"))).get(paths.REWARD_QUERY)
+        endpoint = self.catalog.reward(name)
+        value = await self.catalog.call_function(endpoint, endpoint.signature.validate_json(request.body))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise FunctionFailed(f"reward '{endpoint.name}' is {value}, which is no number to train on")
+        if value is None:
+            raise FunctionFailed(f"reward '{endpoint.name}' returned nothing; return a number or a dict")
+        return _data(endpoint, value)
+
+    async def _health(self, request: Request) -> Response:
+        if self._bearer is not None and not hmac.compare_digest(
+            request.header(b"authorization"), self._bearer
+        ):
+            return _success({"status": "healthy"})
+        checks = self.catalog.health
+        if not checks:
+            return _success(
+                {
+                    "status": "success",
+                    "message": "MCP server is healthy",
+                    "details": {"tool_count": len(self.catalog.tools)},
+                    "last_active": self.catalog.last_active,
+                }
+            )
+        query = dict(parse_qsl(request.query.decode("latin-1")))
+        check = checks[0]
+        try:
+            value = await self.catalog.call_function(check, check.signature.validate_strings(query))
+        except FunctionFailed as error:
+            body = {**problem(error), "data": {"status": "error", "message": error.message}}
+            return Response(503, to_json(body))
+        return _data(check, value if isinstance(value, dict) else {"status": _status(value), "result": value})
+
+
+def _arguments(signature: Signature, request: Request) -> dict[str, Any]:
+    if request.method in ("GET", "DELETE") and not request.body:
+        return signature.validate_strings(_query(request))
+    return signature.validate_json(request.body)
+
+
+def _query(request: Request) -> dict[str, Any]:
+    """The query string; a name that comes twice is a list."""
+    values: dict[str, Any] = {}
+    for name, value in parse_qsl(request.query.decode("latin-1"), keep_blank_values=True):
+        if name not in values:
+            values[name] = value
+        else:
+            before = values[name]
+            values[name] = [*before, value] if isinstance(before, list) else [before, value]
+    return values
+
+
+def _status(value: object) -> str:
+    return "healthy" if value is None or value else "error"
+
+
+def _success(data: Any) -> Response:
+    return Response(200, to_json({"success": True, "data": data}))
+
+
+def _data(endpoint: Endpoint, value: Any) -> Response:
+    try:
+        return Response(200, b'{"success":true,"data":%s}' % dump(value))
+    except ValueError as error:
+        raise FunctionFailed(f"'{endpoint.name}': {error}") from None
+
+
+def _is_loopback(value: str) -> bool:
+    host = value.partition("://")[2] or value
+    host = host.split("/")[0]
+    name = host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]
+    return name in _LOOPBACK or name.startswith("127.")

@@ -1,0 +1,193 @@
+"""What an environment offers, compiled and ready to be called."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from aenv.core.call import Call
+from aenv.core.content import Content, to_content
+from aenv.core.declarations import Declaration, Registry
+from aenv.core.signature import Signature
+from aenv.core.tool import Tool
+from aenv.errors import AEnvError, Conflict, Fault, FunctionFailed, InvalidArguments, NotFound
+from aenv.runtime.workers import Workers
+
+log = logging.getLogger("aenv.runtime")
+
+
+class Endpoint:
+    """One declared function that can be called with JSON arguments."""
+
+    def __init__(self, declaration: Declaration, workers: Workers) -> None:
+        self.declaration = declaration
+        self.name = declaration.name
+        self.signature = Signature(declaration.func, declaration.where)
+        self.description = declaration.description or self.signature.description
+        self._workers = workers
+        self._is_async = declaration.is_async
+
+    async def call(self, arguments: dict[str, Any], call: Call) -> Any:
+        """Run it off the server's loop. Whatever it raises comes out unchanged."""
+        positional, named = self.signature.split(arguments)
+        func = self.declaration.func
+        if self._is_async:
+            return await self._workers.run_async(lambda: func(*positional, **named), call)
+        result = await self._workers.run(lambda: func(*positional, **named), call)
+        if inspect.isawaitable(result):  # a plain function that hands back a coroutine
+            pending = result
+
+            async def finish() -> Any:
+                return await pending
+
+            return await self._workers.run_async(finish, call)
+        return result
+
+    def describe(self) -> dict[str, Any]:
+        """As ``/functions/list`` shows it."""
+        schema = self.signature.input_schema
+        return {
+            "name": self.name,
+            "endpoint": self.declaration.endpoint,
+            "method": self.declaration.method,
+            "description": self.description,
+            "parameters": {
+                name: {"type": _type_name(prop), "default": prop.get("default")}
+                for name, prop in schema["properties"].items()
+            },
+            "inputSchema": schema,
+            "is_async": self.declaration.is_async,
+        }
+
+
+class ToolOutcome:
+    """What a tool call came to: always an answer, with whose fault it is when it is an error."""
+
+    __slots__ = ("content", "fault")
+
+    def __init__(self, content: Content, fault: Fault | None = None) -> None:
+        self.content = content
+        self.fault = fault
+
+
+class Catalog:
+    """The declared tools, functions, rewards and health check of one environment."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.workers = Workers()
+        self._tools = self._compile(registry.tools)
+        self._functions = self._compile(registry.functions)
+        self._rewards = self._compile(registry.rewards)
+        self._health = self._compile(registry.health)
+        self.routes = {(e.declaration.method, e.declaration.endpoint): e for e in self._functions.values()}
+        self.last_active = time.time()
+
+    def _compile(self, declarations: dict[str, Declaration]) -> dict[str, Endpoint]:
+        return {name: Endpoint(declaration, self.workers) for name, declaration in declarations.items()}
+
+    @property
+    def tools(self) -> list[Endpoint]:
+        """The tools, in the order of declaration."""
+        return list(self._tools.values())
+
+    @property
+    def functions(self) -> list[Endpoint]:
+        """The functions."""
+        return list(self._functions.values())
+
+    @property
+    def rewards(self) -> list[Endpoint]:
+        """The rewards."""
+        return list(self._rewards.values())
+
+    @property
+    def health(self) -> list[Endpoint]:
+        """The health check, if the author wrote one."""
+        return list(self._health.values())
+
+    @cached_property
+    def listed_tools(self) -> list[Tool]:
+        """The tools that agents are shown."""
+        tools = [Tool.of(e.declaration, e.signature) for e in self.tools]
+        return [tool for tool in tools if not tool.hidden]
+
+    def input_schema(self, tool: str) -> Mapping[str, Any] | None:
+        """The input schema of one tool."""
+        endpoint = self._tools.get(tool)
+        return endpoint.signature.input_schema if endpoint else None
+
+    async def call_tool(
+        self, name: str, read: Callable[[Signature], dict[str, Any]], call: Call
+    ) -> ToolOutcome:
+        """Call a tool. ``read`` gets the arguments out of whatever they came in."""
+        self.last_active = time.time()
+        endpoint = self._tools.get(name)
+        if endpoint is None:
+            return _failed(f"Unknown tool: {name}", "policy")
+        try:
+            arguments = read(endpoint.signature)
+        except InvalidArguments as error:
+            return _failed(f"Error calling tool '{name}': invalid arguments: {error.message}", "policy")
+        try:
+            return ToolOutcome(to_content(await endpoint.call(arguments, call)))
+        except Exception as error:
+            log.error("tool %s raised %s", name, type(error).__name__, exc_info=error)
+            fault: Fault = "infra" if _is_infra(error) else "env"
+            return _failed(f"Error calling tool '{name}': {_say(error)}", fault)
+
+    async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
+        """Call a function or a health check. Raises FunctionFailed when the author's code did."""
+        self.last_active = time.time()
+        try:
+            return await endpoint.call(arguments, Call(endpoint.name))
+        except Exception as error:
+            kind = endpoint.declaration.kind
+            log.error("%s %s raised %s", kind, endpoint.name, type(error).__name__, exc_info=error)
+            if _is_infra(error):
+                raise
+            raise FunctionFailed(_say(error), details={kind: endpoint.name}) from None
+
+    def function(self, name: str) -> Endpoint:
+        """The function of that name."""
+        endpoint = self._functions.get(name)
+        if endpoint is None:
+            known = ", ".join(self._functions) or "none"
+            raise NotFound(f"no function '{name}' in this environment; there are: {known}")
+        return endpoint
+
+    def reward(self, name: str | None) -> Endpoint:
+        """The reward of that name; the only one when there is only one."""
+        known = ", ".join(self._rewards)
+        if name is not None:
+            if name not in self._rewards:
+                raise NotFound(f"no reward '{name}' in this environment; there are: {known or 'none'}")
+            return self._rewards[name]
+        if not self._rewards:
+            raise NotFound("this environment declares no reward; mark one with @register_reward")
+        if len(self._rewards) > 1:
+            raise Conflict(f"this environment has several rewards; name one of: {known}")
+        return next(iter(self._rewards.values()))
+
+
+def _failed(text: str, fault: Fault) -> ToolOutcome:
+    return ToolOutcome(Content([{"type": "text", "text": text}], is_error=True), fault)
+
+
+def _is_infra(error: BaseException) -> bool:
+    """Whether the author's code only passes on that another environment, which it uses, could not be reached."""
+    return isinstance(error, AEnvError) and error.fault == "infra"
+
+
+def _say(error: BaseException) -> str:
+    """The author's words; the class's name where there are none."""
+    return str(error) or type(error).__name__
+
+
+def _type_name(schema: Mapping[str, Any]) -> str:
+    if "type" in schema:
+        return str(schema["type"])
+    return "any" if "anyOf" not in schema and "$ref" not in schema else "object"

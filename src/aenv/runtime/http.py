@@ -1,0 +1,395 @@
+"""A small HTTP/1.1 server: one parsed request in, one answer out, or an ASGI application for streams.
+
+It exists for two figures. A general ASGI server and framework spend more on a call than the call itself costs,
+and they wake up ten times a second with nothing to do; a thousand idle instances must cost nothing.
+Parsing is llhttp's (through httptools). TLS, HTTP/2, static files and the rest are left to a proxy in front.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+
+log = logging.getLogger("aenv.http")
+
+MAX_HEADER_BYTES = 64 * 1024
+HEADER_SECONDS = 30.0  # a client that sends half a request holds a connection no longer than this
+HIGH_WATER = 256 * 1024
+
+Scope = dict[str, Any]
+Message = dict[str, Any]
+ASGIApp = Callable[
+    [Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
+]
+
+
+class Request:
+    """One request, whole: bodies are bounded, so they are held in memory."""
+
+    __slots__ = ("body", "headers", "method", "path", "query")
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.path = ""
+        self.query = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        """As sent, names in lower case."""
+        self.body = b""
+
+    def header(self, name: bytes) -> bytes:
+        """The first header of that (lower case) name, or nothing."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return b""
+
+
+class Response:
+    """One answer, whole."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(
+        self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n"
+    ) -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers
+        """Raw lines, each ended by CRLF; the length is added."""
+
+
+class Stream:
+    """An answer that an ASGI application writes itself."""
+
+    __slots__ = ("app",)
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+
+Handler = Callable[[Request], Awaitable[Response | Stream]]
+
+_STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+
+
+class HttpServer:
+    """Serves one handler on any number of listening sockets."""
+
+    def __init__(self, handler: Handler, *, max_body: int) -> None:
+        self.handler = handler
+        self.max_body = max_body
+        self.closing = False
+        self.connections: set[_Connection] = set()
+        self._listeners: list[asyncio.Server] = []
+        self._quiet = asyncio.Event()
+
+    async def listen(
+        self, *, host: str | None = None, port: int = 0, uds: str | None = None, backlog: int = 1024
+    ) -> asyncio.Server:
+        """Accept connections on a TCP address or a unix socket."""
+        loop = asyncio.get_running_loop()
+        if uds is not None:
+            server = await loop.create_unix_server(lambda: _Connection(self), uds, backlog=backlog)
+        else:
+            server = await loop.create_server(lambda: _Connection(self), host, port, backlog=backlog)
+        self._listeners.append(server)
+        return server
+
+    async def close(self, grace: float) -> bool:
+        """Stop accepting, let what is under way finish within ``grace`` seconds; whether it did."""
+        self.closing = True
+        for listener in self._listeners:
+            listener.close()
+        for connection in list(self.connections):
+            connection.close_when_idle()
+        finished = True
+        if self.connections:
+            self._quiet.clear()
+            try:
+                await asyncio.wait_for(self._quiet.wait(), grace)
+            except TimeoutError:
+                finished = False
+        for connection in list(self.connections):
+            connection.abort()
+        await asyncio.sleep(0)
+        return finished
+
+    def forget(self, connection: _Connection) -> None:
+        """A connection is gone."""
+        self.connections.discard(connection)
+        if self.closing and not self.connections:
+            self._quiet.set()
+
+
+class _Connection(asyncio.Protocol):
+    """One client. Requests on a connection are answered in turn, as HTTP/1.1 wants it."""
+
+    def __init__(self, server: HttpServer) -> None:
+        self.server = server
+        self.loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport = None  # type: ignore[assignment]
+        self.parser = httptools.HttpRequestParser(self)
+        self.task: asyncio.Task[None] | None = None
+        self.waiting: list[tuple[Request, bool]] = []  # pipelined behind the one under way
+        self.request = Request()
+        self.chunks: list[bytes] = []
+        self.size = 0
+        self.header_bytes = 0
+        self.url = b""
+        self.deadline: asyncio.TimerHandle | None = None
+        self.refused = False
+        self.endless = False  # an event stream that ends only when somebody hangs up
+        self.gone = asyncio.Event()
+        self.writable = asyncio.Event()
+        self.writable.set()
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport  # type: ignore[assignment]
+        self.transport.set_write_buffer_limits(HIGH_WATER)
+        self.server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
+        self.writable.set()
+        self._stop_deadline()
+        if self.task is not None:
+            self.task.cancel()  # nobody waits for the answer any more
+        self.server.forget(self)
+
+    def pause_writing(self) -> None:
+        self.writable.clear()
+
+    def resume_writing(self) -> None:
+        self.writable.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self.refused:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._refuse(501, "this server speaks no other protocol")
+        except httptools.HttpParserError as error:
+            self._refuse(400, f"not HTTP: {error}")
+
+    # --- the parser's side
+
+    def on_message_begin(self) -> None:
+        self.request = Request()
+        self.chunks = []
+        self.size = 0
+        self.header_bytes = 0
+        self.url = b""
+        self.deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value))
+        self.request.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._stop_deadline()
+        request = self.request
+        request.method = self.parser.get_method().decode("ascii")
+        path, _, request.query = self.url.partition(b"?")
+        text = path.decode("latin-1")
+        request.path = unquote(text) if "%" in text else text
+        if int(request.header(b"content-length") or 0) > self.server.max_body:
+            self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
+        elif request.header(b"expect").lower() == b"100-continue":
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, body: bytes) -> None:
+        if self.refused:
+            return
+        self.size += len(body)
+        if self.size > self.server.max_body:
+            self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
+        else:
+            self.chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        if self.refused:
+            return
+        request, chunks = self.request, self.chunks
+        request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self.chunks = []
+        keep_alive = self.parser.should_keep_alive()
+        if self.task is None:
+            self.task = self.loop.create_task(self._serve(request, keep_alive))
+        else:
+            self.waiting.append((request, keep_alive))
+            self.transport.pause_reading()
+
+    # --- answering
+
+    async def _serve(self, request: Request, keep_alive: bool) -> None:
+        try:
+            while True:
+                keep_alive = keep_alive and not self.server.closing
+                answer = await self._answer(request)
+                if isinstance(answer, Stream):
+                    self.endless = request.method == "GET"
+                    keep_alive = await _AsgiExchange(self, request, keep_alive).run(answer.app)
+                else:
+                    self._write(answer, keep_alive)
+                if not keep_alive or self.server.closing:
+                    self.transport.close()
+                    return
+                if not self.waiting:
+                    return
+                request, keep_alive = self.waiting.pop(0)
+                if not self.waiting:
+                    self.transport.resume_reading()
+        finally:
+            self.task = None
+
+    async def _answer(self, request: Request) -> Response | Stream:
+        try:
+            return await self.server.handler(request)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            return Response(500, b'{"success":false,"error":"internal error; see the log","code":"internal"}')
+
+    def _write(self, answer: Response, keep_alive: bool) -> None:
+        body = answer.body
+        head = b"".join(
+            (
+                _STATUS_LINES[answer.status],
+                answer.headers,
+                b"content-length: %d\r\n" % len(body),
+                b"\r\n" if keep_alive else b"connection: close\r\n\r\n",
+            )
+        )
+        if len(body) < HIGH_WATER:
+            self.transport.write(head + body)
+        else:
+            self.transport.write(head)
+            self.transport.write(body)
+
+    def _refuse(self, status: int, why: str) -> None:
+        """Answer a request that is not even one, and hang up."""
+        if self.refused:
+            return
+        self.refused = True
+        if self.task is None:
+            message = b'{"success":false,"error":"%s"}' % why.replace('"', "'").encode()
+            self._write(Response(status, message), keep_alive=False)
+            if self.transport.can_write_eof():
+                # Closing at once would reset the connection, and the client, still sending, would never see why.
+                self.transport.write_eof()
+                self.loop.call_later(1.0, self.transport.close)
+                return
+        self.transport.close()
+
+    def _count(self, size: int) -> None:
+        self.header_bytes += size
+        if self.header_bytes > MAX_HEADER_BYTES:
+            self._refuse(431, f"the headers are over {MAX_HEADER_BYTES} bytes")
+
+    def _too_slow(self) -> None:
+        self._refuse(408, f"the request's head took over {HEADER_SECONDS:g} s")
+
+    def _stop_deadline(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+    def close_when_idle(self) -> None:
+        if self.task is None or self.endless:
+            self.transport.close()
+
+    def abort(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        self.transport.abort()
+
+
+class _AsgiExchange:
+    """One request and its answer, as an ASGI application sees them."""
+
+    def __init__(self, connection: _Connection, request: Request, keep_alive: bool) -> None:
+        self.connection = connection
+        self.request = request
+        self.keep_alive = keep_alive
+        self.received = False
+        self.started = False
+        self.finished = False
+        self.chunked = False
+
+    async def run(self, app: ASGIApp) -> bool:
+        """Serve it; whether the connection may be used again."""
+        request = self.request
+        scope: Scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1",
+            "method": request.method,
+            "scheme": "http",
+            "path": request.path,
+            "raw_path": request.path.encode(),
+            "query_string": request.query,
+            "root_path": "",
+            "headers": request.headers,
+            "client": None,
+            "server": None,
+        }
+        try:
+            await app(scope, self.receive, self.send)
+        except Exception:
+            log.exception("%s %s failed", request.method, request.path)
+            if not self.started:
+                self.connection._write(Response(500, b'{"success":false,"error":"internal error"}'), False)
+            return False
+        return self.finished and self.keep_alive
+
+    async def receive(self) -> Message:
+        if not self.received:
+            self.received = True
+            return {"type": "http.request", "body": self.request.body, "more_body": False}
+        await self.connection.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        connection = self.connection
+        if connection.gone.is_set():
+            return
+        if message["type"] == "http.response.start":
+            self._start(message)
+        elif message["type"] == "http.response.body":
+            self._body(message.get("body", b""), more=message.get("more_body", False))
+        if not connection.writable.is_set():
+            await connection.writable.wait()
+
+    def _start(self, message: Message) -> None:
+        headers = list(message.get("headers", ()))
+        self.started = True
+        bodiless = message["status"] in (204, 304)
+        self.chunked = not bodiless and not any(name.lower() == b"content-length" for name, _ in headers)
+        if self.chunked:
+            headers.append((b"transfer-encoding", b"chunked"))
+        if not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        lines = b"".join(b"%s: %s\r\n" % pair for pair in headers)
+        self.connection.transport.write(_STATUS_LINES[message["status"]] + lines + b"\r\n")
+
+    def _body(self, body: bytes, *, more: bool) -> None:
+        out = body
+        if self.chunked:
+            out = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+            if not more:
+                out += b"0\r\n\r\n"
+        if out and self.request.method != "HEAD":
+            self.connection.transport.write(out)
+        self.finished = not more

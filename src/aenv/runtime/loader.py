@@ -1,0 +1,175 @@
+"""Import the author's code the way an author expects it.
+
+The source folder is a package named after itself, so that relative imports work, and each of its modules is
+also importable by its bare name, as it is when Python runs a script there. Both names give one and the same
+module: loaded twice, it would declare every tool twice.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from aenv.core.declarations import Registry, get_registry
+from aenv.errors import LoadError, UsageError
+
+_NOT_OURS = {
+    "__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist", "vendor", "third_party",
+    "tests", "test",
+}  # fmt: skip
+_OTHER_PROJECT = ("pyproject.toml", "setup.py", "setup.cfg", ".git", "config.json")
+_NOT_MODULES = {"setup.py", "conftest.py"}
+
+
+def load(path: Path) -> Registry:
+    """Import everything at ``path`` (a file, a folder, or a project with ``src/``); what it declared.
+
+    Raises:
+        UsageError: there is nothing at that path.
+        LoadError: a file does not import, or nothing is declared.
+    """
+    path = path.resolve()
+    if not path.exists():
+        raise UsageError(f"no file or folder at {path}")
+    if path.is_file():
+        if path.suffix != ".py":
+            raise UsageError(f"{path} is not a Python file")
+        root, files = path.parent, [path]
+    else:
+        root = path / "src" if (path / "src").is_dir() else path
+        files = list(_modules_below(root))
+        if not files:
+            raise LoadError(f"no Python files in {root}")
+    package = _Package(root)
+    for file in files:
+        package.load(file)
+    registry = get_registry()
+    if not (registry.tools or registry.functions or registry.rewards):
+        raise LoadError(
+            f"nothing is declared in {path}: mark functions with @register_tool, @register_function or "
+            "@register_reward"
+        )
+    return registry
+
+
+def _modules_below(folder: Path) -> Iterator[Path]:
+    """The author's modules, in a fixed order: not tests, not other people's trees."""
+    entries = sorted(folder.iterdir())
+    for entry in entries:
+        if entry.suffix == ".py" and entry.is_file() and not entry.name.startswith((".", "_")):
+            is_test = entry.name.startswith("test_") or entry.name.endswith("_test.py")
+            if not is_test and entry.name not in _NOT_MODULES and entry.stem.isidentifier():
+                yield entry
+    for entry in entries:
+        if not entry.is_dir() or entry.name.startswith((".", "_")) or entry.name in _NOT_OURS:
+            continue
+        foreign = any((entry / mark).exists() for mark in _OTHER_PROJECT)
+        if not foreign and entry.name.isidentifier():
+            yield from _modules_below(entry)
+
+
+class _Package:
+    """The source folder as a package."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.name = self._free_name(root.name)
+        if self.name not in sys.modules:
+            self._import_root()
+        sys.meta_path.insert(0, _BareNames(self))
+
+    def _free_name(self, name: str) -> str:
+        """The folder's name, unless that is no name or belongs to something else."""
+        own = sys.modules.get(name)
+        ours = own is not None and str(self.root) in list(getattr(own, "__path__", ()))
+        if name.isidentifier() and (ours or (own is None and name not in sys.stdlib_module_names)):
+            return name
+        return "aenv_project_" + "".join(c if c.isalnum() else "_" for c in name)
+
+    def _import_root(self) -> None:
+        init = self.root / "__init__.py"
+        spec = importlib.machinery.ModuleSpec(self.name, None, is_package=True)
+        if init.exists():
+            found = importlib.util.spec_from_file_location(
+                self.name, init, submodule_search_locations=[str(self.root)]
+            )
+            assert found is not None
+            spec = found
+        spec.submodule_search_locations = [str(self.root)]
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.name] = module
+        if spec.loader is not None:
+            self._guard(lambda: spec.loader.exec_module(module), init)  # type: ignore[union-attr]
+
+    def load(self, file: Path) -> None:
+        """Import one file of the folder."""
+        dotted = ".".join(file.relative_to(self.root).with_suffix("").parts)
+        self._guard(lambda: importlib.import_module(f"{self.name}.{dotted}"), file)
+
+    def _guard(self, action: object, file: Path) -> None:
+        try:
+            action()  # type: ignore[operator]
+        except LoadError:
+            raise
+        except SyntaxError as error:
+            at = f"{error.filename or file}:{error.lineno}"
+            raise LoadError(f"{at}: {error.msg}\n    {(error.text or '').strip()}") from error
+        except (Exception, SystemExit) as error:
+            raise LoadError(_explain(error, file, self.root)) from error
+
+
+class _BareNames(importlib.abc.MetaPathFinder):
+    """``import helper`` finds ``src/helper.py``, as the very module that ``src.helper`` is."""
+
+    def __init__(self, package: _Package) -> None:
+        self._package = package
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        head = fullname.partition(".")[0]
+        root = self._package.root
+        if head in sys.stdlib_module_names or head == self._package.name:
+            return None
+        if not ((root / f"{head}.py").is_file() or ((root / head).is_dir() and _has_python(root / head))):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, _Alias(f"{self._package.name}.{fullname}"))
+
+
+class _Alias(importlib.abc.Loader):
+    """Gives a module that exists under another name."""
+
+    def __init__(self, real: str) -> None:
+        self._real = real
+        self._spec: importlib.machinery.ModuleSpec | None = None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        module = importlib.import_module(self._real)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # the import system has just put the alias's there
+
+
+def _has_python(folder: Path) -> bool:
+    return any(folder.glob("*.py"))
+
+
+def _explain(error: BaseException, file: Path, root: Path) -> str:
+    """The author's own last line on the way to the error, and what it says."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
+    at = f"{own[-1].filename}:{own[-1].lineno}" if own else str(file)
+    line = f"\n    {own[-1].line}" if own and own[-1].line else ""
+    hint = ""
+    if isinstance(error, ModuleNotFoundError):
+        hint = f"\nInstall it, or add it to requirements.txt: pip install {error.name}"
+    return f"{at}: {type(error).__name__}: {error}{line}{hint}"

@@ -1,0 +1,130 @@
+"""The MCP side of an instance, by the official SDK, in both eras: stateless 2026-07-28 and the older handshake.
+
+Importing the SDK costs about a second of CPU, so it happens on the first request to /mcp, in a thread, or
+earlier where somebody warms it. This is the only module that imports it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json
+
+from aenv.core.call import Call
+from aenv.core.signature import Signature
+
+if TYPE_CHECKING:
+    import mcp.types as types
+    from mcp.server.context import ServerRequestContext
+
+    from aenv.runtime.catalog import Catalog, ToolOutcome
+    from aenv.runtime.http import ASGIApp
+
+FAULT_META = "aenv/fault"
+MODERN = "2026-07-28"
+
+
+class McpEndpoint:
+    """Starts the SDK's session manager when the first client comes, and keeps it in a task of its own."""
+
+    def __init__(self, catalog: Catalog, *, name: str, version: str, max_body: int) -> None:
+        self._catalog = catalog
+        self._name = name
+        self._version = version
+        self._max_body = max_body
+        self._app: ASGIApp | None = None
+        self._starting = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    async def ready(self) -> ASGIApp:
+        """The application that answers /mcp."""
+        if self._app is None:
+            async with self._starting:
+                if self._app is None:
+                    self._app = await self._start()
+        return self._app
+
+    async def _start(self) -> ASGIApp:
+        manager = await asyncio.to_thread(self._build)
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def run() -> None:
+            async with manager.run():
+                started.set_result(None)
+                await self._stop.wait()
+
+        self._task = asyncio.create_task(run())
+        await started
+        app: ASGIApp = manager.handle_request
+        return app
+
+    def _build(self) -> Any:
+        from mcp.server.lowlevel import Server
+        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+
+        server: Any = Server(
+            self._name,
+            version=self._version,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            get_tool_input_schema=self._catalog.input_schema,
+        )
+        return StreamableHTTPSessionManager(server, max_request_body_size=self._max_body)
+
+    async def close(self) -> None:
+        """End all sessions."""
+        self._stop.set()
+        if self._task is not None:
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _list_tools(
+        self, ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        from mcp.types import ListToolsResult
+
+        return ListToolsResult(tools=[tool.get_mcp_tool() for tool in self._catalog.listed_tools])
+
+    async def _call_tool(
+        self, ctx: ServerRequestContext[Any], params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        loop = asyncio.get_running_loop()
+        sending: set[asyncio.Task[None]] = set()
+
+        def send(done: float, total: float | None, message: str | None) -> None:
+            task = loop.create_task(ctx.session.report_progress(done, total, message))
+            sending.add(task)
+            task.add_done_callback(sending.discard)
+
+        def progress(done: float, total: float | None, message: str | None) -> None:
+            loop.call_soon_threadsafe(send, done, total, message)  # tools run in other threads
+
+        def read(signature: Signature) -> dict[str, Any]:
+            return signature.validate(params.arguments or {})
+
+        outcome = await self._catalog.call_tool(params.name, read, Call(params.name, progress))
+        while sending:  # a progress note that comes after the result would be a protocol error
+            await asyncio.gather(*sending, return_exceptions=True)
+        return _result(outcome, any_json=ctx.protocol_version >= MODERN)
+
+
+def _result(outcome: ToolOutcome, *, any_json: bool) -> types.CallToolResult:
+    """As MCP says it. Before 2026-07-28 structured content had to be an object."""
+    from mcp.types import CallToolResult
+
+    content = outcome.content
+    structured = content.structured
+    if content.is_json:
+        value = from_json(content.blocks[0]["text"])
+        structured = value if any_json or isinstance(value, dict) else None
+    return CallToolResult.model_validate(
+        {
+            "content": content.blocks,
+            "structuredContent": structured,
+            "isError": content.is_error,
+            "_meta": {FAULT_META: outcome.fault} if outcome.fault else None,
+        }
+    )

@@ -1,0 +1,115 @@
+"""Load an environment and serve it until somebody asks to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv._version import __version__
+from aenv.errors import UsageError
+from aenv.runtime.app import App
+from aenv.runtime.catalog import Catalog
+from aenv.runtime.http import HttpServer
+from aenv.runtime.loader import load
+from aenv.runtime.mcp import McpEndpoint
+
+log = logging.getLogger("aenv.runtime")
+
+MAX_BODY = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """How to serve one environment."""
+
+    path: Path
+    host: str = "127.0.0.1"
+    port: int = 8081
+    uds: str | None = None
+    """A unix socket to listen on, instead of host and port."""
+    name: str = "aenv-server"
+    token: str | None = None
+    no_auth: bool = False
+    """Serve beyond loopback without a token."""
+    max_body: int = MAX_BODY
+    grace: float = 10.0
+    """Seconds that calls under way have to finish after SIGTERM."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The server listens."""
+
+    url: str
+    catalog: Catalog
+
+
+def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit code.
+
+    Raises:
+        UsageError: the address is open to others and there is no token.
+        LoadError: the author's code cannot be imported.
+    """
+    _check_address(options)
+    catalog = Catalog(load(options.path))
+    return asyncio.run(_serve(options, catalog, on_ready))
+
+
+async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None) -> int:
+    mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
+    only_loopback = options.uds is None and is_loopback(options.host)
+    app = App(catalog, mcp, token=options.token, only_loopback=only_loopback)
+    server = HttpServer(app, max_body=options.max_body)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        listener = await server.listen(host=options.host, port=options.port, uds=options.uds)
+    except OSError as error:
+        where = options.uds or f"{options.host}:{options.port}"
+        raise UsageError(
+            f"cannot listen on {where}: {error.strerror or error}; choose another port with --port"
+        ) from error
+    if on_ready is not None:
+        on_ready(Ready(_url(options, listener), catalog))
+    await stop.wait()
+    log.info("stopping; calls under way have %g s", options.grace)
+    if not await server.close(options.grace):
+        log.warning("some calls did not finish in time")
+    await mcp.close()
+    catalog.workers.close()
+    return 0
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach that address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_address(options: ServeOptions) -> None:
+    if options.uds or options.token or options.no_auth or is_loopback(options.host):
+        return
+    raise UsageError(
+        f"{options.host} can be reached from other machines, and there is no token: "
+        "set AENV_TOKEN (callers then send it as a bearer token), or pass --no-auth if that is meant"
+    )
+
+
+def _url(options: ServeOptions, listener: asyncio.Server) -> str:
+    if options.uds:
+        return f"unix:{options.uds}"
+    port = listener.sockets[0].getsockname()[1]
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return f"http://{host}:{port}"

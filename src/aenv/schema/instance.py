@@ -1,0 +1,176 @@
+"""Instances and services on the wire of the platform's API."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class EnvStatus(StrEnum):
+    """The life of an instance."""
+
+    PENDING = "Pending"
+    CREATING = "Creating"
+    RUNNING = "Running"
+    FAILED = "Failed"
+    TERMINATED = "Terminated"
+
+
+class ServiceStatus(StrEnum):
+    """The life of a service."""
+
+    PENDING = "Pending"
+    CREATING = "Creating"
+    RUNNING = "Running"
+    UPDATING = "Updating"
+    FAILED = "Failed"
+    TERMINATED = "Terminated"
+
+
+class Message(BaseModel):
+    """What servers say may grow: a client ignores what it does not know."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Address(Message):
+    """Where something can be reached."""
+
+    ip: str
+    port: int
+    type: str = "network"
+    session_id: str | None = None
+
+
+class Env(Message):
+    """A published environment."""
+
+    id: str = ""
+    name: str
+    description: str = ""
+    version: str
+    tags: list[str] | None = None
+    code_url: str = ""
+    status: int = 0
+    artifacts: list[dict[str, Any]] | None = None
+    build_config: dict[str, Any] | None = None
+    test_config: dict[str, Any] | None = None
+    deploy_config: dict[str, Any] | None = None
+    created_at: str | None = None
+    updated_at: str | None = None
+
+
+class EnvInstance(Message):
+    """A running environment."""
+
+    id: str
+    env: Env | None = None
+    status: EnvStatus | str
+    created_at: str = ""
+    updated_at: str = ""
+    ip: str | None = None
+    labels: dict[str, str] | None = None
+    ttl: str | None = None
+    owner: str | None = None
+    reason: str | None = None
+    """Why it failed or ended."""
+    data_url: str | None = None
+    """Where its calls go, when that is not the platform's data plane."""
+    token: str | None = None
+    """What its calls must carry."""
+
+
+class EnvInstanceCreateRequest(Message):
+    """A wish for an instance."""
+
+    envName: str
+    datasource: str = ""
+    ttl: str = ""
+    environment_variables: dict[str, str] | None = None
+    arguments: list[str] | None = None
+    owner: str | None = None
+    labels: dict[str, str] | None = None
+    mount_points: list[dict[str, Any]] | None = None
+    request_id: str | None = None
+    """The same for every try of one create, so that a lost answer cannot start a second instance."""
+
+
+class EnvInstanceListResponse(Message):
+    """Instances in a list."""
+
+    items: list[EnvInstance] = Field(default_factory=list)
+
+
+class EnvService(Message):
+    """A long-running, replicated environment."""
+
+    id: str
+    env: Env | None = None
+    status: ServiceStatus | str
+    created_at: str = ""
+    updated_at: str = ""
+    replicas: int = 1
+    available_replicas: int = 0
+    service_url: str | None = None
+    owner: str | None = None
+    environment_variables: dict[str, str] | None = None
+    pvc_name: str | None = None
+
+
+class EnvServiceCreateRequest(Message):
+    """A wish for a service."""
+
+    envName: str
+    service_name: str | None = None
+    replicas: int = 1
+    environment_variables: dict[str, str] | None = None
+    owner: str | None = None
+    pvc_name: str | None = None
+    mount_path: str | None = None
+    storage_size: str | None = None
+    port: int | None = None
+    cpu_request: str | None = None
+    cpu_limit: str | None = None
+    memory_request: str | None = None
+    memory_limit: str | None = None
+    ephemeral_storage_request: str | None = None
+    ephemeral_storage_limit: str | None = None
+
+
+class EnvServiceUpdateRequest(Message):
+    """What to change in a service; what is absent stays."""
+
+    replicas: int | None = None
+    image: str | None = None
+    environment_variables: dict[str, str] | None = None
+
+
+class EnvServiceListResponse(Message):
+    """Services in a list."""
+
+    items: list[EnvService] = Field(default_factory=list)
+
+
+class APIError(Message):
+    """Why a request failed."""
+
+    code: int
+    message: str
+    reason: str | None = None
+
+
+class APIResponse(Message):
+    """The envelope of every answer of the platform."""
+
+    success: bool = True
+    code: int | None = None
+    message: str | None = None
+    data: Any = None
+    errorCode: str | None = None
+    errorMessage: str | None = None
+
+    def get_error_message(self) -> str:
+        """What went wrong, in words."""
+        return self.errorMessage or self.message or "unknown error"

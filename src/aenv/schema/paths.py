@@ -1,0 +1,22 @@
+"""URL paths, said once for clients and servers."""
+
+# an instance
+MCP = "/mcp"
+HEALTH = "/health"
+TOOLS = "/tools"
+FUNCTIONS = "/functions"
+FUNCTION_LIST = "/functions/list"
+REWARD = "/task/reward"
+
+REWARD_QUERY = "reward"
+"""``POST /task/reward?reward=NAME`` chooses one of several rewards."""
+
+# the platform
+INSTANCES = "/env-instance"
+SERVICES = "/env-service"
+
+INSTANCE_HEADER = "AEnvCore-EnvInstance-ID"
+PROXY_HEADER = "AEnvCore-MCPProxy-URL"
+
+DATA_PORT = 8081
+CONTROL_PORT = 8080
