@@ -76,9 +76,7 @@ class EnvironmentError(AEnvError):
 
     code = "environment"
 
-    def __init__(
-        self, message: str, env_name: str | None = None, details: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, message: str, env_name: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message, details)
         self.env_name = env_name
 
@@ -164,11 +162,10 @@ class Unavailable(EnvironmentError):
 class ToolError(AEnvError):
     """A tool call that gave no result."""
 
-    code, fault = "tool", "env"
+    code = "tool"
+    fault: Fault = "env"
 
-    def __init__(
-        self, message: str, tool_name: str | None = None, details: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, message: str, tool_name: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message, details)
         self.tool_name = tool_name
 

@@ -14,6 +14,7 @@ from pydantic_core import from_json, to_json
 from aenv.client.http import Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
 from aenv.client.url import Planes
 from aenv.errors import (
+    AEnvError,
     EnvironmentError,
     EnvironmentTimeoutError,
     InstanceUnreachable,
@@ -42,9 +43,7 @@ _ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
 class ApiClient:
     """The platform, as a client sees it. Existing code knows it as ``AEnvSchedulerClient``."""
 
-    def __init__(
-        self, base_url: str, timeout: float = 30.0, max_retries: int = 3, api_key: str | None = None
-    ) -> None:
+    def __init__(self, base_url: str, timeout: float = 30.0, max_retries: int = 3, api_key: str | None = None) -> None:
         self.base_url = base_url
         self.timeout = timeout
         self.max_retries = max_retries
@@ -170,9 +169,7 @@ class ApiClient:
         environment_variables: dict[str, str] | None = None,
     ) -> EnvService:
         """Change a service; what is None stays."""
-        request = EnvServiceUpdateRequest(
-            replicas=replicas, image=image, environment_variables=environment_variables
-        )
+        request = EnvServiceUpdateRequest(replicas=replicas, image=image, environment_variables=environment_variables)
         return await self._model(EnvService, "PUT", f"{paths.SERVICES}/{_part(service_id)}", request)
 
     async def delete_env_service(self, service_id: str, delete_storage: bool = False) -> bool:
@@ -226,13 +223,13 @@ def _unwrap(answer: Answer) -> Any:
     return body.get("data")
 
 
-def _pause(attempt: int, error: Exception) -> float:
+def _pause(attempt: int, error: AEnvError) -> float:
     """As long as the server asks for, else longer each time, and never the same for everybody."""
-    details = getattr(error, "details", {})
     try:
-        return min(float(details.get("retry_after", "")), 60.0)
-    except ValueError:
-        return min(0.1 * 2**attempt, MAX_PAUSE) * random.uniform(0.5, 1.0)
+        asked = float(error.details["retry_after"])
+    except (KeyError, ValueError):
+        return min(0.1 * 2.0**attempt, MAX_PAUSE) * random.uniform(0.5, 1.0)
+    return min(asked, 60.0)
 
 
 def _items(data: Any) -> list[Any]:

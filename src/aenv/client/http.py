@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 IDLE_CONNECTIONS = 64
+HEADS = 256  # request heads kept ready, one per method and path
 
 
 class Answer(NamedTuple):
@@ -54,13 +55,12 @@ class DeadlineExceeded(NetworkError, TimeoutError):
 class HttpClient:
     """Requests to one server."""
 
-    def __init__(
-        self, url: ServerUrl, *, token: str | None = None, headers: Iterable[tuple[str, str]] = ()
-    ) -> None:
+    def __init__(self, url: ServerUrl, *, token: str | None = None, headers: Iterable[tuple[str, str]] = ()) -> None:
         self.url = url
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._heads: dict[tuple[str, str], bytes] = {}
         self._tls: ssl.SSLContext | None = None
         self._prefix = url.prefix.encode()
         lines = [f"host: {url.authority}", *(f"{name}: {_one_line(value)}" for name, value in headers)]
@@ -84,7 +84,7 @@ class HttpClient:
             self._loop = loop
         deadline = None if timeout is None else loop.time() + timeout
         connection = self._take() or await self._connect(timeout)
-        head = b"%s %s%s HTTP/1.1\r\n%s" % (method.encode(), self._prefix, path.encode(), self._head)
+        head = self._heads.get((method, path)) or self._head_of(method, path)
         if body is None:
             data = head + b"\r\n"
         else:
@@ -106,6 +106,12 @@ class HttpClient:
         else:
             connection.close()
         return answer
+
+    def _head_of(self, method: str, path: str) -> bytes:
+        head = b"%s %s%s HTTP/1.1\r\n%s" % (method.encode(), self._prefix, path.encode(), self._head)
+        if len(self._heads) < HEADS:
+            self._heads[method, path] = head
+        return head
 
     def close(self) -> None:
         """Close every connection; requests under way fail."""
@@ -156,8 +162,10 @@ class _Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
         self._socket: socket.socket | None = None
-        self._parser: Any = None
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[Answer] | None = None
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._lost = False
         self._chunks: list[bytes] = []
         self._headers: dict[bytes, bytes] = {}
@@ -167,19 +175,19 @@ class _Connection(asyncio.Protocol):
         """Send a request, wait for its answer."""
         if self._lost:
             raise NotConnected("the connection was closed")
-        self._parser = httptools.HttpResponseParser(self)
         self._chunks = []
         self._headers = {}
         self.reusable = False
         waiter = self._waiter = self._loop.create_future()
-        timer = None if deadline is None else self._loop.call_at(deadline, self._expire)
+        if deadline is not None:
+            self._watch(deadline)
+        self._deadline = deadline
         self._transport.write(data)
         try:
-            return await waiter
+            answer: Answer = await waiter
+            return answer
         finally:
             self._waiter = None
-            if timer is not None:
-                timer.cancel()
 
     def is_alive(self) -> bool:
         """Whether it can be used again. Asks the kernel: the loop may not have had time to notice the end."""
@@ -203,9 +211,24 @@ class _Connection(asyncio.Protocol):
         else:
             self._transport.abort()
 
-    def _expire(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+    def _watch(self, deadline: float) -> None:
+        """Look at the clock no later than ``deadline``. One timer serves many exchanges: setting and cancelling
+        one for each would cost as much as the rest of the exchange.
+        """
+        if self._timer is not None:
+            if self._timer.when() <= deadline:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done() or self._deadline is None:
+            return
+        if self._loop.time() >= self._deadline:
             self._waiter.set_exception(DeadlineExceeded("no answer in time"))
+        else:
+            self._watch(self._deadline)
 
     # --- asyncio's side
 
@@ -218,13 +241,13 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        if self._timer is not None:
+            self._timer.cancel()
         if self._waiter is not None and not self._waiter.done():
-            with contextlib.suppress(httptools.HttpParserError, AttributeError):
+            with contextlib.suppress(httptools.HttpParserError):
                 self._parser.feed_eof()  # an answer without a length ends where the connection does
             if not self._waiter.done():
-                self._waiter.set_exception(
-                    ConnectionBroke(f"the connection broke before the answer: {exc or 'EOF'}")
-                )
+                self._waiter.set_exception(ConnectionBroke(f"the connection broke before the answer: {exc or 'EOF'}"))
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:

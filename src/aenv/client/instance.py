@@ -19,9 +19,7 @@ PATIENCE = 3.0
 class InstanceClient:
     """Calls over the lean path. A request is sent at most once."""
 
-    def __init__(
-        self, url: ServerUrl, *, token: str | None = None, headers: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, url: ServerUrl, *, token: str | None = None, headers: dict[str, str] | None = None) -> None:
         self.url = url
         self._http = HttpClient(url, token=token, headers=(headers or {}).items())
 
@@ -67,9 +65,7 @@ class InstanceClient:
             return content
         raise self._error(answer.status, content)
 
-    async def _knock(
-        self, method: str, path: str, body: bytes | None, timeout: float | None, patience: float
-    ) -> Any:
+    async def _knock(self, method: str, path: str, body: bytes | None, timeout: float | None, patience: float) -> Any:
         """Try again to connect, for a while; nothing has been sent yet."""
         loop = asyncio.get_running_loop()
         started = loop.time()

@@ -43,9 +43,7 @@ class ServerUrl:
         except ValueError as error:
             raise ConfigError(f"'{text}' has no usable port: {error}") from None
         if parts.scheme not in _DEFAULT_PORTS or not parts.hostname:
-            raise ConfigError(
-                f"'{text}' is not an address; write it like http://host:8080 or unix:/run/a.sock"
-            )
+            raise ConfigError(f"'{text}' is not an address; write it like http://host:8080 or unix:/run/a.sock")
         tls = parts.scheme == "https"
         if port is None:
             port = default_port if default_port and not tls else _DEFAULT_PORTS[parts.scheme]

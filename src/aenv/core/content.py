@@ -107,11 +107,7 @@ def mime_type_of(data: bytes) -> str:
 
 
 def _is_block(value: Any) -> bool:
-    return (
-        isinstance(value, File | bytes | bytearray)
-        or _is_mcp(value, "type")
-        or hasattr(type(value), "_repr_png_")
-    )
+    return isinstance(value, File | bytes | bytearray) or _is_mcp(value, "type") or hasattr(type(value), "_repr_png_")
 
 
 def _as_block(value: Any) -> Block | None:

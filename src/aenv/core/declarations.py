@@ -122,9 +122,7 @@ class Registry:
 
     # The methods below are what existing code calls.
 
-    def register(
-        self, func: F, name: str | None = None, description: str | None = None, hidden: bool = False
-    ) -> F:
+    def register(self, func: F, name: str | None = None, description: str | None = None, hidden: bool = False) -> F:
         """Record a tool."""
         self.add(Declaration("tool", name or _name_of(func), func, description, hidden=hidden))
         return func
@@ -300,8 +298,6 @@ def _name_of(func: Callable[..., Any]) -> str:
 
 def _check(func: object, decorator: str) -> None:
     if not callable(func):
-        raise TypeError(
-            f"@{decorator} goes on a function, not on {func!r}; options go by name: @{decorator}(name=...)"
-        )
+        raise TypeError(f"@{decorator} goes on a function, not on {func!r}; options go by name: @{decorator}(name=...)")
     if isinstance(func, staticmethod | classmethod):
         raise TypeError(f"put @{decorator} below @{type(func).__name__}, next to the function")

@@ -87,9 +87,7 @@ class Environment:
         mount_points: list[dict[str, Any]] | None = None,
     ) -> None:
         if not env_name or not env_name.partition("@")[0]:
-            raise EnvironmentError(
-                "an environment has a name: Environment('my-env') or 'my-env@1.0.0'", env_name
-            )
+            raise EnvironmentError("an environment has a name: Environment('my-env') or 'my-env@1.0.0'", env_name)
         self.env_name = env_name
         self.datasource = datasource
         self.ttl = ttl
@@ -360,9 +358,7 @@ class Environment:
             client = await self._ready_client()
         seconds = self.timeout if timeout is None else timeout
         if log.isEnabledFor(20):
-            log.info(
-                "%s Executing tool: %s in environment %s", self._prefix, self._bare(tool_name), self.env_name
-            )
+            log.info("%s Executing tool: %s in environment %s", self._prefix, self._bare(tool_name), self.env_name)
         try:
             data = await client.call(path, arguments or {}, timeout=seconds)
         except DeadlineExceeded as error:
@@ -415,9 +411,7 @@ class Environment:
         A reward that could not be computed is an exception, never a number. Raises as `call_function` does.
         """
         query = f"?{urlencode({paths.REWARD_QUERY: name})}" if name else ""
-        return await self._call(
-            f"reward '{name}'" if name else "the reward", paths.REWARD + query, arguments, timeout
-        )
+        return await self._call(f"reward '{name}'" if name else "the reward", paths.REWARD + query, arguments, timeout)
 
     async def check_health(
         self, arguments: dict[str, Any] | None = None, timeout: float | None = None
@@ -460,9 +454,7 @@ class Environment:
                 self.env_name,
             )
 
-    async def _call(
-        self, what: str, path: str, arguments: dict[str, Any] | None, timeout: float | None
-    ) -> Any:
+    async def _call(self, what: str, path: str, arguments: dict[str, Any] | None, timeout: float | None) -> Any:
         async def call(client: InstanceClient, seconds: float) -> Any:
             return await client.call(path, arguments or {}, timeout=seconds)
 
@@ -514,9 +506,7 @@ class Environment:
             mine, theirs = split_env_name_version(self.env_name), split_env_name_version(prefix)
             same_version = mine[1] == theirs[1] or not (mine[1] and theirs[1])
             if mine[0] != theirs[0] or not same_version:
-                raise ToolNotFound(
-                    f"Tool '{tool_name}' not found in environment '{self.env_name}'", tool_name
-                )
+                raise ToolNotFound(f"Tool '{tool_name}' not found in environment '{self.env_name}'", tool_name)
         return rest
 
     @property

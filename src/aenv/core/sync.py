@@ -118,9 +118,7 @@ class SyncEnvironment:
         """See `Environment.call_reward`."""
         return _LoopThread.run(self._env.call_reward(arguments, timeout, name=name))
 
-    def check_health(
-        self, arguments: dict[str, Any] | None = None, timeout: float | None = None
-    ) -> dict[str, Any]:
+    def check_health(self, arguments: dict[str, Any] | None = None, timeout: float | None = None) -> dict[str, Any]:
         """See `Environment.check_health`."""
         return _LoopThread.run(self._env.check_health(arguments, timeout))
 

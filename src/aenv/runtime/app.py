@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import math
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -41,9 +42,7 @@ class McpApp(Protocol):
 class App:
     """Answers the requests that reach one instance."""
 
-    def __init__(
-        self, catalog: Catalog, mcp: McpApp, *, token: str | None = None, only_loopback: bool = True
-    ) -> None:
+    def __init__(self, catalog: Catalog, mcp: McpApp, *, token: str | None = None, only_loopback: bool = True) -> None:
         self.catalog = catalog
         self._mcp = mcp
         self._bearer = f"Bearer {token}".encode() if token else None
@@ -70,11 +69,10 @@ class App:
                 raise Unauthorized("send this instance's token as 'Authorization: Bearer <token>'")
         elif self._only_loopback:
             # A web page that the developer has open may reach 127.0.0.1 under a name of its own choosing.
-            for name in (b"host", b"origin"):
-                value = request.header(name).decode("latin-1")
-                if value and not _is_loopback(value):
+            for name, value in request.headers:
+                if name in (b"host", b"origin") and not _is_loopback(value):
                     raise Forbidden(
-                        f"{name.decode()} '{value}' is not this machine; "
+                        f"{name.decode()} '{value.decode('latin-1')}' is not this machine; "
                         "start with a token (AENV_TOKEN) to be reached under other names"
                     )
 
@@ -139,9 +137,7 @@ class App:
         return _data(endpoint, value)
 
     async def _health(self, request: Request) -> Response:
-        if self._bearer is not None and not hmac.compare_digest(
-            request.header(b"authorization"), self._bearer
-        ):
+        if self._bearer is not None and not hmac.compare_digest(request.header(b"authorization"), self._bearer):
             return _success({"status": "healthy"})
         checks = self.catalog.health
         if not checks:
@@ -196,8 +192,10 @@ def _data(endpoint: Endpoint, value: Any) -> Response:
         raise FunctionFailed(f"'{endpoint.name}': {error}") from None
 
 
-def _is_loopback(value: str) -> bool:
-    host = value.partition("://")[2] or value
+@lru_cache(maxsize=64)
+def _is_loopback(value: bytes) -> bool:
+    text = value.decode("latin-1")
+    host = text.partition("://")[2] or text
     host = host.split("/")[0]
     name = host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]
     return name in _LOOPBACK or name.startswith("127.")

@@ -120,9 +120,7 @@ class Catalog:
         endpoint = self._tools.get(tool)
         return endpoint.signature.input_schema if endpoint else None
 
-    async def call_tool(
-        self, name: str, read: Callable[[Signature], dict[str, Any]], call: Call
-    ) -> ToolOutcome:
+    async def call_tool(self, name: str, read: Callable[[Signature], dict[str, Any]], call: Call) -> ToolOutcome:
         """Call a tool. ``read`` gets the arguments out of whatever they came in."""
         self.last_active = time.time()
         endpoint = self._tools.get(name)

@@ -24,9 +24,7 @@ HIGH_WATER = 256 * 1024
 
 Scope = dict[str, Any]
 Message = dict[str, Any]
-ASGIApp = Callable[
-    [Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
-]
+ASGIApp = Callable[[Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]]
 
 
 class Request:
@@ -55,9 +53,7 @@ class Response:
 
     __slots__ = ("body", "headers", "status")
 
-    def __init__(
-        self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n"
-    ) -> None:
+    def __init__(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
         self.status = status
         self.body = body
         self.headers = headers
@@ -142,6 +138,7 @@ class _Connection(asyncio.Protocol):
         self.size = 0
         self.header_bytes = 0
         self.url = b""
+        self.in_head = False
         self.deadline: asyncio.TimerHandle | None = None
         self.refused = False
         self.endless = False  # an event stream that ends only when somebody hangs up
@@ -179,6 +176,10 @@ class _Connection(asyncio.Protocol):
             self._refuse(501, "this server speaks no other protocol")
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP: {error}")
+        if self.in_head and self.deadline is None:
+            self.deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+        elif self.deadline is not None and not self.in_head:
+            self._stop_deadline()
 
     # --- the parser's side
 
@@ -188,7 +189,7 @@ class _Connection(asyncio.Protocol):
         self.size = 0
         self.header_bytes = 0
         self.url = b""
-        self.deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+        self.in_head = True
 
     def on_url(self, url: bytes) -> None:
         self.url += url
@@ -199,7 +200,7 @@ class _Connection(asyncio.Protocol):
         self.request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self._stop_deadline()
+        self.in_head = False
         request = self.request
         request.method = self.parser.get_method().decode("ascii")
         path, _, request.query = self.url.partition(b"?")

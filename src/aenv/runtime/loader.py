@@ -13,7 +13,7 @@ import importlib.machinery
 import importlib.util
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -53,8 +53,7 @@ def load(path: Path) -> Registry:
     registry = get_registry()
     if not (registry.tools or registry.functions or registry.rewards):
         raise LoadError(
-            f"nothing is declared in {path}: mark functions with @register_tool, @register_function or "
-            "@register_reward"
+            f"nothing is declared in {path}: mark functions with @register_tool, @register_function or @register_reward"
         )
     return registry
 
@@ -97,25 +96,24 @@ class _Package:
         init = self.root / "__init__.py"
         spec = importlib.machinery.ModuleSpec(self.name, None, is_package=True)
         if init.exists():
-            found = importlib.util.spec_from_file_location(
-                self.name, init, submodule_search_locations=[str(self.root)]
-            )
+            found = importlib.util.spec_from_file_location(self.name, init, submodule_search_locations=[str(self.root)])
             assert found is not None
             spec = found
         spec.submodule_search_locations = [str(self.root)]
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module
         if spec.loader is not None:
-            self._guard(lambda: spec.loader.exec_module(module), init)  # type: ignore[union-attr]
+            loader = spec.loader
+            self._guard(lambda: loader.exec_module(module), init)
 
     def load(self, file: Path) -> None:
         """Import one file of the folder."""
         dotted = ".".join(file.relative_to(self.root).with_suffix("").parts)
         self._guard(lambda: importlib.import_module(f"{self.name}.{dotted}"), file)
 
-    def _guard(self, action: object, file: Path) -> None:
+    def _guard(self, action: Callable[[], object], file: Path) -> None:
         try:
-            action()  # type: ignore[operator]
+            action()
         except LoadError:
             raise
         except SyntaxError as error:
