@@ -15,15 +15,17 @@ from aenv.errors import AEnvError
 
 def run_cli(argv: Sequence[str] | None = None) -> int:
     """Serve an environment; the process's exit code."""
-    options = _parser().parse_args(argv)
+    given = list(sys.argv[1:] if argv is None else argv)
+    end = given.index("--") if "--" in given else len(given)
+    ours, theirs = given[:end], given[end + 1 :]
+    options = _parser().parse_args(ours)
     setup_logging(logging.StreamHandler(sys.stderr), options.log_level.upper())
     from aenv.runtime.serve import Ready, ServeOptions, serve
 
     def announce(ready: Ready) -> None:
         print(f"aenv: serving {len(ready.catalog.tools)} tools at {ready.url}", flush=True)  # noqa: T201
 
-    # What follows PATH and our own options is the environment's: its code finds it in sys.argv.
-    sys.argv = [str(options.tools_path), *options.arguments]
+    sys.argv = [str(options.tools_path), *theirs]
     try:
         return serve(
             ServeOptions(
@@ -32,7 +34,7 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
                 port=options.port,
                 uds=options.uds,
                 name=options.name,
-                token=os.environ.get("AENV_TOKEN") or None,
+                token=os.environ.pop("AENV_TOKEN", None) or None,  # no business of the author's code
                 no_auth=options.no_auth,
                 max_body=options.max_body,
                 grace=options.grace,
@@ -48,12 +50,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m aenv.main",
         description="Serve an environment: MCP at /mcp, functions, rewards and health over plain HTTP.",
-        epilog="AENV_TOKEN, when set, is the bearer token that callers must send.",
+        usage="python -m aenv.main PATH [options] [-- ARG ...]",
+        epilog="What follows -- is for the environment's own code, in its sys.argv. AENV_TOKEN, when set, is the bearer token that callers must send.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("tools_path", metavar="PATH", help="a .py file, a folder, or a project (its src/ is used)")
-    add("arguments", nargs="*", metavar="-- ARG", help="arguments for the environment's own code")
     add("--host", default=os.environ.get("AENV_HOST", "127.0.0.1"), help="address (default %(default)s)")
     add(
         "--port",

@@ -133,7 +133,7 @@ class Catalog:
         try:
             return ToolOutcome(to_content(await endpoint.call(arguments, call)))
         except Exception as error:
-            log.error("tool %s raised %s", name, type(error).__name__, exc_info=error)
+            _log_failure(endpoint, error)
             fault: Fault = "infra" if _is_infra(error) else "env"
             return _failed(f"Error calling tool '{name}': {_say(error)}", fault)
 
@@ -143,11 +143,10 @@ class Catalog:
         try:
             return await endpoint.call(arguments, Call(endpoint.name))
         except Exception as error:
-            kind = endpoint.declaration.kind
-            log.error("%s %s raised %s", kind, endpoint.name, type(error).__name__, exc_info=error)
+            _log_failure(endpoint, error)
             if _is_infra(error):
                 raise
-            raise FunctionFailed(_say(error), details={kind: endpoint.name}) from None
+            raise FunctionFailed(_say(error), details={endpoint.declaration.kind: endpoint.name}) from None
 
     def function(self, name: str) -> Endpoint:
         """The function of that name."""
@@ -173,6 +172,15 @@ class Catalog:
 
 def _failed(text: str, fault: Fault) -> ToolOutcome:
     return ToolOutcome(Content([{"type": "text", "text": text}], is_error=True), fault)
+
+
+def _log_failure(endpoint: Endpoint, error: BaseException) -> None:
+    """The traceback from the author's first line on; how we got there is of no interest."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(("aenv.", "asyncio.")):
+        trace = trace.tb_next
+    told = (type(error), error, trace)
+    log.error("%s %s raised %s", endpoint.declaration.kind, endpoint.name, type(error).__name__, exc_info=told)
 
 
 def _is_infra(error: BaseException) -> bool:

@@ -102,6 +102,7 @@ class HttpServer:
         self.closing = True
         for listener in self._listeners:
             listener.close()
+        tasks = [connection.task for connection in self.connections if connection.task is not None]
         for connection in list(self.connections):
             connection.close_when_idle()
         finished = True
@@ -113,7 +114,10 @@ class HttpServer:
                 finished = False
         for connection in list(self.connections):
             connection.abort()
-        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
         return finished
 
     def forget(self, connection: _Connection) -> None:
@@ -142,6 +146,7 @@ class _Connection(asyncio.Protocol):
         self.deadline: asyncio.TimerHandle | None = None
         self.refused = False
         self.endless = False  # an event stream that ends only when somebody hangs up
+        self.streaming = False  # an ASGI application has the request; it is told of a hang-up, not cancelled
         self.gone = asyncio.Event()
         self.writable = asyncio.Event()
         self.writable.set()
@@ -157,8 +162,10 @@ class _Connection(asyncio.Protocol):
         self.gone.set()
         self.writable.set()
         self._stop_deadline()
-        if self.task is not None:
-            self.task.cancel()  # nobody waits for the answer any more
+        if self.task is not None and not self.streaming:
+            # Nobody waits for the answer any more. An application decides for itself: MCP's older clients hang up
+            # as soon as they have read the handshake's result, and the session must outlive that.
+            self.task.cancel()
         self.server.forget(self)
 
     def pause_writing(self) -> None:
@@ -173,7 +180,7 @@ class _Connection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(501, "this server speaks no other protocol")
+            self.refused = True  # a server may ignore the wish: the request is answered, what follows it is not
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP: {error}")
         if self.in_head and self.deadline is None:
@@ -197,7 +204,7 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
-        self.request.headers.append((name.lower(), value))
+        self.request.headers.append((name.lower(), value.rstrip(b" \t")))  # llhttp leaves what follows the value
 
     def on_headers_complete(self) -> None:
         self.in_head = False
@@ -238,14 +245,16 @@ class _Connection(asyncio.Protocol):
     async def _serve(self, request: Request, keep_alive: bool) -> None:
         try:
             while True:
-                keep_alive = keep_alive and not self.server.closing
+                keep_alive = keep_alive and not self.refused and not self.server.closing
                 answer = await self._answer(request)
                 if isinstance(answer, Stream):
                     self.endless = request.method == "GET"
+                    self.streaming = True
                     keep_alive = await _AsgiExchange(self, request, keep_alive).run(answer.app)
+                    self.streaming = False
                 else:
                     self._write(answer, keep_alive)
-                if not keep_alive or self.server.closing:
+                if not keep_alive or self.server.closing or self.gone.is_set():
                     self.transport.close()
                     return
                 if not self.waiting:

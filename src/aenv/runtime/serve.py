@@ -56,8 +56,12 @@ def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None
         UsageError: the address is open to others and there is no token.
         LoadError: the author's code cannot be imported.
     """
-    _check_address(options)
-    catalog = Catalog(load(options.path))
+    check_address(options)
+    return serve_catalog(options, Catalog(load(options.path)), on_ready)
+
+
+def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None = None) -> int:
+    """Serve what is loaded already."""
     return asyncio.run(_serve(options, catalog, on_ready))
 
 
@@ -98,7 +102,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _check_address(options: ServeOptions) -> None:
+def check_address(options: ServeOptions) -> None:
+    """Raise UsageError when others can reach the address and nothing keeps them out."""
     if options.uds or options.token or options.no_auth or is_loopback(options.host):
         return
     raise UsageError(

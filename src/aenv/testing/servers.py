@@ -1,0 +1,82 @@
+"""Real servers for tests: a process of its own, on a free port, gone at the end of the block."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+START_SECONDS = 30.0
+STOP_SECONDS = 15.0
+
+
+class Server:
+    """A running ``python -m aenv.main``."""
+
+    def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
+        self.process = process
+        self.url = url
+        """As for ``DUMMY_INSTANCE_IP``."""
+        self.log = log
+        """What it wrote to stderr."""
+
+    @property
+    def port(self) -> int:
+        """The TCP port that it listens on."""
+        return int(self.url.rpartition(":")[2])
+
+    def stop(self) -> int:
+        """Ask it to end as a platform would; its exit code."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            return self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
+
+
+@contextmanager
+def running(
+    path: str | Path, *arguments: str, log: Path, port: int = 0, variables: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Serve the environment at ``path`` for the length of the block."""
+    command = [sys.executable, "-m", "aenv.main", str(path), "--port", str(port), *arguments]
+    with log.open("ab") as stderr:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **(variables or {})},
+        )
+    with process:
+        server = Server(process, "", log)
+        try:
+            server.url = _wait_for_url(process, log)
+            yield server
+        finally:
+            server.stop()
+
+
+def _wait_for_url(process: subprocess.Popen[str], log: Path) -> str:
+    assert process.stdout is not None
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        ready, _, _ = select.select([process.stdout], [], [], 0.5)
+        if not ready:
+            continue
+        line = process.stdout.readline()
+        if " at " in line:
+            return line.rpartition(" at ")[2].strip()
+        if not line:
+            break
+    process.kill()
+    raise RuntimeError(f"the server did not start:\n{log.read_text()}")

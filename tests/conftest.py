@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import from_json, to_json
+
+from aenv.client.http import HttpClient
+from aenv.client.url import ServerUrl
+from aenv.core.declarations import Registry, fresh_registry
+from aenv.runtime.app import App
+from aenv.runtime.catalog import Catalog
+from aenv.runtime.http import HttpServer
+from aenv.runtime.mcp import McpEndpoint
+
+HERE = Path(__file__).parent
+ENVS = HERE / "envs"
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in os.environ if n.startswith("AENV_")] + ["DUMMY_INSTANCE_IP"]:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with fresh_registry() as fresh:
+        yield fresh
+
+
+def run(work: Awaitable[Any]) -> Any:
+    """Run a coroutine; fail if it leaves a task behind."""
+
+    async def main() -> Any:
+        async with asyncio.timeout(60):
+            result = await work
+        await asyncio.sleep(0)
+        left = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]
+        assert not left, f"tasks left behind: {left}"
+        return result
+
+    return asyncio.run(main())
+
+
+@asynccontextmanager
+async def served(registry: Registry, *, max_body: int = 1 << 26, **options: Any) -> AsyncIterator[str]:
+    """The declared functions, behind a real server in this process; its URL."""
+    catalog = Catalog(registry)
+    mcp = McpEndpoint(catalog, name="test", version="1", max_body=max_body)
+    server = HttpServer(App(catalog, mcp, **options), max_body=max_body)
+    listener = await server.listen(host="127.0.0.1", port=0)
+    try:
+        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    finally:
+        await server.close(grace=2.0)
+        await mcp.close()
+        catalog.workers.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    left = [t for t in threading.enumerate() if t not in before and not t.name.startswith("aenv-sync")]
+    for thread in left:
+        thread.join(5)
+    assert not [t for t in left if t.is_alive()], f"threads left behind: {left}"
+
+
+async def afetch(url: str, path: str, body: Any = None) -> tuple[int, Any]:
+    """The same as `fetch`, for many at a time."""
+    client = HttpClient(ServerUrl.parse(url))
+    try:
+        answer = await client.request("GET" if body is None else "POST", path, None if body is None else to_json(body))
+    finally:
+        client.close()
+    return answer.status, from_json(answer.body)
+
+
+def fetch(url: str, path: str, body: Any = None, *, method: str | None = None, headers: Any = None) -> tuple[int, Any]:
+    """A plain HTTP exchange with the standard library: status and JSON."""
+    import json
+    import urllib.error
+    import urllib.request
+
+    data = None if body is None else (body if isinstance(body, bytes) else json.dumps(body).encode())
+    request = urllib.request.Request(
+        url + path, data, {"content-type": "application/json", **(headers or {})}, method=method
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read() or b"null")
