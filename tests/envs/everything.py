@@ -134,6 +134,7 @@ def quits() -> str:
 
 @register_tool
 def nap(seconds: float) -> str:
+    calls.append("nap")
     time.sleep(seconds)
     return "slept"
 

@@ -8,7 +8,6 @@ request is written at most once, and a request that was written is never repeate
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -169,6 +168,7 @@ class _Connection(asyncio.Protocol):
         self._lost = False
         self._chunks: list[bytes] = []
         self._headers: dict[bytes, bytes] = {}
+        self._ends_with_connection = False
         self.reusable = False
 
     async def exchange(self, data: bytes, deadline: float | None) -> Answer:
@@ -177,6 +177,7 @@ class _Connection(asyncio.Protocol):
             raise NotConnected("the connection was closed")
         self._chunks = []
         self._headers = {}
+        self._ends_with_connection = False
         self.reusable = False
         waiter = self._waiter = self._loop.create_future()
         if deadline is not None:
@@ -244,9 +245,9 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if self._waiter is not None and not self._waiter.done():
-            with contextlib.suppress(httptools.HttpParserError):
-                self._parser.feed_eof()  # an answer without a length ends where the connection does
-            if not self._waiter.done():
+            if self._ends_with_connection:
+                self.on_message_complete()
+            else:
                 self._waiter.set_exception(ConnectionBroke(f"the connection broke before the answer: {exc or 'EOF'}"))
 
     def data_received(self, data: bytes) -> None:
@@ -264,6 +265,10 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        names = self._headers.keys()
+        self._ends_with_connection = b"content-length" not in names and b"transfer-encoding" not in names
 
     def on_body(self, body: bytes) -> None:
         self._chunks.append(body)

@@ -1,0 +1,131 @@
+"""``python -m aenv.main`` as a process: how it starts, refuses, idles and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from aenv.testing import running
+from tests.conftest import ENVS, fetch
+
+
+def main(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "aenv.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **variables},
+        check=False,
+    )
+
+
+def test_a_broken_environment_ends_with_its_own_exit_code(tmp_path: Path) -> None:
+    (tmp_path / "env.py").write_text("from aenv import register_tool\n\n1 / 0\n")
+    done = main(str(tmp_path / "env.py"), "--port", "0")
+    assert done.returncode == 4
+    assert f"{tmp_path / 'env.py'}:3: ZeroDivisionError" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_open_address_needs_a_token_or_a_flag() -> None:
+    done = main(str(ENVS / "everything.py"), "--host", "0.0.0.0", "--port", "0")
+    assert done.returncode == 2
+    assert "AENV_TOKEN" in done.stderr
+    assert "--no-auth" in done.stderr
+
+
+@pytest.mark.parametrize(("flags", "variables"), [(["--no-auth"], {}), ([], {"AENV_TOKEN": "t"})])
+def test_an_open_address_is_served_when_it_is_meant(
+    tmp_path: Path, flags: list[str], variables: dict[str, str]
+) -> None:
+    with running(ENVS / "everything.py", "--host", "0.0.0.0", *flags, log=tmp_path / "log", variables=variables) as s:
+        assert fetch(f"http://127.0.0.1:{s.port}", "/health", headers={"Host": "any.name"})[0] == 200
+
+
+def test_a_taken_port_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = main(str(ENVS / "everything.py"), "--port", str(taken.getsockname()[1]))
+    assert done.returncode == 2
+    assert "--port" in done.stderr
+
+
+def test_a_missing_path_is_a_usage_error() -> None:
+    assert main("/no/such/place").returncode == 2
+    assert main().returncode == 2
+
+
+def test_a_unix_socket_is_served(tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    with running(ENVS / "everything.py", "--uds", str(path), log=tmp_path / "log") as server:
+        assert server.url == f"unix:{path}"
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(b"GET /health HTTP/1.1\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_lets_calls_finish(tmp_path: Path, number: int) -> None:
+    with running(ENVS / "everything.py", log=tmp_path / "log") as server:
+        answers = []
+        caller = threading.Thread(
+            target=lambda: answers.append(fetch(server.url, "/tools/nap", {"seconds": 1.0})), name="caller"
+        )
+        caller.start()
+        _wait_for_nap(server.url)
+        server.process.send_signal(number)
+        caller.join()
+        assert answers[0][1]["data"]["content"][0]["text"] == "slept"
+        assert server.stop() == 0
+
+
+def _wait_for_nap(url: str) -> None:
+    while "nap" not in fetch(url, "/functions/get_calls", {})[1]["data"]:
+        time.sleep(0.01)
+
+
+def test_a_tool_that_never_returns_does_not_keep_the_server(tmp_path: Path) -> None:
+    with running(ENVS / "everything.py", "--grace", "0.2", log=tmp_path / "log") as server:
+        client = socket.create_connection(("127.0.0.1", server.port))
+        body = b'{"seconds": 600}'
+        client.sendall(
+            b"POST /tools/nap HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        _wait_for_nap(server.url)
+        assert server.stop() == 0
+        client.close()
+        assert "did not finish in time" in server.log.read_text()
+
+
+def test_an_idle_server_uses_no_cpu(tmp_path: Path) -> None:
+    with running(ENVS / "everything.py", log=tmp_path / "log") as server:
+        fetch(server.url, "/tools/echo", {"content": "x"})
+        before = _switches(server.process.pid)
+        time.sleep(1.5)
+        after = _switches(server.process.pid)
+    assert after - before <= 2  # a server that polls ten times a second would have woken 15 times
+
+
+def _switches(pid: int) -> int:
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        for line in Path(f"/proc/{pid}/task/{task}/status").read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                total += int(line.split()[1])
+    return total
+
+
+def test_the_entry_point_takes_what_existing_scripts_pass(tmp_path: Path) -> None:
+    with running(
+        ENVS / "everything.py", "--name", "mine", "--log-level", "DEBUG", "--log-dir", "/nowhere", log=tmp_path / "log"
+    ) as server:
+        assert fetch(server.url, "/health")[0] == 200
