@@ -51,7 +51,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m aenv.main",
         description="Serve an environment: MCP at /mcp, functions, rewards and health over plain HTTP.",
         usage="python -m aenv.main PATH [options] [-- ARG ...]",
-        epilog="What follows -- is for the environment's own code, in its sys.argv. AENV_TOKEN, when set, is the bearer token that callers must send.",
+        epilog="What follows -- is for the environment's own code, in its sys.argv. "
+        "AENV_TOKEN, when set, is the bearer token that callers must send.",
         allow_abbrev=False,
     )
     add = parser.add_argument

@@ -206,9 +206,10 @@ class _Connection(asyncio.Protocol):
 
     def close(self) -> None:
         """Hang up."""
-        if self._loop.is_closed():
+        if self._loop.is_closed():  # asyncio.run ended while it was open: nothing but us can close it now
             if self._socket is not None:
                 self._socket.close()
+                self._transport._sock = None  # type: ignore[attr-defined]  # or it warns that it was forgotten
         else:
             self._transport.abort()
 

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from aenv import plugins
 from aenv.client.http import DeadlineExceeded
-from aenv.client.instance import InstanceClient
+from aenv.client.instance import PATIENCE, InstanceClient
 from aenv.client.url import Planes, ServerUrl
 from aenv.core.breaker import Breaker
 from aenv.core.logging import getLogger
@@ -179,13 +179,15 @@ class Environment:
 
         if self.dummy_instance_ip:
             self._instance = EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._planes.data.host)
-            self._client = InstanceClient(self._planes.data, token=self.api_key)
+            client = InstanceClient(self._planes.data, token=self.api_key)
         else:
             self._instance = await self._create_on_platform()
-            self._client = self._client_of(self._instance)
+            client = self._client_of(self._instance)
         log.info("%s Environment is running", self._prefix)
-        if self.enable_data_plane and not self.skip_for_healthy:
-            await self._wait_until_healthy(self._client, self.startup_timeout)
+        if self.enable_data_plane:
+            self._client = client
+            if not self.skip_for_healthy:
+                await self._wait_until_healthy(client, self.startup_timeout)
 
     async def _create_on_platform(self) -> EnvInstance:
         from aenv.client.api import ApiClient
@@ -227,7 +229,7 @@ class Environment:
     async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        patience = 3.0 if self.dummy_instance_ip else timeout
+        patience = PATIENCE if self.dummy_instance_ip else timeout
         pause, reason = 0.02, ""
         while True:
             left = deadline - loop.time()

@@ -1,0 +1,5 @@
+"""The ``aenv`` command: parse, call one function of a lower room, show what came of it.
+
+Starting must be quick, so a command's module is imported when that command runs, and what it needs of the
+other rooms is imported inside it.
+"""

@@ -1,0 +1,1 @@
+"""One file per command; ``aenv.cli.main`` has the list."""

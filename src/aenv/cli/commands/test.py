@@ -1,0 +1,70 @@
+"""``aenv test``: run a project's own tests."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from aenv.cli.output import note
+from aenv.cli.session import Session
+from aenv.errors import UsageError
+
+NOTHING_COLLECTED = 5  # pytest's own code
+
+
+@click.command(name="test", context_settings={"ignore_unknown_options": True})
+@click.option(
+    "-w",
+    "--work-dir",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    default=Path(),
+    help="The project.  [default: the current directory]",
+)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
+def command(session: Session, work_dir: Path, args: tuple[str, ...]) -> int:
+    """Run the script of testConfig in config.json, or pytest on tests/ when there is none.
+
+    ARGS go to the script or to pytest: aenv test -k echo -x
+    """
+    from aenv.project import locate
+
+    project = locate.locate(work_dir)
+    script = project.loaded.manifest.test_config.script.strip() if project.loaded else ""
+    line = " ".join([script, *map(shlex.quote, args)]) if script else shlex.join(_pytest(project.root, args))
+    if session.verbose:
+        note(f"{project.root}$ {line}")
+    code = _run(line, project.root, {**project.variables, **os.environ})
+    if code == NOTHING_COLLECTED and not script:
+        note("pytest found nothing to run: it looks for functions named test_… in files named test_….py")
+    return code
+
+
+def _pytest(root: Path, args: tuple[str, ...]) -> list[str]:
+    if find_spec("pytest") is None:
+        hint = "Install it with: pip install pytest"
+        raise UsageError(f"pytest is not installed for {sys.executable}", {"hint": hint})
+    if any((root / arg.partition("::")[0]).exists() for arg in args):
+        return [sys.executable, "-m", "pytest", *args]
+    folders = [name for name in ("tests", "test") if (root / name).is_dir()]
+    if not folders:
+        hint = "Write tests/test_something.py, or name a command in config.json: testConfig.script"
+        raise UsageError(f"there are no tests in {root}", {"hint": hint})
+    return [sys.executable, "-m", "pytest", *args, folders[0]]
+
+
+def _run(line: str, root: Path, variables: dict[str, str]) -> int:
+    """Its exit code; a signal counts as shells count it."""
+    with subprocess.Popen(line, shell=True, cwd=root, env=variables) as process:
+        while True:
+            try:
+                code = process.wait()
+            except KeyboardInterrupt:  # it was interrupted too, and may want to finish its report
+                continue
+            return 128 - code if code < 0 else code

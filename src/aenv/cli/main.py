@@ -1,0 +1,111 @@
+"""The front door: which commands there are, and how each of them ends.
+
+A command returns its exit code, or raises. Whatever it raises becomes a message on stderr and an exit code
+here and nowhere else: 1 it failed, 2 it was called wrongly, 3 the configuration is wrong, 4 the environment's
+code is broken, 130 it was interrupted.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+import click
+
+from aenv import __version__
+from aenv.cli.output import color, note
+from aenv.cli.session import Session
+from aenv.errors import AEnvError
+
+COMMANDS = {
+    "init": "Make a new environment project.",
+    "run": "Serve an environment on this machine.",
+    "test": "Run a project's tests.",
+    "version": "Show which aenv this is.",
+    "completion": "Print a script that completes aenv commands in your shell.",
+}
+"""Name to short help; the code is ``aenv.cli.commands.<name>``. Said here so that help needs no command."""
+
+INTERRUPTED = 130
+
+
+class LazyGroup(click.Group):
+    """Knows its commands by name, and imports one when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(f"aenv.cli.commands.{cmd_name}").command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
+@click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
+@click.version_option(__version__, message="%(version)s")
+@click.pass_obj
+def cli(session: Session, debug: bool, verbose: bool) -> None:
+    """Everything as environment: make, run and test environments for agents."""
+    session.debug, session.verbose = debug, verbose
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the process's exit code."""
+    session = Session()
+    try:
+        result = cli.main(argv, prog_name="aenv", standalone_mode=False, obj=session, color=color())
+        sys.stdout.flush()
+    except (KeyboardInterrupt, click.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit, and would complain about the same pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except Exception as error:
+        return _report(error, session)
+    return result if isinstance(result, int) else 0
+
+
+def _report(error: Exception, session: Session) -> int:
+    if session.debug:
+        note(traceback.format_exc().rstrip())
+    if isinstance(error, AEnvError):
+        message, hint, code = error.message, error.details.get("hint"), error.exit_code
+    elif isinstance(error, OSError) and error.strerror:
+        where = f": {error.filename}" if error.filename else ""
+        message, hint, code = f"{error.strerror}{where}", None, 1
+    else:
+        message, hint, code = f"unexpected {type(error).__name__}: {error}", None, 1
+        if not session.debug:
+            hint = "This is a bug in aenv. See where it happens with: aenv --debug <command>"
+    lines = message.splitlines() or [""]
+    note(click.style("Error:", fg="red", bold=True) + f" {lines[0]}")
+    for line in lines[1:]:
+        note(f"       {line}")
+    if hint:
+        note(f"Hint: {hint}")
+    return code

@@ -1,0 +1,61 @@
+"""How a command shows its result.
+
+The result goes to stdout, and with ``--output json`` it is the only thing there, so it can be piped.
+Everything else that is said to people goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Output(StrEnum):
+    """How the result is wanted."""
+
+    TABLE = "table"
+    JSON = "json"
+
+    def show(self, result: Any, text: Callable[[], str]) -> None:
+        """Print ``result`` as JSON, or what ``text`` makes for people."""
+        if self is Output.JSON:
+            click.echo(json.dumps(result, indent=2, ensure_ascii=False, default=str))
+        else:
+            click.echo(text())
+
+
+def output_option(command: F) -> F:
+    """``-o/--output table|json``, as the argument ``output``."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice([each.value for each in Output]),
+        default=Output.TABLE.value,
+        callback=lambda ctx, param, value: Output(value),
+        help="How to show the result.  [default: table]",
+    )(command)
+
+
+def note(text: str) -> None:
+    """Tell people something that is not the result."""
+    click.echo(text, err=True, color=color())
+
+
+def color() -> bool | None:
+    """False where NO_COLOR forbids it, else None: click then asks whether it writes to a terminal."""
+    return False if os.environ.get("NO_COLOR") else None
+
+
+def columns(rows: Iterable[Sequence[str]], indent: str = "  ") -> str:
+    """Rows as aligned columns, without a frame."""
+    rows = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "\n".join(f"{indent}{line.rstrip()}" for line in lines)

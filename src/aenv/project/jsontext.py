@@ -1,0 +1,74 @@
+"""JSON as people write it by hand: strict, and clear about where it went wrong.
+
+Stricter than ``json.loads``: a key that is written twice would silently lose one value, and NaN or a number
+that overflows could not be written back.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from aenv.project import problems
+from aenv.project.problems import Problem
+
+_LONGEST_NUMBER = 1000
+
+
+def decode(text: str, file: str) -> dict[str, Any]:
+    """The object that the text holds.
+
+    Raises:
+        ConfigError: with the line and the column.
+    """
+    twice: list[Problem] = []
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            keys = [key for key, _ in pairs]
+            again = dict.fromkeys(key for key in keys if keys.count(key) > 1)
+            twice.extend(Problem("", f"{key!r} is written twice in the same object; keep one") for key in again)
+        return found
+
+    def number(digits: str) -> float:
+        value = float(digits)
+        if value in (float("inf"), float("-inf")):
+            raise ValueError(f"the number {digits[:40]} is too large")
+        return value
+
+    def whole(digits: str) -> int:
+        if len(digits) > _LONGEST_NUMBER:
+            raise ValueError(f"the number {digits[:20]}… has {len(digits)} digits")
+        return int(digits)
+
+    def constant(word: str) -> Any:
+        raise ValueError(f"{word} is not JSON")
+
+    try:
+        data = json.loads(text, object_pairs_hook=unique, parse_float=number, parse_int=whole, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise problems.refusal(file, [Problem("", f"{where}: not valid JSON: {_why(error)}")]) from None
+    except RecursionError:
+        raise problems.refusal(file, [Problem("", "is nested too deeply")]) from None
+    except ValueError as error:
+        raise problems.refusal(file, [Problem("", str(error))]) from None
+    if not isinstance(data, dict):
+        raise problems.refusal(file, [Problem("", "must be an object: write it in { }")])
+    if twice:
+        raise problems.refusal(file, twice)
+    return data
+
+
+def _why(error: json.JSONDecodeError) -> str:
+    """Python's own words, and for the commonest slips how to mend them."""
+    why = error.msg[:1].lower() + error.msg[1:]
+    before, at = error.doc[: error.pos].rstrip(), error.doc[error.pos :].lstrip()
+    if not error.doc.strip():
+        return "the file is empty"
+    if before.endswith(",") and at[:1] in ("}", "]"):
+        return f"{why}; there is a comma too many before {at[:1]!r}"
+    if at.startswith(("//", "#", "/*")):
+        return f"{why}; JSON has no comments"
+    return why

@@ -1,0 +1,47 @@
+"""Find the project that a path belongs to.
+
+People point at a project, at its ``src/`` or at one file in it; its config.json is there or one level up.
+Further up is somebody else's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv.errors import UsageError
+from aenv.project import manifest
+
+
+@dataclass(frozen=True)
+class Located:
+    """``code`` is what to load; without a config.json there is no ``loaded``, and ``root`` is a guess."""
+
+    root: Path
+    code: Path
+    loaded: manifest.Loaded | None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What the environment's process gets: its own variables, and its name and version."""
+        if self.loaded is None:
+            return {}
+        own = self.loaded.manifest
+        return {**own.variables(), "envNAME": own.name, "envversion": own.version}
+
+
+def locate(path: Path) -> Located:
+    """The project at, or right above, ``path``.
+
+    Raises:
+        UsageError: there is nothing at that path.
+        ConfigError: its config.json has problems.
+    """
+    path = path.absolute()
+    if not path.exists():
+        raise UsageError(f"there is nothing at {path}")
+    folder = path if path.is_dir() else path.parent
+    for root in (folder, folder.parent):
+        if (root / manifest.FILE_NAME).is_file():
+            return Located(root, path, manifest.load(root))
+    return Located(folder, path, None)

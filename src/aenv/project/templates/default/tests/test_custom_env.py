@@ -1,0 +1,24 @@
+"""Plain unit tests: no server, no container."""
+
+from custom_env import describe_task, my_custom_echo_env, my_custom_reward
+
+
+def test_the_tool_gives_back_what_it_is_given():
+    assert my_custom_echo_env("hello") == {"result": "hello"}
+
+
+def test_a_task_says_what_it_asks_for():
+    assert describe_task("echo")["task_name"] == "echo"
+
+
+def test_the_expected_output_earns_the_full_score():
+    reward = my_custom_reward({"name": "greet", "output": "hello", "expected": "hello"})
+    assert reward == {"task_name": "greet", "status": "completed", "score": 1.0, "raw_output": "hello"}
+
+
+def test_another_output_earns_nothing():
+    assert my_custom_reward({"output": "bye", "expected": "hello"})["score"] == 0.0
+
+
+def test_a_task_that_expects_nothing_is_always_done():
+    assert my_custom_reward("greet")["score"] == 1.0

@@ -1,0 +1,171 @@
+"""``Environment`` and the control plane's client against a platform."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from aenv import Environment, EnvironmentError, register_reward, register_tool
+from aenv.client.scheduler_client import AEnvSchedulerClient
+from aenv.core.declarations import Registry
+from aenv.errors import EnvironmentTimeoutError, InstanceUnreachable, NotFound
+from aenv.runtime.http import Request, Response
+from tests.conftest import run
+from tests.sdk.platform import Platform, platform, unavailable
+
+
+@pytest.fixture(autouse=True)
+def _declared(registry: Registry) -> None:
+    register_tool(name="t")(lambda: "answer")
+    register_reward(name="r")(lambda: 0.5)
+
+
+def on_platform(registry: Registry, use: Any) -> Any:
+    async def main() -> Any:
+        async with platform(registry) as made:
+            result = await use(made)
+            assert made.instances == {}, "an instance was left behind"
+            return result
+
+    return run(main())
+
+
+def test_an_instance_is_created_used_and_deleted(registry: Registry) -> None:
+    async def use(made: Platform) -> None:
+        made.polls_until_running = 3
+        async with Environment(
+            "my-env@1.2.0", "data", "2h", {"A": "1"}, ["--x"], made.url, owner="me", labels={"experiment": "e1"},
+            api_key="key", mount_points=[{"id": "m"}],
+        ) as env:  # fmt: skip
+            assert (await env.call_tool("t")).text == "answer"
+            assert await env.call_reward() == 0.5
+            info = await env.get_env_info()
+            assert (info["instance_id"], info["status"]) == ("my-env-1", "Running")
+            assert await env.presign_url(8000) == f"{made.url}/my-env-1/8000"
+        [wish] = made.created
+        wish.pop("request_id")
+        assert wish == {
+            "envName": "my-env@1.2.0", "datasource": "data", "ttl": "2h", "arguments": ["--x"], "owner": "me",
+            "environment_variables": {"A": "1", "envNAME": "my-env", "envversion": "1.2.0"},
+            "labels": {"experiment": "e1"}, "mount_points": [{"id": "m"}],
+        }  # fmt: skip
+        assert all(h[b"authorization"] == b"Bearer key" for h in made.headers)
+        assert made.requests[-1] == "DELETE /env-instance/my-env-1"
+
+    on_platform(registry, use)
+
+
+def test_a_ttl_that_was_not_given_is_not_sent(registry: Registry) -> None:
+    async def use(made: Platform) -> list[str]:
+        for options in ({}, {"ttl": "30m"}):
+            async with Environment("e", aenv_url=made.url, **options):
+                pass
+        return [wish["ttl"] for wish in made.created]
+
+    assert on_platform(registry, use) == ["", "30m"]
+
+
+def test_a_failed_instance_is_reported_at_once_and_removed(registry: Registry) -> None:
+    async def use(made: Platform) -> None:
+        made.fate = ("Failed", "ImagePullBackOff: no such image")  # type: ignore[assignment]
+        with pytest.raises(EnvironmentError, match="ImagePullBackOff") as caught:
+            await Environment("e", aenv_url=made.url).initialize()
+        assert caught.value.env_name == "e"
+        assert caught.value.fault == "infra"
+
+    on_platform(registry, use)
+
+
+def test_an_instance_that_never_runs_times_out_and_is_removed(registry: Registry) -> None:
+    async def use(made: Platform) -> None:
+        made.polls_until_running = 10**9
+        with pytest.raises(EnvironmentTimeoutError, match="still Creating"):
+            await Environment("e", aenv_url=made.url, startup_timeout=0.1).initialize()
+
+    on_platform(registry, use)
+
+
+def test_a_create_whose_answer_is_lost_makes_one_instance(registry: Registry) -> None:
+    async def use(made: Platform) -> int:
+        real = made.__call__
+
+        def lose(request: Request) -> Response | None:
+            asyncio.get_running_loop().create_task(real(request))
+            return unavailable(request)
+
+        made.faults = [lose]
+        async with Environment("e", aenv_url=made.url) as env:
+            assert (await env.call_tool("t")).text == "answer"
+        return len(made.created)
+
+    assert on_platform(registry, use) == 1
+
+
+def test_a_busy_platform_is_asked_again(registry: Registry) -> None:
+    async def use(made: Platform) -> None:
+        made.faults = [unavailable, unavailable]
+        async with Environment("e", aenv_url=made.url) as env:
+            assert (await env.call_tool("t")).text == "answer"
+
+    on_platform(registry, use)
+
+
+def test_cancelling_during_start_deletes_what_was_created(registry: Registry) -> None:
+    async def use(made: Platform) -> None:
+        made.polls_until_running = 10**9
+        task = asyncio.create_task(Environment("e", aenv_url=made.url).initialize())
+        while not made.instances:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    on_platform(registry, use)
+
+
+def test_an_exception_in_the_block_deletes_the_instance(registry: Registry) -> None:
+    async def use(made: Platform) -> None:
+        with pytest.raises(KeyError):
+            async with Environment("e", aenv_url=made.url):
+                raise KeyError
+
+    on_platform(registry, use)
+
+
+def test_a_delete_that_fails_is_logged_and_not_raised(registry: Registry, caplog: pytest.LogCaptureFixture) -> None:
+    async def use(made: Platform) -> None:
+        env = Environment("e", aenv_url=made.url)
+        await env.initialize()
+        made.faults = [lambda request: Response(500, b'{"success":false,"message":"broken"}')]
+        with caplog.at_level(logging.WARNING, "aenv"):
+            await env.release()
+        made.instances.clear()
+
+    on_platform(registry, use)
+    assert "could not be deleted (broken)" in caplog.text
+
+
+def test_no_platform_is_said_with_what_to_do() -> None:
+    with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
+        run(Environment("e", aenv_url="http://127.0.0.1:9", max_retries=0).initialize())
+    assert "DUMMY_INSTANCE_IP" in caught.value.message
+
+
+def test_the_client_under_its_old_name(registry: Registry) -> None:
+    async def use(made: Platform) -> None:
+        async with AEnvSchedulerClient(made.url, timeout=5, max_retries=0) as client:
+            await client.connect()
+            assert await client.list_env_instances() == []
+            made_one = await client.create_env_instance("e@1")
+            ready = await client.wait_for_status(made_one.id, "Running")
+            assert (ready.id, ready.ip) == ("e-1", "127.0.0.1")
+            assert [i.id for i in await client.list_env_instances("e@1", status="Running")] == ["e-1"]
+            assert await client.delete_env_instance("e-1") is True
+            assert await client.delete_env_instance("e-1") is False
+            with pytest.raises(NotFound, match="no instance e-1"):
+                await client.get_env_instance("e-1")
+
+    on_platform(registry, use)
