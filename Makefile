@@ -1,0 +1,36 @@
+# Everything runs in .venv, which each target makes for itself; nothing is installed outside of this folder.
+SHELL := /bin/bash
+BIN := .venv/bin
+
+.PHONY: demo test check bench docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo    write an environment, serve it, call it: the main job, start to end"
+	@echo "make test    set up everything and run the tests"
+	@echo "make check   lint, types, layers"
+	@echo "make bench   measure calls beside other frameworks (minutes; installs them under .bench/)"
+	@echo "make docs    run every snippet of the docs"
+	@echo "make clean   remove what the targets above made"
+
+demo: .venv/.ready-base
+	@$(BIN)/python scripts/demo.py
+
+test: .venv/.ready-dev
+	@$(BIN)/python -m pytest -q
+
+check: .venv/.ready-dev
+	@scripts/check
+
+bench: .venv/.ready-dev
+	@$(BIN)/python benchmarks/calls/run.py
+
+docs: .venv/.ready-dev
+	@$(BIN)/python -m aenv.project.manifest > docs/reference/config.schema.json
+	@$(BIN)/python -m pytest -q tests/docs
+
+.venv/.ready-%: pyproject.toml scripts/setup scripts/constraints.txt
+	@scripts/setup $*
+
+clean:
+	rm -rf .venv .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,102 @@
+"""The main job, start to end: make an environment, run its tests, serve it, call it from the SDK and over MCP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from aenv import Environment
+from aenv.testing import running
+
+ENV = '''
+from aenv import register_function, register_reward, register_tool
+
+cart: dict[str, int] = {}
+
+
+@register_tool
+def add_to_cart(item: str, count: int = 1) -> dict:
+    """Put something into the shopping cart.
+
+    Args:
+        item: What to buy.
+        count: How many of it.
+    """
+    cart[item] = cart.get(item, 0) + count
+    return {"cart": cart}
+
+
+@register_function
+def reset() -> dict:
+    """Empty the cart, for the next episode."""
+    cart.clear()
+    return {}
+
+
+@register_reward
+def bought(wanted: dict[str, int]) -> float:
+    """1 when the cart holds just what was wanted."""
+    return 1.0 if cart == wanted else 0.0
+'''
+
+
+def say(text: str = "") -> None:
+    print(text, flush=True)
+
+
+def step(text: str) -> None:
+    say(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}")
+
+
+async def call(url: str) -> None:
+    os.environ["DUMMY_INSTANCE_IP"] = url
+    async with Environment("shop@1.0.0") as env:
+        for tool in await env.list_tools():
+            say(f"  tool    {tool['name']}: {tool['description']}")
+        result = await env.call_tool("add_to_cart", {"item": "apple", "count": 2})
+        say(f"  call    {result}")
+        mistake = await env.call_tool("add_to_cart", {"item": "apple", "count": "two"})
+        say(f"  mistake fault={mistake.fault}: {mistake.text}")
+        say(f"  reward  {await env.call_reward({'wanted': {'apple': 2}})}")
+        started, n = time.perf_counter(), 500
+        for _ in range(n):
+            await env.call_function("reset")
+        say(f"  speed   {(time.perf_counter() - started) / n * 1000:.2f} ms per call")
+
+
+async def call_over_mcp(url: str) -> None:
+    from mcp import Client
+
+    async with Client(f"{url}/mcp") as client:
+        tools = await client.list_tools()
+        say(f"  tools   {[tool.name for tool in tools.tools]}")
+        result = await client.call_tool("add_to_cart", {"item": "pear"})
+        say(f"  call    {result.structured_content}")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="aenv-demo-") as folder:
+        aenv = [sys.executable, "-m", "aenv.cli"]
+        step("1. aenv init shop: a project, offline")
+        subprocess.run([*aenv, "init", "shop"], cwd=folder, check=True)
+        project = Path(folder) / "shop"
+        (project / "src" / "custom_env.py").write_text(ENV)
+        step("2. Edit one file: src/custom_env.py")
+        say(ENV.strip())
+        step("3. Serve it")
+        with running(project, log=Path(folder) / "log") as server:
+            say(f"  {server.url}")
+            step("4. Call it with the SDK")
+            asyncio.run(call(server.url))
+            step("5. Call it with an MCP client that we did not write")
+            asyncio.run(call_over_mcp(server.url))
+    step("Done. Next: aenv init my-env && cd my-env && aenv run")
+
+
+if __name__ == "__main__":
+    main()
