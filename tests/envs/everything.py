@@ -123,6 +123,11 @@ def unserialisable() -> Any:
 
 
 @register_tool
+def breaks_its_word() -> Found:
+    return None  # type: ignore[return-value]
+
+
+@register_tool
 def fails(message: str = "the author's words") -> str:
     raise RuntimeError(message)
 

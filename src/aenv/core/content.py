@@ -106,6 +106,12 @@ def mime_type_of(data: bytes) -> str:
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
 
 
+def is_content(kind: Any) -> bool:
+    """Whether results of this type go out as content blocks, with no JSON value that a schema could describe."""
+    kind = getattr(kind, "__origin__", kind)  # Annotated
+    return isinstance(kind, type) and (issubclass(kind, File) or kind.__module__.startswith(("mcp.", "mcp_types.")))
+
+
 def _is_block(value: Any) -> bool:
     return isinstance(value, File | bytes | bytearray) or _is_mcp(value, "type") or hasattr(type(value), "_repr_png_")
 

@@ -18,6 +18,7 @@ from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import TypedDict
 
 from aenv.core import docstrings
+from aenv.core.content import is_content
 from aenv.errors import InvalidArguments, LoadError
 
 if TYPE_CHECKING:
@@ -84,8 +85,8 @@ class Signature:
     def _output_schema(self) -> JsonSchema | None:
         """The schema of an annotated result, when it is an object that says more than 'an object'."""
         returned = self._hints.get("return")
-        if returned is None or returned is Any:
-            return None
+        if returned is None or returned is Any or is_content(returned):
+            return None  # clients refuse a result without structured content once they have been shown a schema
         try:
             schema = TypeAdapter(returned).json_schema(schema_generator=_Schema, mode="serialization")
         except (PydanticUserError, PydanticSchemaGenerationError, PydanticInvalidForJsonSchema):

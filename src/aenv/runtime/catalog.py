@@ -47,6 +47,12 @@ class Endpoint:
             return await self._workers.run_async(finish, call)
         return result
 
+    def keeps_its_word(self, content: Content) -> bool:
+        """Whether there is an object where the result's schema promised one; clients refuse the answer otherwise."""
+        if self.signature.output_schema is None or content.is_error or content.structured is not None:
+            return True
+        return content.is_json and content.blocks[0]["text"].startswith("{")
+
     def describe(self) -> dict[str, Any]:
         """As ``/functions/list`` shows it."""
         schema = self.signature.input_schema
@@ -131,11 +137,14 @@ class Catalog:
         except InvalidArguments as error:
             return _failed(f"Error calling tool '{name}': invalid arguments: {error.message}", "policy")
         try:
-            return ToolOutcome(to_content(await endpoint.call(arguments, call)))
+            content = to_content(await endpoint.call(arguments, call))
         except Exception as error:
             _log_failure(endpoint, error)
             fault: Fault = "infra" if _is_infra(error) else "env"
             return _failed(f"Error calling tool '{name}': {_say(error)}", fault)
+        if not endpoint.keeps_its_word(content):
+            return _failed(f"Error calling tool '{name}': it returned something else than its annotation says", "env")
+        return ToolOutcome(content)
 
     async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
         """Call a function or a health check. Raises FunctionFailed when the author's code did."""

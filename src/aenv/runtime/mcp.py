@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
     from aenv.runtime.catalog import Catalog, ToolOutcome
-    from aenv.runtime.http import ASGIApp
+    from aenv.runtime.http import ASGIApp, Message, Receive, Scope, Send
 
 FAULT_META = "aenv/fault"
 MODERN = "2026-07-28"
@@ -59,7 +59,7 @@ class McpEndpoint:
         self._task = asyncio.create_task(run())
         await started
         app: ASGIApp = manager.handle_request
-        return app
+        return _plain_when_possible(app)
 
     def _build(self) -> Any:
         from mcp.server.lowlevel import Server
@@ -109,6 +109,53 @@ class McpEndpoint:
         while sending:  # a progress note that comes after the result would be a protocol error
             await asyncio.gather(*sending, return_exceptions=True)
         return _result(outcome, any_json=ctx.protocol_version >= MODERN)
+
+
+_EVENT = b'event: message\r\ndata: {"jsonrpc":"2.0","id":'
+_STREAM_HEADERS = (b"content-type", b"content-length", b"cache-control", b"connection", b"x-accel-buffering")
+
+
+def _plain_when_possible(app: ASGIApp) -> ASGIApp:
+    """Let an event stream whose first event is already the answer go out as plain JSON.
+
+    In the older era the SDK answers with a stream even where nothing is streamed. Clients then hang up after
+    every call, and refuse events over 1 MB.
+    """
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        start: Message | None = None
+        answered = False
+
+        async def hold(message: Message) -> None:
+            nonlocal start, answered
+            if answered:
+                return
+            if message["type"] == "http.response.start" and _is_stream(message):
+                start = message
+                return
+            if start is None:
+                await send(message)
+                return
+            body = message.get("body", b"")
+            if body.startswith(_EVENT) and body.endswith(b"}\r\n\r\n") and body.count(b"\n", 0, 64) == 1:
+                answered = True
+                text = memoryview(body)[len(b"event: message\r\ndata: ") : -4].tobytes()
+                kept = [(name, value) for name, value in start["headers"] if name.lower() not in _STREAM_HEADERS]
+                headers = [*kept, (b"content-type", b"application/json"), (b"content-length", b"%d" % len(text))]
+                await send({**start, "headers": headers})
+                await send({"type": "http.response.body", "body": text})
+            else:
+                first, start = start, None
+                await send(first)
+                await send(message)
+
+        await app(scope, receive, hold if scope["method"] == "POST" else send)
+
+    return answer
+
+
+def _is_stream(message: Message) -> bool:
+    return any(name.lower() == b"content-type" and b"event-stream" in value for name, value in message["headers"])
 
 
 def _result(outcome: ToolOutcome, *, any_json: bool) -> types.CallToolResult:

@@ -20,6 +20,7 @@ from aenv.runtime.mcp import McpEndpoint
 
 log = logging.getLogger("aenv.runtime")
 
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
 MAX_BODY = 64 * 1024 * 1024
 
 
@@ -57,7 +58,10 @@ def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None
         LoadError: the author's code cannot be imported.
     """
     check_address(options)
-    return serve_catalog(options, Catalog(load(options.path)), on_ready)
+    code = serve_catalog(options, Catalog(load(options.path)), on_ready)
+    for number in _STOPPING:
+        signal.signal(number, signal.SIG_IGN)  # a Python handler would end before the process does
+    return code
 
 
 def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None = None) -> int:
@@ -70,10 +74,7 @@ async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Re
     only_loopback = options.uds is None and is_loopback(options.host)
     app = App(catalog, mcp, token=options.token, only_loopback=only_loopback)
     server = HttpServer(app, max_body=options.max_body)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = _stop_signal()
     try:
         listener = await server.listen(host=options.host, port=options.port, uds=options.uds)
     except OSError as error:
@@ -90,6 +91,23 @@ async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Re
     await mcp.close()
     catalog.workers.close()
     return 0
+
+
+def _stop_signal() -> asyncio.Event:
+    """Set by the first signal; later ones change nothing, and cannot spoil the exit code on the way out.
+
+    Not the loop's own handlers: those end with the loop, a moment before the process does.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def handle(number: int, frame: object) -> None:
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(stop.set)
+
+    for number in _STOPPING:
+        signal.signal(number, handle)
+    return stop
 
 
 def is_loopback(host: str) -> bool:

@@ -1,0 +1,156 @@
+"""An environment with whatever a client may meet."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from typing import Any
+
+from mcp.types import CallToolResult, TextContent
+from pydantic import BaseModel
+
+from aenv import Audio, Image, current_call, register_reward, register_tool
+
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(24)
+WAV = b"RIFF\x04\x00\x00\x00WAVE"
+
+
+class Place(BaseModel):
+    name: str
+    population: int | None = None
+
+
+@register_tool
+def search(query: str, limit: int = 10, tags: list[str] | None = None) -> dict[str, Any]:
+    """Find pages.
+
+    Args:
+        query: What to look for
+        limit: The most that may be found
+    """
+    return {"query": query, "limit": limit, "tags": tags}
+
+
+@register_tool(description="A description of its own.")
+def find_place(name: str) -> Place:
+    """Not shown."""
+    return Place(name=name, population=7)
+
+
+@register_tool
+def give(what: str) -> Any:
+    """Return a value of the kind that is asked for."""
+    return {
+        "str": "héllo ☃",
+        "empty": "",
+        "list": ["a", 1, None],
+        "number": 2,
+        "none": None,
+        "image": Image(PNG),
+        "audio": Audio(WAV),
+        "mixed": ["look:", Image(PNG)],
+        "block": TextContent(text="a block"),
+        "result": CallToolResult(content=[TextContent(text="a result")], structured_content={"a": 1}, is_error=True),
+    }[what]
+
+
+@register_tool
+def picture() -> Image:
+    """Return a picture, and say so in the signature."""
+    return Image(PNG)
+
+
+@register_tool
+def explicit() -> CallToolResult:
+    """Return what MCP has, and say so in the signature."""
+    return CallToolResult(content=[TextContent(text="a result")], structured_content={"a": 1})
+
+
+@register_tool
+def fails() -> str:
+    """Raise."""
+    raise ValueError("the author's words")
+
+
+@register_tool
+def progresses(steps: int) -> int:
+    """Report every step, from a thread."""
+    for step in range(steps):
+        current_call().progress(step + 1, steps, f"step {step + 1}")
+    return steps
+
+
+@register_tool
+async def progresses_async(steps: int) -> int:
+    """Report every step, from a coroutine."""
+    for step in range(steps):
+        current_call().progress(step + 1, steps, f"step {step + 1}")
+        await asyncio.sleep(0)
+    return steps
+
+
+cancelled: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+given_up: list[str] = []
+
+
+@register_tool
+async def hang(key: str) -> str:
+    """Never return."""
+    current_call().progress(0, None, "begun")
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        cancelled[key].set()
+        raise
+    return "never"
+
+
+@register_tool
+async def wait_for_cancellation(key: str) -> str:
+    """Return when the call of `hang` with that key was cancelled."""
+    await cancelled[key].wait()
+    return "cancelled"
+
+
+@register_tool
+def hang_in_thread(key: str) -> str:
+    """Return only when nobody waits for it."""
+    call = current_call()
+    call.progress(0, None, "begun")
+    while not call.cancelled:
+        time.sleep(0.001)
+    given_up.append(key)
+    return "never seen"
+
+
+@register_tool
+def wait_for_giving_up(key: str) -> str:
+    """Return when `hang_in_thread` with that key noticed."""
+    while key not in given_up:
+        time.sleep(0.001)
+    return "given up"
+
+
+@register_tool
+def count_letters(text: str) -> int:
+    """Take a long text."""
+    return len(text)
+
+
+@register_tool
+def repeat(text: str, times: int) -> str:
+    """Return a long text."""
+    return text * times
+
+
+@register_tool(hidden=True)
+def hidden() -> str:
+    """Callable, and not listed."""
+    return "found"
+
+
+@register_reward
+def reward() -> float:
+    """Not a tool."""
+    return 1.0

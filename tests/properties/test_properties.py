@@ -1,0 +1,107 @@
+"""What must hold for every input."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic_core import from_json, to_json
+
+from aenv import ToolResult
+from aenv.adapters.agents.openai_agents import openai_names
+from aenv.core import docstrings
+from aenv.core.content import to_content
+from aenv.core.environment import Environment, split_env_name_version
+from aenv.core.signature import Signature
+from aenv.errors import InvalidArguments, ToolNotFound
+
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+names = st.from_regex(r"[a-z0-9]([a-z0-9-]{0,10}[a-z0-9])?", fullmatch=True)
+versions = st.from_regex(r"[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2}", fullmatch=True)
+
+
+@given(json_values)
+def test_any_json_survives_the_way_through_a_tool(value: Any) -> None:
+    def tool(value: Any) -> Any:
+        return value
+
+    arguments = Signature(tool).validate_json(to_json({"value": value}))
+    content = to_content(tool(**arguments))
+    sent = from_json(to_json(content.blocks))
+    assert ToolResult(sent, is_json=content.is_json).data == value
+
+
+@given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
+def test_bad_arguments_raise_one_kind_of_error(arguments: dict[str, Any]) -> None:
+    def tool(a: int, b: list[str] = []) -> None: ...  # noqa: B006
+
+    with contextlib.suppress(InvalidArguments):
+        got = Signature(tool).validate(arguments)
+        assert type(got["a"]) is int
+        assert set(got) <= {"a", "b"}
+
+
+@given(st.integers(-(2**60), 2**60), st.text(), st.booleans(), st.lists(st.text(), max_size=3))
+def test_what_the_schema_promises_is_accepted(i: int, s: str, b: bool, tags: list[str]) -> None:
+    def tool(i: int, s: str, b: bool, tags: list[str]) -> None: ...
+
+    sent = {"i": i, "s": s, "b": b, "tags": tags}
+    assert Signature(tool).validate(sent) == sent
+
+
+@given(names, versions, st.text(min_size=1).filter(lambda t: "/" not in t))
+def test_a_qualified_name_is_its_bare_name(name: str, version: str, tool: str) -> None:
+    env = Environment(f"{name}@{version}", aenv_url="http://localhost")
+    assert env._bare(f"{name}@{version}/{tool}") == tool
+    assert env._bare(f"{name}/{tool}") == tool
+    assert env._bare(tool) == tool
+    assert split_env_name_version(env.env_name) == (name, version)
+
+
+@given(names, names, st.text(min_size=1))
+def test_another_environments_tool_is_never_called(mine: str, theirs: str, tool: str) -> None:
+    env = Environment(mine, aenv_url="http://localhost")
+    try:
+        bare = env._bare(f"{theirs}/{tool}")
+    except ToolNotFound:
+        assert mine != theirs
+    else:
+        assert mine == theirs
+        assert bare == tool
+
+
+@given(st.lists(st.text(min_size=1, max_size=80), max_size=30))
+def test_openai_names_are_valid_and_different(tools: list[str]) -> None:
+    made = openai_names(tools)
+    assert len(made) == len(tools)
+    assert len(set(made)) == len(made)
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in made)
+
+
+@given(st.text(), st.lists(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), max_size=4))
+def test_any_docstring_is_taken_apart_without_a_fuss(text: str, parameters: list[str]) -> None:
+    doc = docstrings.parse(text, parameters)
+    assert set(doc.parameters) <= set(parameters)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["alpha", "beta", "gamma"]), st.from_regex(r"[A-Za-z ,.]{1,30}[a-z.]", fullmatch=True)
+    )
+)
+def test_described_parameters_are_found_again(parameters: dict[str, str]) -> None:
+    lines = "".join(f"\n    {name}: {text}" for name, text in parameters.items())
+    doc = docstrings.parse(f"What it does.\n\nArgs:{lines}\n", ["alpha", "beta", "gamma"])
+    assert doc.parameters == {name: text.strip() for name, text in parameters.items()}
+    assert doc.description == "What it does."
