@@ -174,7 +174,7 @@ def test_every_problem_is_told_at_once_with_its_path_and_what_to_write() -> None
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ('{\n  "name": "a",\n}', "line 3, column 1: not valid JSON"),
+        ('{\n  "name": 1 2\n}', "line 2, column 13: not valid JSON"),
         ('{"name": "a" // why\n}', "JSON has no comments"),
         ("", "the file is empty"),
         ("[]", "must be an object"),
