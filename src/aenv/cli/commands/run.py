@@ -102,6 +102,7 @@ def command(
             if inspector is not None:
                 note(f"MCP Inspector: {inspector.start(name, _mcp(ready), options.token)}")
 
+        os.environ.pop("AENV_TOKEN", None)  # no business of the author's code
         _enter(project)
         return serve(options, announce)
 
