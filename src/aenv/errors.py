@@ -126,6 +126,12 @@ class InvalidArguments(EnvironmentError, ValidationError):
     code, status, fault = "invalid_arguments", 422, "policy"
 
 
+class NotJson(EnvironmentError):
+    """The program passed arguments that JSON cannot carry; nothing was sent."""
+
+    code, status, fault = "not_json", 400, "caller"
+
+
 class NotFound(EnvironmentError):
     """There is no environment, instance, function or reward of that name."""
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from aenv.core.logging import level_from_environment, setup_logging
+from aenv.core.logging import LEVELS, level_from_environment, setup_logging
 from aenv.errors import AEnvError
 
 
@@ -18,7 +18,11 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     end = given.index("--") if "--" in given else len(given)
     ours, theirs = given[:end], given[end + 1 :]
-    options = _parser().parse_args(ours)
+    try:
+        options = _parser().parse_args(ours)
+    except AEnvError as error:
+        print(f"Error: {error.message}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
     setup_logging(logging.StreamHandler(sys.stderr), options.log_level.upper())
     from aenv.runtime.serve import Ready, ServeOptions, serve
 
@@ -61,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--port",
         type=int,
-        default=int(os.environ.get("AENV_PORT", "8081")),
+        default=os.environ.get("AENV_PORT", "8081"),  # argparse reads it as it reads an option
         help="port (default %(default)s)",
     )
     add("--uds", help="listen on this unix socket instead")
@@ -74,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--max-body", type=int, default=64 * 1024 * 1024, help="largest request body (default %(default)s)")
     add("--grace", type=float, default=10.0, help="seconds to finish calls on SIGTERM (default %(default)s)")
-    add("--log-level", default=level_from_environment(), help="default %(default)s")
+    add("--log-level", type=str.upper, choices=LEVELS, default=level_from_environment(), help="default %(default)s")
     add("--log-dir", help=argparse.SUPPRESS)  # existing start scripts pass it
     return parser
 

@@ -25,6 +25,8 @@ COMMANDS = {
     "init": "Make a new environment project.",
     "run": "Serve an environment on this machine.",
     "test": "Run a project's tests.",
+    "serve": "Serve instances of environments.",
+    "local": "Look after the local platform.",
     "version": "Show which aenv this is.",
     "completion": "Print a script that completes aenv commands in your shell.",
 }

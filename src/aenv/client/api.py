@@ -78,6 +78,8 @@ class ApiClient:
         owner: str | None = None,
         labels: dict[str, str] | None = None,
         mount_points: list[dict[str, Any]] | None = None,
+        source: str | None = None,
+        lease: str | None = None,
     ) -> EnvInstance:
         """Ask for an instance of ``name[@version]``."""
         wish = EnvInstanceCreateRequest(
@@ -90,6 +92,8 @@ class ApiClient:
             labels=labels,
             mount_points=mount_points,
             request_id=str(uuid.uuid4()),
+            source=source,
+            lease=lease,
         )
         return await self._model(EnvInstance, "POST", paths.INSTANCES, wish)
 

@@ -10,7 +10,7 @@ from pydantic_core import from_json, to_json
 
 from aenv.client.http import ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
 from aenv.client.url import ServerUrl
-from aenv.errors import EnvironmentError, InstanceUnreachable, from_answer
+from aenv.errors import EnvironmentError, InstanceUnreachable, NotJson, from_answer
 
 PATIENCE = 3.0
 """Seconds to keep knocking at an instance that takes no connection: one that restarts is back by then."""
@@ -34,7 +34,7 @@ class InstanceClient:
         try:
             sent = to_json(arguments)
         except ValueError as error:
-            raise EnvironmentError(f"the arguments are not JSON: {error}") from None
+            raise NotJson(f"the arguments are not JSON, so nothing was sent: {error}") from None
         return (await self.exchange("POST", path, sent, timeout=timeout)).get("data")
 
     async def exchange(

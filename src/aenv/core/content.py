@@ -91,12 +91,19 @@ def to_content(value: Any) -> Content:
 def dump(value: Any) -> bytes:
     """JSON of a result. NaN and infinities, which JSON does not have, become null."""
     try:
-        return to_json(value, inf_nan_mode="null", bytes_mode="base64", by_alias=True)
+        return to_json(value, inf_nan_mode="null", bytes_mode="base64", by_alias=True, fallback=_sketched)
     except ValueError as error:
         raise ValueError(
             f"the result ({type(value).__name__}) is not JSON: {error}; "
             "return a dict, list, str, number, bool, None, pydantic model, dataclass, bytes or aenv.Image"
         ) from None
+
+
+def _sketched(value: object) -> str:
+    """The ... of a tool that is still a sketch: ``return {"matches": [...]}``. Anything else is refused."""
+    if value is ...:
+        return "..."
+    raise ValueError(f"Unable to serialize unknown type: {type(value)}")
 
 
 def mime_type_of(data: bytes) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from aenv import plugins
+from aenv.client import local
 from aenv.client.http import DeadlineExceeded
 from aenv.client.instance import PATIENCE, InstanceClient
 from aenv.client.url import Planes, ServerUrl
@@ -105,11 +106,18 @@ class Environment:
         self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
 
+        self._source: str | None = None
+        platform_url = aenv_url or os.environ.get("AENV_SYSTEM_URL") or None
+        self._local = not (self.dummy_instance_ip or platform_url)
+        if self._local:
+            found = local.find_project(env_name)
+            if found is not None:
+                self.env_name, self._source = found[0], str(found[1])
         if self.dummy_instance_ip:
             data = ServerUrl.parse(aenv_url or self.dummy_instance_ip, default_port=paths.DATA_PORT)
             self._planes = Planes(data, data)
         else:
-            self._planes = Planes.parse(aenv_url or os.environ.get("AENV_SYSTEM_URL") or "http://localhost")
+            self._planes = Planes.parse(platform_url or "http://localhost")
         self.aenv_control_url = str(self._planes.control)
         data_url = str(self._planes.data)
         self.aenv_data_url = f"{data_url}{paths.MCP}"
@@ -121,7 +129,7 @@ class Environment:
         self._api: ApiClient | None = None
         self._client: InstanceClient | None = None
         self._breaker = Breaker()
-        self._initializing = asyncio.Lock()
+        self._initializing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._released = False
         self._tool_paths: dict[str, str] = {}
 
@@ -129,7 +137,7 @@ class Environment:
 
     async def initialize(self) -> bool:
         """Create the instance and wait until it can be called. Once: later calls do nothing."""
-        async with self._initializing:
+        async with self._one_at_a_time():
             if self._instance is None:
                 self._released = False
                 try:
@@ -138,6 +146,13 @@ class Environment:
                     await self._let_go()
                     raise
         return True
+
+    def _one_at_a_time(self) -> asyncio.Lock:
+        """A lock belongs to the loop in which somebody first waited for it, and a handle may outlive a loop."""
+        loop = asyncio.get_running_loop()
+        if self._initializing is None or self._initializing[0] is not loop:
+            self._initializing = (loop, asyncio.Lock())
+        return self._initializing[1]
 
     async def release(self) -> None:
         """End the instance. May be called any number of times; a failure to end it is logged, not raised."""
@@ -193,6 +208,10 @@ class Environment:
         from aenv.client.api import ApiClient
 
         name, version = split_env_name_version(self.env_name)
+        lease = None
+        if self._local:
+            where, held = await asyncio.to_thread(local.platform)
+            self.aenv_control_url, lease = where.url, held.name
         self._api = ApiClient(self.aenv_control_url, self.timeout, self.max_retries, self.api_key)
         try:
             created = await self._api.create_env_instance(
@@ -204,6 +223,8 @@ class Environment:
                 self.owner,
                 self.labels or None,
                 self.mount_points,
+                self._source,
+                lease,
             )
             self._instance = created  # from here on there is something to release
             return await self._api.wait_for_status(created.id, timeout=self.startup_timeout)
@@ -376,7 +397,7 @@ class Environment:
             ) from error
         except EnvironmentError as error:
             status = error.details.get("status")
-            if error.fault == "caller" and status in (401, 403):
+            if status in (401, 403) or status is None:  # None: it was never sent
                 raise
             raise ToolServerError(f"tool '{tool_name}': {error.message}", tool_name, status) from error
         self._breaker.succeeded()

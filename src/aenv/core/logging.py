@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import os
 
+from aenv.errors import ConfigError
+
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(name)s %(levelname)s: %(message)s"
 DATE_FORMAT = "%Y%m%d-%H:%M:%S"
 LOGLEVEL = logging.INFO
+LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 _root = logging.getLogger("aenv")
 _root.addHandler(logging.NullHandler())
@@ -35,5 +38,12 @@ def setup_logging(handler: logging.Handler | None = None, level: int | str = log
 
 
 def level_from_environment(default: str = "INFO") -> str:
-    """The level that AENV_LOG_LEVEL asks for."""
-    return os.environ.get("AENV_LOG_LEVEL", default).upper()
+    """The level that AENV_LOG_LEVEL asks for.
+
+    Raises:
+        ConfigError: there is no such level.
+    """
+    level = os.environ.get("AENV_LOG_LEVEL", default).upper()
+    if level not in LEVELS:
+        raise ConfigError(f"AENV_LOG_LEVEL={level}: use one of {', '.join(LEVELS)}")
+    return level

@@ -198,8 +198,10 @@ def _is_infra(error: BaseException) -> bool:
 
 
 def _say(error: BaseException) -> str:
-    """The author's words; the class's name where there are none."""
-    return str(error) or type(error).__name__
+    """The author's words; with the class's name where they are none without it: KeyError('id') says only 'id'."""
+    if isinstance(error, KeyError) or not str(error):
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    return str(error)
 
 
 def _type_name(schema: Mapping[str, Any]) -> str:

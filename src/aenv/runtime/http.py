@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
@@ -79,8 +80,12 @@ _STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in
 class HttpServer:
     """Serves one handler on any number of listening sockets."""
 
-    def __init__(self, handler: Handler, *, max_body: int) -> None:
+    def __init__(
+        self, handler: Handler, *, max_body: int, admit: Callable[[socket.socket], bool] | None = None
+    ) -> None:
         self.handler = handler
+        self.admit = admit
+        """Looks at a new connection; one that it does not like is closed unheard."""
         self.max_body = max_body
         self.closing = False
         self.connections: set[_Connection] = set()
@@ -88,16 +93,28 @@ class HttpServer:
         self._quiet = asyncio.Event()
 
     async def listen(
-        self, *, host: str | None = None, port: int = 0, uds: str | None = None, backlog: int = 1024
+        self,
+        *,
+        host: str | None = None,
+        port: int = 0,
+        uds: str | None = None,
+        listener: socket.socket | None = None,
+        backlog: int = 1024,
     ) -> asyncio.Server:
-        """Accept connections on a TCP address or a unix socket."""
+        """Accept connections on a TCP address, a unix socket, or a socket that listens already."""
         loop = asyncio.get_running_loop()
-        if uds is not None:
+        if listener is not None:
+            server = await loop.create_server(lambda: _Connection(self), sock=listener, backlog=backlog)
+        elif uds is not None:
             server = await loop.create_unix_server(lambda: _Connection(self), uds, backlog=backlog)
         else:
             server = await loop.create_server(lambda: _Connection(self), host, port, backlog=backlog)
         self._listeners.append(server)
         return server
+
+    async def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that is open already."""
+        await asyncio.get_running_loop().connect_accepted_socket(lambda: _Connection(self), connection)
 
     async def close(self, grace: float) -> bool:
         """Stop accepting, let what is under way finish within ``grace`` seconds; whether it did."""
@@ -158,6 +175,8 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
         self.transport.set_write_buffer_limits(HIGH_WATER)
+        if self.server.admit is not None and not self.server.admit(transport.get_extra_info("socket")):
+            self.transport.abort()
         self.server.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

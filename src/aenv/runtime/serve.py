@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import logging
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,10 +59,7 @@ def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None
         LoadError: the author's code cannot be imported.
     """
     check_address(options)
-    code = serve_catalog(options, Catalog(load(options.path)), on_ready)
-    for number in _STOPPING:
-        signal.signal(number, signal.SIG_IGN)  # a Python handler would end before the process does
-    return code
+    return serve_catalog(options, Catalog(load(options.path)), on_ready)
 
 
 def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None = None) -> int:
@@ -70,11 +68,7 @@ def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[R
 
 
 async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None) -> int:
-    mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
-    only_loopback = options.uds is None and is_loopback(options.host)
-    app = App(catalog, mcp, token=options.token, only_loopback=only_loopback)
-    server = HttpServer(app, max_body=options.max_body)
-    stop = _stop_signal()
+    server, mcp = await open_server(options, catalog)
     try:
         listener = await server.listen(host=options.host, port=options.port, uds=options.uds)
     except OSError as error:
@@ -82,32 +76,69 @@ async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Re
         raise UsageError(
             f"cannot listen on {where}: {error.strerror or error}; choose another port with --port"
         ) from error
+    signals = _Signals()
     if on_ready is not None:
         on_ready(Ready(_url(options, listener), catalog))
-    await stop.wait()
+    return await _run(options, catalog, server, mcp, signals)
+
+
+async def serve_until_stopped(
+    options: ServeOptions, catalog: Catalog, listener: socket.socket, on_ready: Callable[[], None]
+) -> int:
+    """Serve on a socket that listens already, until SIGTERM."""
+    server, mcp = await open_server(options, catalog)
+    await server.listen(listener=listener)
+    signals = _Signals()
+    on_ready()
+    return await _run(options, catalog, server, mcp, signals)
+
+
+async def open_server(options: ServeOptions, catalog: Catalog) -> tuple[HttpServer, McpEndpoint]:
+    """The parts, put together; nothing listens yet."""
+    mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
+    only_loopback = options.uds is None and is_loopback(options.host)
+    app = App(catalog, mcp, token=options.token, only_loopback=only_loopback)
+    return HttpServer(app, max_body=options.max_body), mcp
+
+
+async def _run(options: ServeOptions, catalog: Catalog, server: HttpServer, mcp: McpEndpoint, signals: _Signals) -> int:
+    await signals.stop.wait()
     log.info("stopping; calls under way have %g s", options.grace)
-    if not await server.close(options.grace):
+    closing = asyncio.create_task(server.close(options.grace))
+    hurrying = asyncio.create_task(signals.hurry.wait())
+    await asyncio.wait({closing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+    hurrying.cancel()
+    if not closing.done():
+        closing.cancel()
+        await server.close(0)
+    elif not closing.result():
         log.warning("some calls did not finish in time")
     await mcp.close()
     catalog.workers.close()
+    signals.ignore()
     return 0
 
 
-def _stop_signal() -> asyncio.Event:
-    """Set by the first signal; later ones change nothing, and cannot spoil the exit code on the way out.
+class _Signals:
+    """SIGTERM and SIGINT: the first asks to stop, the second to hurry."""
 
-    Not the loop's own handlers: those end with the loop, a moment before the process does.
-    """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.hurry = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        for number in _STOPPING:
+            self._loop.add_signal_handler(number, self._heard)
 
-    def handle(number: int, frame: object) -> None:
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(stop.set)
+    def _heard(self) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
 
-    for number in _STOPPING:
-        signal.signal(number, handle)
-    return stop
+    def ignore(self) -> None:
+        """The work is done: one more signal, on the way out, must not spoil the exit code."""
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+        for number in _STOPPING:
+            self._loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
 
 
 def is_loopback(host: str) -> bool:

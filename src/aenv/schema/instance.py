@@ -80,6 +80,8 @@ class EnvInstance(Message):
     """Where its calls go, when that is not the platform's data plane."""
     token: str | None = None
     """What its calls must carry."""
+    usage: dict[str, int] | None = None
+    """Memory, processes and CPU in use, as far as the engine can tell."""
 
 
 class EnvInstanceCreateRequest(Message):
@@ -95,6 +97,10 @@ class EnvInstanceCreateRequest(Message):
     mount_points: list[dict[str, Any]] | None = None
     request_id: str | None = None
     """The same for every try of one create, so that a lost answer cannot start a second instance."""
+    source: str | None = None
+    """Where the project lies, on a platform that shares the caller's files."""
+    lease: str | None = None
+    """Ends the instance when it ends; without one, only the time to live does."""
 
 
 class EnvInstanceListResponse(Message):

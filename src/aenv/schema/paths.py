@@ -14,6 +14,8 @@ REWARD_QUERY = "reward"
 # the platform
 INSTANCES = "/env-instance"
 SERVICES = "/env-service"
+LEASE = "/lease"
+LEASE_HEADER = "aenv-lease"
 
 INSTANCE_HEADER = "AEnvCore-EnvInstance-ID"
 PROXY_HEADER = "AEnvCore-MCPProxy-URL"

@@ -1,0 +1,1 @@
+"""The platform's server: instances for whoever may ask for them."""

@@ -1,0 +1,210 @@
+"""Instances and who they belong to.
+
+An instance belongs to a lease, which is an open connection of the process that asked for it: when that process
+ends, however it ends, the kernel closes the connection and the instance goes. Its time to live ends it as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from aenv.core.logging import getLogger
+from aenv.engines.base import Engine, SandboxRef, SandboxSpec
+from aenv.errors import ConfigError, NotFound
+from aenv.isolation.limits import Limits
+from aenv.project import quantities
+from aenv.project.locate import Located, locate
+from aenv.schema import duration
+from aenv.schema.instance import EnvInstance, EnvInstanceCreateRequest, EnvStatus
+
+log = getLogger("instances")
+
+DEFAULT_TTL = duration.parse("30m")
+
+
+class Instances:
+    """All instances of this platform."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._records: dict[str, _Record] = {}
+        self._by_request: dict[str, asyncio.Task[_Record]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._leases: set[str] = set()
+        self.changed = asyncio.Event()
+        """Set whenever an instance came or went."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody holds a lease or an instance."""
+        return bool(self._records or self._leases)
+
+    async def create(self, wish: EnvInstanceCreateRequest) -> EnvInstance:
+        """A running instance. The same ``request_id`` again gives the same one."""
+        if wish.request_id is None:
+            return (await self._create(wish)).shown()
+        task = self._by_request.get(wish.request_id)
+        if task is None:
+            task = self._by_request[wish.request_id] = asyncio.create_task(self._create(wish))
+        try:
+            return (await asyncio.shield(task)).shown()
+        finally:
+            if task.done() and (task.cancelled() or task.exception() is not None):
+                self._by_request.pop(wish.request_id, None)
+
+    async def _create(self, wish: EnvInstanceCreateRequest) -> _Record:
+        project = _project_of(wish)
+        record = _Record(wish, project)
+        record.ref = await self._engine.start(record.spec())
+        if wish.lease is not None and wish.lease not in self._leases:
+            await self._engine.stop(record.ref)  # who asked for it went away meanwhile
+            raise NotFound("the lease of this instance has ended")
+        record.status = EnvStatus.RUNNING
+        self._records[record.id] = record
+        loop = asyncio.get_running_loop()
+        record.timer = loop.call_later(record.ttl.seconds, self._expire, record.id)
+        self.changed.set()
+        return record
+
+    async def get(self, name: str) -> EnvInstance:
+        """One instance, as it is now."""
+        record = self._find(name)
+        await self._refresh(record)
+        return record.shown()
+
+    async def list(self, env: str) -> list[EnvInstance]:
+        """Those of one environment (``name`` or ``name@version``), or all (``*``)."""
+        found = [r for r in self._records.values() if env == "*" or env in (r.env_name, r.env_name.partition("@")[0])]
+        for record in found:
+            await self._refresh(record)
+        return [record.shown() for record in found]
+
+    async def delete(self, name: str) -> None:
+        """End one; return when it is gone."""
+        record = self._find(name)
+        del self._records[name]
+        if record.timer is not None:
+            record.timer.cancel()
+        if record.wish.request_id is not None:
+            self._by_request.pop(record.wish.request_id, None)
+        if record.ref is not None:
+            await self._engine.stop(record.ref)
+        self.changed.set()
+
+    def logs(self, name: str) -> str:
+        """The last of what its tools wrote."""
+        record = self._find(name)
+        return self._engine.logs(record.ref) if record.ref else ""
+
+    # --- leases
+
+    def open_lease(self) -> str:
+        """A new one; whoever holds it keeps its instances alive."""
+        name = secrets.token_hex(8)
+        self._leases.add(name)
+        self.changed.set()
+        return name
+
+    async def end_lease(self, name: str) -> None:
+        """Its holder is gone: so are its instances."""
+        self._leases.discard(name)
+        for record in [r for r in self._records.values() if r.wish.lease == name]:
+            log.info("%s goes with its owner", record.id)
+            try:
+                await self.delete(record.id)
+            except NotFound:
+                continue
+        self.changed.set()
+
+    # --- inside
+
+    def _find(self, name: str) -> _Record:
+        record = self._records.get(name)
+        if record is None:
+            raise NotFound(f"no instance {name}")
+        return record
+
+    async def _refresh(self, record: _Record) -> None:
+        if record.ref is None or record.status is not EnvStatus.RUNNING:
+            return
+        ended = await self._engine.poll(record.ref)
+        if ended is not None:
+            record.status, record.reason = EnvStatus.TERMINATED, ended.reason
+        record.usage = self._engine.usage(record.ref)
+
+    def _expire(self, name: str) -> None:
+        log.info("%s has reached its time to live", name)
+        task = asyncio.create_task(self._delete_quietly(name))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _delete_quietly(self, name: str) -> None:
+        try:
+            await self.delete(name)
+        except NotFound:
+            return
+
+
+class _Record:
+    """What is known of one instance."""
+
+    def __init__(self, wish: EnvInstanceCreateRequest, project: Located) -> None:
+        own = project.loaded.manifest if project.loaded else None
+        self.wish = wish
+        self.project = project
+        self.env_name = f"{own.name}@{own.version}" if own else wish.envName
+        self.id = f"{self.env_name.partition('@')[0]}-{secrets.token_hex(3)}"
+        self.token = secrets.token_urlsafe(24)
+        self.created = datetime.now(UTC)
+        self.status = EnvStatus.CREATING
+        self.reason: str | None = None
+        self.usage: dict[str, Any] = {}
+        self.ref: SandboxRef | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        try:
+            given = duration.parse(wish.ttl) if wish.ttl else None
+        except ValueError as error:
+            raise ConfigError(f"ttl: {error}") from None
+        self.ttl = given or (own.ttl() if own else None) or DEFAULT_TTL
+
+    def spec(self) -> SandboxSpec:
+        own = self.project.loaded.manifest if self.project.loaded else None
+        limits = Limits()
+        if own is not None:
+            resources = own.resources()
+            limits = Limits(
+                memory=quantities.size(resources.memory.limit),
+                cpus=quantities.millicores(resources.cpu.limit) / 1000,
+                disk=quantities.size(resources.ephemeral_storage.limit),
+            )
+        return SandboxSpec(
+            self.id,
+            self.env_name,
+            self.project.root,
+            self.project.code,
+            self.token,
+            {**self.project.variables, **(self.wish.environment_variables or {})},
+            self.wish.arguments or [],
+            limits,
+        )
+
+    def shown(self) -> EnvInstance:
+        at = self.created.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return EnvInstance(
+            id=self.id, status=self.status, created_at=at, updated_at=at, labels=self.wish.labels, ttl=str(self.ttl),
+            owner=self.wish.owner, reason=self.reason, data_url=self.ref.data_url if self.ref else None,
+            token=self.token, usage=self.usage or None,
+        )  # fmt: skip
+
+
+def _project_of(wish: EnvInstanceCreateRequest) -> Located:
+    if wish.source is None:
+        raise NotFound(
+            f"no environment '{wish.envName}' here; give the path of its project, as in Environment('./my-env'), or "
+            "run where its config.json is"
+        )
+    return locate(Path(wish.source))

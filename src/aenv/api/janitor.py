@@ -1,0 +1,39 @@
+"""Removes what a killed local server leaves behind: its folder of sockets, and its control groups.
+
+Processes and mounts need nobody: the kernel ends them with the server. Run as a script of its own, with the standard
+library alone, so that it costs little while it waits.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+from pathlib import Path
+
+
+def main() -> None:
+    """Wait until the server is gone, then tidy up."""
+    runtime, server = sys.argv[1], sys.argv[2]
+    while os.read(0, 1):
+        pass
+    for controller in ("memory", "pids", "cpu", "."):
+        _remove(Path("/sys/fs/cgroup") / controller / f"aenv-{server}")
+    shutil.rmtree(Path(runtime) / f"instances-{server}", ignore_errors=True)
+
+
+def _remove(group: Path) -> None:
+    for _ in range(200):  # its last processes may still be ending
+        if not group.is_dir():
+            return
+        for child in group.iterdir():
+            if child.is_dir():
+                with contextlib.suppress(OSError):
+                    child.rmdir()
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""``aenv serve --local``: the platform for one user of this machine, on a unix socket.
+
+Nobody has to start it: the first `Environment` does, and it ends by itself when nobody has needed it for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from aenv.api.app import PlatformApp
+from aenv.api.instances import Instances
+from aenv.client.local import LocalPaths
+from aenv.core.logging import getLogger
+from aenv.engines.native import NativeEngine
+from aenv.isolation.zygote import peer_user
+from aenv.runtime.http import HttpServer
+
+log = getLogger("local")
+
+MAX_BODY = 16 * 1024 * 1024
+
+
+def serve(paths: LocalPaths, *, linger: float) -> int:
+    """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
+    janitor = _start_janitor(paths)
+    try:
+        return asyncio.run(_serve(paths, linger))
+    finally:
+        janitor.stdin.close() if janitor.stdin else None
+        janitor.wait()
+
+
+async def _serve(paths: LocalPaths, linger: float) -> int:
+    engine = NativeEngine(paths.instances)
+    instances = Instances(engine)
+    server = HttpServer(PlatformApp(instances), max_body=MAX_BODY, admit=_same_user)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    listener = await server.listen(uds=str(paths.socket))
+    log.info("serving at %s", paths.socket)
+    waiting = asyncio.create_task(_until_idle(instances, linger))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    stopping.cancel()
+    listener.close()
+    paths.socket.unlink(missing_ok=True)
+    await server.close(grace=1.0)
+    await engine.close()
+    return 0
+
+
+def _same_user(connection: socket.socket) -> bool:
+    """The socket's folder is ours alone; this is for the day when it is not."""
+    return peer_user(connection) in (os.geteuid(), 0)
+
+
+async def _until_idle(instances: Instances, linger: float) -> None:
+    while True:
+        instances.changed.clear()
+        if instances.in_use:
+            await instances.changed.wait()
+            continue
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(linger):
+                await instances.changed.wait()
+                continue
+        return
+
+
+def _start_janitor(paths: LocalPaths) -> subprocess.Popen[bytes]:
+    """Have somebody clean up should we be killed: it waits for its standard input to end."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(Path(__file__).with_name("janitor.py")), str(paths.runtime), str(os.getpid())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )

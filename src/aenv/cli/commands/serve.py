@@ -1,0 +1,35 @@
+"""``aenv serve``: the platform as a server."""
+
+from __future__ import annotations
+
+import click
+
+from aenv.errors import UsageError
+
+
+@click.command(name="serve")
+@click.option("--local", is_flag=True, help="Serve this user on this machine, on a unix socket.")
+@click.option(
+    "--linger",
+    type=float,
+    default=600.0,
+    show_default=True,
+    envvar="AENV_LOCAL_LINGER",
+    help="Seconds to stay after the last client has gone.",
+)
+def command(local: bool, linger: float) -> int:
+    """Serve instances of environments.
+
+    With --local it is the platform that Environment starts by itself; there is no need to run this by hand.
+    """
+    import logging
+    import sys
+
+    from aenv.api.local import serve
+    from aenv.client.local import LocalPaths
+    from aenv.core.logging import level_from_environment, setup_logging
+
+    if not local:
+        raise UsageError("only 'aenv serve --local' is there so far")
+    setup_logging(logging.StreamHandler(sys.stderr), level_from_environment())
+    return serve(LocalPaths.of_user(), linger=linger)

@@ -1,0 +1,254 @@
+"""The platform of this user on this machine: find it, or start it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv._version import __version__
+from aenv.errors import ConfigError, EnvironmentError
+from aenv.schema import paths
+
+START_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPaths:
+    """Where the local platform keeps its things."""
+
+    runtime: Path
+
+    @classmethod
+    def of_user(cls) -> LocalPaths:
+        """``AENV_RUNTIME_DIR``, else the user's runtime folder, else one of their own in the temporary folder."""
+        given = os.environ.get("AENV_RUNTIME_DIR")
+        if given:
+            folder = Path(given)
+        elif os.environ.get("XDG_RUNTIME_DIR"):
+            folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "aenv"
+        else:
+            folder = Path(tempfile.gettempdir()) / f"aenv-{os.geteuid()}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.lstat()
+        if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
+            raise ConfigError(
+                f"{folder} must be a folder of yours that nobody else may enter; "
+                "remove it, or name another in AENV_RUNTIME_DIR"
+            )
+        return cls(folder)
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.runtime / "platform.sock"
+
+    @property
+    def log(self) -> Path:
+        """What it has to say."""
+        return self.runtime / "platform.log"
+
+    @property
+    def instances(self) -> Path:
+        """The sockets of instances; a new folder for each server."""
+        return self.runtime / f"instances-{os.getpid()}"
+
+    @property
+    def url(self) -> str:
+        """For a client."""
+        return f"unix:{self.socket}"
+
+
+class Lease:
+    """An open connection that keeps this process's instances alive. The kernel closes it when the process ends."""
+
+    def __init__(self, connection: socket.socket, name: str) -> None:
+        self._connection = connection
+        self.name = name
+
+    @classmethod
+    def open(cls, where: LocalPaths) -> Lease:
+        """Ask for one. Blocks for as long as a local exchange takes."""
+        connection = _connect(where)
+        connection.sendall(f"POST {paths.LEASE} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n".encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            part = connection.recv(4096)
+            if not part:
+                raise EnvironmentError("the local platform hung up")
+            head += part
+        mark = f"{paths.LEASE_HEADER}: ".encode()
+        return cls(connection, head.partition(mark)[2].partition(b"\r\n")[0].decode())
+
+    @property
+    def alive(self) -> bool:
+        """Whether the platform still holds it."""
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let go of everything that was created under it."""
+        self._connection.close()
+
+
+_lease: Lease | None = None
+
+
+def platform() -> tuple[LocalPaths, Lease]:
+    """The running local platform and this process's lease on it; starts one when there is none."""
+    global _lease
+    where = LocalPaths.of_user()
+    if _lease is not None and _lease.alive:
+        return where, _lease
+    _ensure_running(where)
+    _lease = Lease.open(where)
+    return where, _lease
+
+
+def _forget_after_fork() -> None:
+    """A forked child must not keep its parent's instances alive, nor share them."""
+    global _lease
+    if _lease is not None:
+        _lease.close()
+        _lease = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def health(where: LocalPaths) -> dict[str, str] | None:
+    """What the running platform says of itself; None when there is none."""
+    try:
+        with contextlib.closing(_connect(where)) as connection:
+            connection.settimeout(5.0)
+            connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        data: dict[str, str] = json.loads(answer.partition(b"\r\n\r\n")[2])["data"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return data
+
+
+def _connect(where: LocalPaths) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.connect(str(where.socket))
+    except OSError:
+        connection.close()
+        raise
+    return connection
+
+
+def _ensure_running(where: LocalPaths) -> None:
+    with _locked(where):
+        known = health(where)
+        if known is not None:
+            if known.get("version") == __version__:
+                return
+            stop(where)  # the package was upgraded under it
+        _start(where)
+
+
+def _start(where: LocalPaths) -> None:
+    where.socket.unlink(missing_ok=True)
+    with where.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "aenv.cli", "serve", "--local"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env={**os.environ, "AENV_RUNTIME_DIR": str(where.runtime)},
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if where.socket.exists() and health(where) is not None:
+            process.returncode = 0  # it is a daemon: nobody waits for it
+            return
+        if process.poll() is not None:
+            break
+        time.sleep(0.01)
+    said = where.log.read_text(errors="replace").strip()[-1500:]
+    raise EnvironmentError(f"the local platform did not start; it said:\n{said}")
+
+
+def stop(where: LocalPaths) -> bool:
+    """Ask the running platform to end, with all its instances; whether there was one."""
+    try:
+        with contextlib.closing(_connect(where)) as connection:
+            import struct
+
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    except OSError:
+        return False
+    pid = struct.unpack("3i", credentials)[0]
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, 15)
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and os.path.exists(f"/proc/{pid}") and not _is_zombie(pid):
+        time.sleep(0.01)
+    return True
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@contextlib.contextmanager
+def _locked(where: LocalPaths) -> Iterator[None]:
+    """One process at a time."""
+    with (where.runtime / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def find_project(env_name: str) -> tuple[str, Path] | None:
+    """The project that a name stands for: a path, or the current folder when its config.json has that name.
+
+    What comes back is ``name@version`` and the path.
+    """
+    looks_like_path = env_name.startswith((".", "/", "~")) or os.sep in env_name
+    path = Path(env_name).expanduser() if looks_like_path else Path()
+    if looks_like_path and not path.exists():
+        raise ConfigError(f"there is no project at {path.absolute()}")
+    name, version = _identity(path)
+    if looks_like_path:
+        own = name or path.absolute().stem.replace("_", "-") or "environment"
+        return f"{own}@{version}" if version else own, path.absolute()
+    wanted, _, wanted_version = env_name.partition("@")
+    if name == wanted and wanted_version in ("", version):
+        return env_name, path.absolute()
+    return None
+
+
+def _identity(path: Path) -> tuple[str | None, str | None]:
+    folder = path if path.is_dir() else path.parent
+    for place in (folder, folder.absolute().parent):
+        try:
+            config = json.loads((place / "config.json").read_text())
+        except (OSError, ValueError):
+            continue
+        if isinstance(config, dict):
+            return config.get("name"), config.get("version")
+    return None, None

@@ -1,0 +1,1 @@
+"""Turn a spec into a running sandbox, somewhere. One file per engine."""

@@ -1,0 +1,84 @@
+"""The contract of an engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from aenv.isolation.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxSpec:
+    """What is asked for."""
+
+    id: str
+    name: str
+    """The environment's, for people and for MCP."""
+    project: Path
+    """The folder that the environment lives in."""
+    code: Path
+    """What to load: the project, its ``src`` or one file of it."""
+    token: str
+    variables: dict[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    limits: Limits = field(default_factory=Limits)
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxRef:
+    """Enough to find a sandbox again, and to call what runs in it."""
+
+    id: str
+    data_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a sandbox ended."""
+
+    code: int
+    reason: str
+
+
+class Engine(ABC):
+    """Starts, watches and stops sandboxes.
+
+    Timeouts, retries, quotas and metrics are the caller's job, so that they are written once and not once per engine.
+    """
+
+    @abstractmethod
+    async def start(self, spec: SandboxSpec) -> SandboxRef:
+        """Return when the environment answers. On failure, leave nothing behind.
+
+        Raises:
+            LoadError: the author's code cannot be imported.
+            Unavailable: this host cannot do it; the message says what is missing.
+        """
+
+    @abstractmethod
+    async def poll(self, ref: SandboxRef) -> Exit | None:
+        """None while alive. A sandbox that vanished is an Exit, not an exception."""
+
+    @abstractmethod
+    async def stop(self, ref: SandboxRef) -> None:
+        """Return when it is gone. Stopping it twice is fine."""
+
+    @abstractmethod
+    def running(self) -> AsyncIterator[SandboxRef]:
+        """Everything of ours that exists now."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Stop everything, and remove every trace."""
+
+    def logs(self, ref: SandboxRef) -> str:
+        """The last of what its tools wrote to stdout and stderr."""
+        return ""
+
+    def usage(self, ref: SandboxRef) -> dict[str, Any]:
+        """What it uses now, as far as the engine can tell."""
+        return {}

@@ -1,0 +1,388 @@
+"""Sandboxes on this Linux machine, forked from a warm parent: no Docker, no image, no daemon of root's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from aenv.core.logging import getLogger
+from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
+from aenv.isolation.limits import Cgroup, Cgroups
+from aenv.isolation.rootfs import PROJECT
+from aenv.isolation.zygote import MESSAGE, Spawn, ZygoteSpec, spawn_message
+
+log = getLogger("native")
+
+ZYGOTE_SECONDS = 60.0
+LOG_BYTES = 256 * 1024
+IDLE_ZYGOTES = 8
+"""Warm parents without sandboxes that are kept; the longest unused goes first."""
+FIRST_USER, USERS = 900_000, 50_000
+"""The host's users that root's sandboxes run as: one per warm parent, none of which owns anything."""
+_IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
+
+
+class NativeEngine(Engine):
+    """Forks sandboxes from one zygote per project, as it was when the zygote started."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._cgroups = Cgroups(f"aenv-{os.getpid()}")
+        self._zygotes: dict[tuple[str, str], _Zygote] = {}
+        self._retired: set[_Zygote] = set()
+        self._sandboxes: dict[str, _Sandbox] = {}
+        self._starting: dict[tuple[str, str], asyncio.Lock] = {}
+
+    async def start(self, spec: SandboxSpec) -> SandboxRef:
+        zygote = await self._zygote(spec.project)
+        path = self._folder / f"{spec.id}.sock"
+        group = self._cgroups.make(spec.id, spec.limits)
+        sandbox = _Sandbox(spec, path, zygote, group)
+        self._sandboxes[spec.id] = sandbox
+        try:
+            await zygote.spawn(sandbox)
+        except BaseException:
+            await self._end(sandbox)
+            raise
+        return SandboxRef(spec.id, f"unix:{path}")
+
+    async def poll(self, ref: SandboxRef) -> Exit | None:
+        sandbox = self._sandboxes.get(ref.id)
+        return sandbox.exit if sandbox else Exit(-1, "there is no such sandbox")
+
+    async def stop(self, ref: SandboxRef) -> None:
+        sandbox = self._sandboxes.get(ref.id)
+        if sandbox is not None:
+            await self._end(sandbox)
+
+    async def running(self) -> AsyncIterator[SandboxRef]:
+        for name, sandbox in list(self._sandboxes.items()):
+            if sandbox.exit is None:
+                yield SandboxRef(name, f"unix:{sandbox.path}")
+
+    async def close(self) -> None:
+        for sandbox in list(self._sandboxes.values()):
+            sandbox.zygote.kill(sandbox.spec.id)
+        for zygote in [*self._zygotes.values(), *self._retired]:
+            await zygote.end()
+        for sandbox in list(self._sandboxes.values()):
+            sandbox.clean()
+        self._sandboxes.clear()
+        self._cgroups.remove()
+
+    def logs(self, ref: SandboxRef) -> str:
+        sandbox = self._sandboxes.get(ref.id)
+        return sandbox.log_text() if sandbox else ""
+
+    def usage(self, ref: SandboxRef) -> dict[str, Any]:
+        sandbox = self._sandboxes.get(ref.id)
+        return dict(sandbox.group.usage()) if sandbox and sandbox.group else {}
+
+    async def _end(self, sandbox: _Sandbox) -> None:
+        sandbox.zygote.kill(sandbox.spec.id)
+        await sandbox.gone.wait()
+        self._sandboxes.pop(sandbox.spec.id, None)
+        sandbox.clean()
+        await self._tidy()
+
+    async def _zygote(self, project: Path) -> _Zygote:
+        key = (str(project), fingerprint(project))
+        lock = self._starting.setdefault(key, asyncio.Lock())
+        async with lock:
+            zygote = self._zygotes.get(key)
+            if zygote is None or not zygote.alive:
+                for other in [k for k in self._zygotes if k[0] == key[0]]:
+                    self._retired.add(self._zygotes.pop(other))
+                zygote = _Zygote(project, self._folder)
+                await zygote.start()
+                self._zygotes[key] = zygote
+            else:
+                self._zygotes[key] = self._zygotes.pop(key)  # the last one is the last one used
+        self._starting.pop(key, None)
+        return zygote
+
+    async def _tidy(self) -> None:
+        """End parents that nobody will fork from any more."""
+        for zygote in [z for z in self._retired if not z.sandboxes]:
+            self._retired.discard(zygote)
+            await zygote.end()
+        idle = [key for key, zygote in self._zygotes.items() if not zygote.sandboxes]
+        for key in idle[: max(0, len(idle) - IDLE_ZYGOTES)]:
+            await self._zygotes.pop(key).end()
+
+
+class _Zygote:
+    """The warm parent of one project's sandboxes, seen from outside."""
+
+    def __init__(self, project: Path, folder: Path) -> None:
+        self._project = project
+        self._log = folder / f"zygote-{hashlib.sha256(str(project).encode()).hexdigest()[:12]}.log"
+        self._control: socket.socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self.sandboxes: dict[str, _Sandbox] = {}
+        self.alive = False
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        self._control = ours
+        self._ready = loop.create_future()
+        with theirs, self._log.open("wb") as log_file:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "aenv.isolation.zygote", str(theirs.fileno()),
+                pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=log_file, stderr=log_file,
+                cwd="/",
+            )  # fmt: skip
+        user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
+        spec = ZygoteSpec(
+            "aenv.runtime.sandboxed:serve", "aenv.runtime.sandboxed:warm", project=str(self._project), user=user
+        )
+        await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
+        loop.add_reader(ours, self._read)
+        self.alive = True
+        try:
+            async with asyncio.timeout(ZYGOTE_SECONDS):
+                await self._ready
+        except TimeoutError:
+            await self.end()
+            raise EnvironmentTimeoutError(
+                f"the warm parent of {self._project} did not start within {ZYGOTE_SECONDS:g} s; see {self._log}",
+                details={"budget": "startup", "seconds": ZYGOTE_SECONDS},
+            ) from None
+        except BaseException:
+            await self.end()
+            raise
+
+    async def spawn(self, sandbox: _Sandbox) -> None:
+        """Fork one; return when its environment answers."""
+        assert self._control is not None
+        name = sandbox.spec.id
+        self.sandboxes[name] = sandbox
+        listener = socket.socket(socket.AF_UNIX)
+        status, status_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        log_pipe, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(log_end, True)
+        os.set_blocking(status_end, True)
+        joins = sandbox.group.open_for_joining() if sandbox.group else []
+        try:
+            listener.bind(str(sandbox.path))
+            listener.listen(512)
+            fds = [listener.fileno(), status_end, log_end, *joins]
+            message = spawn_message(Spawn(name, sandbox.parameters(), sandbox.spec.limits))
+            await self._send(message, fds)
+        except BaseException:
+            os.close(status)
+            os.close(log_pipe)
+            self.forget(name)
+            raise
+        finally:
+            listener.close()
+            for fd in (status_end, log_end, *joins):
+                os.close(fd)
+        sandbox.read_log_from(log_pipe)
+        answer = await _read_once(status)
+        if answer is None:
+            await sandbox.gone.wait()
+            why = sandbox.exit.reason if sandbox.exit else "it ended"
+            raise Unavailable(f"the sandbox did not start: {why}{_quote(sandbox.log_text())}")
+        told = json.loads(answer)
+        if "error" in told:
+            message_text = str(told["error"]).replace(PROJECT + "/", f"{self._project}/")
+            raise (LoadError if told.get("code") in ("load", "usage") else Unavailable)(message_text)
+
+    def kill(self, name: str) -> None:
+        """End one sandbox with all that runs in it."""
+        if name in self.sandboxes and self._control is not None and self.alive:
+            with contextlib.suppress(OSError):
+                self._control.send(json.dumps({"op": "kill", "id": name}).encode())
+
+    def forget(self, name: str) -> None:
+        sandbox = self.sandboxes.pop(name, None)
+        if sandbox is not None and sandbox.exit is None:
+            sandbox.ended(Exit(-1, "it was never started"))
+
+    async def end(self) -> None:
+        """End the parent; the kernel ends everything that it forked."""
+        self._lost()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+        self._log.unlink(missing_ok=True)
+
+    async def _send(self, message: bytes, fds: list[int]) -> None:
+        assert self._control is not None
+        while True:
+            try:
+                socket.send_fds(self._control, [message], fds)
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+            except OSError as error:
+                raise Unavailable(f"the warm parent of {self._project} is gone: {error}") from error
+            else:
+                return
+
+    def _read(self) -> None:
+        assert self._control is not None
+        while True:
+            try:
+                data = self._control.recv(MESSAGE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if not data:
+                self._lost()
+                return
+            self._handle(json.loads(data))
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        if message["op"] == "exit":
+            sandbox = self.sandboxes.pop(message["id"], None)
+            if sandbox is not None:
+                sandbox.ended(_exit_of(message["code"]))
+        elif self._ready is not None and not self._ready.done():
+            if message["op"] == "ready":
+                self._ready.set_result(None)
+            else:
+                self._ready.set_exception(Unavailable(message["error"]))
+
+    def _lost(self) -> None:
+        """The control socket ended: the parent is gone, and with it all of its sandboxes."""
+        self.alive = False
+        if self._control is not None:
+            with contextlib.suppress(RuntimeError):
+                asyncio.get_running_loop().remove_reader(self._control)
+            self._control.close()
+            self._control = None
+        if self._ready is not None and not self._ready.done():
+            said = self._log.read_text(errors="replace") if self._log.exists() else ""
+            self._ready.set_exception(Unavailable(f"the warm parent ended while starting{_quote(said)}"))
+        for name in list(self.sandboxes):
+            self.sandboxes.pop(name).ended(Exit(-9, "its warm parent was killed"))
+
+
+class _Sandbox:
+    """One sandbox, seen from outside."""
+
+    def __init__(self, spec: SandboxSpec, path: Path, zygote: _Zygote, group: Cgroup | None) -> None:
+        self.spec = spec
+        self.path = path
+        self.zygote = zygote
+        self.group = group
+        self.exit: Exit | None = None
+        self.gone = asyncio.Event()
+        self._log: deque[bytes] = deque()
+        self._log_size = 0
+        self._log_fd = -1
+
+    def parameters(self) -> dict[str, Any]:
+        """What the runtime inside is told."""
+        spec = self.spec
+        return {
+            "path": str(Path(PROJECT) / spec.code.relative_to(spec.project)),
+            "directory": PROJECT,
+            "name": spec.name,
+            "token": spec.token,
+            "variables": spec.variables,
+            "arguments": spec.arguments,
+        }
+
+    def read_log_from(self, fd: int) -> None:
+        self._log_fd = fd
+        asyncio.get_running_loop().add_reader(fd, self._read_log)
+
+    def _read_log(self) -> None:
+        try:
+            data = os.read(self._log_fd, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            self._close_log()
+            return
+        self._log.append(data)
+        self._log_size += len(data)
+        while self._log_size - len(self._log[0]) > LOG_BYTES:
+            self._log_size -= len(self._log.popleft())
+
+    def _close_log(self) -> None:
+        if self._log_fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._log_fd)
+            os.close(self._log_fd)
+            self._log_fd = -1
+
+    def log_text(self) -> str:
+        return b"".join(self._log).decode(errors="replace")
+
+    def ended(self, how: Exit) -> None:
+        self.exit = how
+        self.gone.set()
+
+    def clean(self) -> None:
+        """Remove what the host knows of it."""
+        self._close_log()
+        self.path.unlink(missing_ok=True)
+        if self.group is not None:
+            self.group.remove()
+
+
+def fingerprint(project: Path) -> str:
+    """Changes when a file of the project does."""
+    digest = hashlib.sha256()
+    folders = [project]
+    while folders:
+        for entry in sorted(os.scandir(folders.pop()), key=lambda e: e.name):
+            if entry.name in _IGNORED:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(Path(entry.path))
+            elif entry.name.endswith((".py", ".json", ".txt", ".toml")):
+                about = entry.stat(follow_symlinks=False)
+                digest.update(f"{entry.path}\0{about.st_mtime_ns}\0{about.st_size}\n".encode())
+    return digest.hexdigest()
+
+
+async def _read_once(fd: int) -> bytes | None:
+    """The one message that comes through a pipe; None when its writer ended without a word."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[bytes] = loop.create_future()
+
+    def read() -> None:
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return
+        if not came.done():
+            came.set_result(data)
+
+    loop.add_reader(fd, read)
+    try:
+        return await came or None
+    finally:
+        loop.remove_reader(fd)
+        os.close(fd)
+
+
+def _exit_of(code: int) -> Exit:
+    if code == -9:
+        return Exit(code, "killed: it was stopped, or used more memory than it may")
+    return Exit(code, f"killed by signal {-code}" if code < 0 else f"it ended with exit code {code}")
+
+
+def _quote(text: str) -> str:
+    tail = text.strip()[-2000:]
+    return f"\n{tail}" if tail else ""

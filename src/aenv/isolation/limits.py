@@ -1,0 +1,161 @@
+"""What a sandbox may use: control groups where the host lets us make them, resource limits everywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+_V1 = Path("/sys/fs/cgroup")
+PERIOD = 100_000  # microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Upper bounds for one sandbox."""
+
+    memory: int = 2 << 30
+    """Bytes, files in the writable layer included."""
+    cpus: float = 1.0
+    processes: int = 512
+    disk: int = 512 << 20
+    """Bytes in the writable layer."""
+    open_files: int = 4096
+
+
+class Cgroups:
+    """Control groups below one of our own; none where this user may not make any."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._roots = _writable_roots(name)
+
+    @property
+    def controllers(self) -> list[str]:
+        """What can be limited here."""
+        return sorted(self._roots)
+
+    def make(self, sandbox: str, limits: Limits) -> Cgroup | None:
+        """A group for one sandbox."""
+        if not self._roots:
+            return None
+        paths = {controller: root / sandbox for controller, root in self._roots.items()}
+        group = Cgroup(sorted(set(paths.values())))
+        try:
+            for path in group.paths:
+                path.mkdir()
+            for controller, path in paths.items():
+                _limit(controller, path, limits)
+        except OSError:
+            group.remove()
+            raise
+        return group
+
+    def remove(self) -> None:
+        """Take everything of ours away."""
+        for root in set(self._roots.values()):
+            for path in root.iterdir() if root.is_dir() else ():
+                if path.is_dir():
+                    Cgroup([path]).remove()
+            with contextlib.suppress(OSError):
+                root.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The folders that are one sandbox's group."""
+
+    paths: list[Path]
+
+    def open_for_joining(self) -> list[int]:
+        """Descriptors; a process that writes 0 to each of them is in the group."""
+        return [os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in self.paths]
+
+    def usage(self) -> dict[str, int]:
+        """Bytes of memory and nanoseconds of CPU used so far."""
+        used: dict[str, int] = {}
+        for path in self.paths:
+            for name, file, scale in (
+                ("memory_bytes", "memory.usage_in_bytes", 1), ("memory_bytes", "memory.current", 1),
+                ("processes", "pids.current", 1),
+            ):  # fmt: skip
+                with contextlib.suppress(OSError, ValueError):
+                    used[name] = int((path / file).read_text()) * scale
+        return used
+
+    def remove(self) -> None:
+        """The folders go once the processes have; a group that is busy stays."""
+        for path in self.paths:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+
+
+def _writable_roots(name: str) -> dict[str, Path]:
+    roots: dict[str, Path] = {}
+    unified = _V1 / "cgroup.controllers"
+    if unified.exists():
+        return _unified_roots(name, set(unified.read_text().split()))
+    for controller in ("memory", "pids", "cpu"):
+        path = _V1 / controller / name
+        with contextlib.suppress(OSError):
+            path.mkdir(exist_ok=True)
+            roots[controller] = path
+    return roots
+
+
+def _unified_roots(name: str, available: set[str]) -> dict[str, Path]:
+    """Cgroup v2: below the root for root, below our own group where it was delegated to this user."""
+    own = next((line[3:] for line in Path("/proc/self/cgroup").read_text().split("\n") if line.startswith("0::")), "/")
+    for parent in (_V1 / own.lstrip("/"), (_V1 / own.lstrip("/")).parent, _V1):
+        path = parent / name
+        try:
+            path.mkdir(exist_ok=True)
+        except OSError:
+            continue
+        wanted = available & {"memory", "pids", "cpu"}
+        enabled = set()
+        for controller in wanted:
+            with contextlib.suppress(OSError):
+                (parent / "cgroup.subtree_control").write_text(f"+{controller}")
+                (path / "cgroup.subtree_control").write_text(f"+{controller}")
+                enabled.add(controller)
+        if enabled:
+            return dict.fromkeys(enabled, path)
+        with contextlib.suppress(OSError):
+            path.rmdir()
+    return {}
+
+
+def _limit(controller: str, path: Path, limits: Limits) -> None:
+    unified = (path / "cgroup.controllers").exists()
+    if controller == "memory":
+        if unified:
+            (path / "memory.max").write_text(str(limits.memory))
+            with contextlib.suppress(OSError):
+                (path / "memory.swap.max").write_text("0")
+                (path / "memory.oom.group").write_text("1")
+        else:
+            (path / "memory.limit_in_bytes").write_text(str(limits.memory))
+    elif controller == "pids":
+        (path / "pids.max").write_text(str(limits.processes))
+    elif unified:
+        (path / "cpu.max").write_text(f"{int(limits.cpus * PERIOD)} {PERIOD}")
+    else:
+        (path / "cpu.cfs_period_us").write_text(str(PERIOD))
+        (path / "cpu.cfs_quota_us").write_text(str(int(limits.cpus * PERIOD)))
+
+
+def set_resource_limits(limits: Limits, *, alone: bool) -> None:
+    """Limits of the process. ``alone``: there is no control group, so these have to do."""
+    _lower(resource.RLIMIT_CORE, 0)
+    _lower(resource.RLIMIT_NOFILE, limits.open_files)
+    if alone:
+        _lower(resource.RLIMIT_DATA, limits.memory)
+
+
+def _lower(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))

@@ -1,0 +1,140 @@
+"""The system calls that Python does not offer, as plain functions that raise OSError."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_CAPBSET_DROP = 24
+_PR_SET_NO_NEW_PRIVS = 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+_CAP_VERSION_3 = 0x20080522
+_LAST_CAP = 63
+
+_SYSCALLS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "mount_setattr": 442},
+    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "mount_setattr": 442},
+}
+MACHINE = os.uname().machine
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_libc.syscall.restype = ctypes.c_long
+
+
+def _done(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def _syscall(name: str, *arguments: object) -> None:
+    number = _SYSCALLS[MACHINE][name]
+    _done(_libc.syscall(ctypes.c_long(number), *arguments), name)
+
+
+def unshare(flags: int) -> None:
+    """Leave the namespaces of the parent."""
+    _done(_libc.unshare(flags), f"unshare({flags:#x})")
+
+
+def setns(fd: int, kind: int) -> None:
+    """Enter the namespace behind a descriptor."""
+    _done(_libc.setns(fd, kind), "setns")
+
+
+def mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
+    """Mount something."""
+    result = _libc.mount(
+        source.encode(), target.encode(), kind.encode() if kind else None, flags, data.encode() if data else None
+    )
+    _done(result, f"mount({kind or 'bind'}, {target})")
+
+
+def bind(source: str, target: str) -> None:
+    """Show a file or a tree, with all that is mounted in it, at a second place."""
+    mount(source, target, flags=MS_BIND | MS_REC)
+
+
+def umount(target: str) -> None:
+    """Take a mount, and all below it, away; it ends when nobody uses it any more."""
+    _done(_libc.umount2(target.encode(), MNT_DETACH), f"umount({target})")
+
+
+def make_read_only(path: str, *, nodev: bool = True) -> None:
+    """Make a tree of mounts read-only, without setuid and, unless told otherwise, without devices."""
+    attributes = 0x1 | 0x2 | (0x4 if nodev else 0)
+    request = ctypes.create_string_buffer(struct.pack("=QQQQ", attributes, 0, 0, 0))
+    at_recursive = 0x8000
+    _syscall(
+        "mount_setattr", ctypes.c_int(-100), ctypes.c_char_p(path.encode()), ctypes.c_uint(at_recursive), request,
+        ctypes.c_size_t(32),
+    )  # fmt: skip
+
+
+def pivot_root(new: str) -> None:
+    """Make ``new`` the root, and forget the old one."""
+    os.chdir(new)
+    _syscall("pivot_root", ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
+    umount(".")
+    os.chdir("/")
+
+
+def die_with_parent(number: int = 9) -> None:
+    """Have the kernel kill this process when the one that forked it ends."""
+    _done(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PDEATHSIG)")
+
+
+def set_dumpable(yes: bool) -> None:
+    """Whether /proc/self belongs to this user; changing the user id takes it away."""
+    _done(_libc.prctl(_PR_SET_DUMPABLE, int(yes), 0, 0, 0), "prctl(DUMPABLE)")
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, for good and for all that this process will start."""
+    for capability in range(_LAST_CAP + 1):
+        if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
+            break  # past the last one that this kernel knows
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAP_VERSION_3, 0))
+    _syscall("capset", header, ctypes.create_string_buffer(24))
+
+
+def no_new_privileges() -> None:
+    """Make setuid programs ordinary ones."""
+    _done(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
+
+
+def load_seccomp(program: bytes) -> None:
+    """Put a filter in front of every system call, for good."""
+    code = ctypes.create_string_buffer(program, len(program))
+    header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
+    set_mode_filter = 1
+    _syscall("seccomp", ctypes.c_uint(set_mode_filter), ctypes.c_uint(0), ctypes.create_string_buffer(header))
+
+
+def loopback_up() -> None:
+    """Switch the loopback device of a fresh network namespace on."""
+    get_flags, set_flags, up = 0x8913, 0x8914, 0x1
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh22x", b"lo", 0)
+        flags = struct.unpack("16sh22x", fcntl.ioctl(any_socket, get_flags, request))[1]
+        fcntl.ioctl(any_socket, set_flags, struct.pack("16sh22x", b"lo", flags | up))

@@ -1,0 +1,134 @@
+"""The file system of a sandbox: the host's own programs, read-only, and nothing else of the host.
+
+Built once per zygote. A sandbox gets a copy of the mounts with its mount namespace and puts its own writable places
+on top (`private_places`), so creating one mounts a handful of things and copies nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from aenv.isolation import linux
+
+SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
+ETC = (
+    "/etc/alternatives", "/etc/ca-certificates", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
+    "/etc/localtime", "/etc/mime.types", "/etc/pki", "/etc/protocols", "/etc/services", "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf", "/etc/timezone",
+)  # fmt: skip
+DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+HOME = "/home/env"
+PROJECT = "/app"
+USER_ID = 1000
+"""Who a sandbox's processes are, inside."""
+_WRITABLE = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm", "/mnt")
+_FILES = {
+    "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nenv:x:{USER_ID}:{USER_ID}:env:{HOME}:/bin/sh\n",
+    "/etc/group": f"root:x:0:\nenv:x:{USER_ID}:\n",
+    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+    "/etc/hostname": "sandbox\n",
+    "/etc/resolv.conf": "",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+
+
+def interpreter_paths() -> list[str]:
+    """Where this Python and all that it can import live, as far as the system's folders do not hold it."""
+    wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
+    wanted |= {path for path in sys.path if path and os.path.exists(path)}
+    wanted |= {os.path.realpath(path) for path in wanted}
+    outside = sorted(path for path in wanted if path != "/" and not _below(path, SYSTEM))
+    return [path for path in outside if not _below(path, (other for other in outside if other != path))]
+
+
+def _below(path: str, tops: Iterable[str]) -> bool:
+    return any(path == top or path.startswith(f"{top}/") for top in tops)
+
+
+def build(root: str, shown: Iterable[str], project: str | None) -> list[str]:
+    """Make the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
+
+    ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at PROJECT. What
+    comes back are the shown paths that lie in places which each sandbox has for itself.
+    """
+    shown = list(shown)
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
+    for path in (*SYSTEM, *ETC):
+        _show(root, path)
+    for path in shown:
+        _show(root, path)
+    os.makedirs(root + PROJECT)
+    if project is not None:
+        linux.bind(project, root + PROJECT)
+    for path, text in _FILES.items():
+        target = Path(root + path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    for path in (*_WRITABLE, "/root", "/proc", "/sys"):
+        os.makedirs(root + path, exist_ok=True)
+    _devices(root)
+    linux.make_read_only(root, nodev=False)
+    linux.bind("/proc", f"{root}/proc")  # the kernel lets a user namespace mount a new one only where there is one
+    linux.pivot_root(root)
+    return [path for path in shown if _below(path, _WRITABLE)]
+
+
+def _show(root: str, path: str) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except OSError:
+        return
+    target = root + path
+    if os.path.lexists(target):
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    if stat.S_ISLNK(mode):
+        os.symlink(os.readlink(path), target)
+        return
+    if stat.S_ISDIR(mode):
+        os.makedirs(target)
+    else:
+        Path(target).touch()
+    linux.bind(path, target)
+
+
+def _devices(root: str) -> None:
+    os.makedirs(f"{root}/dev", exist_ok=True)
+    for name in DEVICES:
+        Path(f"{root}/dev/{name}").touch()
+        linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
+    for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
+                         ("stderr", "/proc/self/fd/2")):  # fmt: skip
+        os.symlink(target, f"{root}/dev/{name}")
+
+
+def private_places(*, size: int, shown: Iterable[str]) -> None:
+    """The writable places of one sandbox, in its own mount namespace.
+
+    All of them live in one tmpfs of ``size`` bytes, and so does what the sandbox changes in the project. ``shown`` is
+    what `build` returned: it would disappear below the new places.
+    """
+    flags = linux.MS_NOSUID | linux.MS_NODEV
+    held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in shown]
+    linux.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
+    for place in ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm"):
+        inside = "/mnt" + place
+        os.makedirs(inside)
+        os.chmod(inside, 0o1777 if place != HOME else 0o700)
+        linux.mount(inside, place, flags=linux.MS_BIND)
+    for path, fd in held:
+        os.makedirs(path, exist_ok=True)
+        linux.bind(f"/proc/self/fd/{fd}", path)
+        os.close(fd)
+    os.makedirs("/mnt/upper")
+    os.makedirs("/mnt/work")
+    layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
+    linux.mount("overlay", PROJECT, "overlay", flags, layers)
+    linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
+    # Not seen, not reached: through it a sandbox could write into its own lower layers.
+    linux.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")

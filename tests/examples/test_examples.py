@@ -1,0 +1,106 @@
+"""Every example runs as it stands, offline and without a key, and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+PRINTED = {
+    "01_hello.py": """
+tool      hello@1.0.0/greet: Say hello to somebody.
+result    {'greeting': 'HELLO, ADA!'}
+mistake   fault=policy: Error calling tool 'greet': invalid arguments: name: missing; nam: unknown argument; ...
+reward    0.5
+reset     0.0
+""",
+    "02_rollouts.py": """
+episode 5 is lost: tool 'guess' may have run, but its answer did not come: the connection broke before the answer: EOF
+episode 0: 1.0
+episode 1: 0.0
+episode 2: 1.0
+episode 3: 0.0
+episode 4: 0.0
+episode 5: no reward
+episode 6: 1.0
+episode 7: 0.0
+7 of 8 episodes count; their mean reward is 0.429
+""",
+    "03_images_and_progress.py": """
+Here is #ff8000: image/png, 16x16, 80 bytes
+  1/3 frame 1
+  2/3 frame 2
+  3/3 frame 3
+3 frames
+""",
+    "04_openai_agents.py": """
+model     sees read_thermometer, set_heating
+model     reads {"room":"kitchen","celsius":17.0}
+model     reads kitchen is at 21 now
+answer    The kitchen was cold; I turned the heating up.
+reward    1.0
+""",
+    "05_agent_as_environment/main.py": """
+whales: Moby-Dick
+cheese: I have nothing on that.
+You asked me 3 times.
+the librarian heard: ['Something about whales?', 'Something about cheese?', 'How often did I ask so far?']
+without the librarian: is_error=True fault=infra
+""",
+    "06_mcp_client.py": """
+auto: protocol 2026-07-28
+  tools  ['pin', 'read']
+  pin    {'notes': 1}
+  read   is_error=True: Error calling tool 'read': list index out of range
+  fault  env
+legacy: protocol 2025-...
+  tools  ['pin', 'read']
+  pin    {'notes': 2}
+  read   is_error=True: Error calling tool 'read': list index out of range
+  fault  env
+""",
+}
+
+
+def entry_points() -> set[str]:
+    files = {path.name for path in EXAMPLES.glob("*.py")}
+    return files | {f"{path.parent.name}/main.py" for path in EXAMPLES.glob("*/main.py")}
+
+
+@pytest.mark.parametrize("name", sorted(PRINTED))
+def test_the_example_prints_what_it_promises(name: str, tmp_path: Path) -> None:
+    ours = ("AENV_", "OPENAI_", "DUMMY_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        cwd=tmp_path,
+        env={**kept, "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    wanted = ".*".join(re.escape(part) for part in PRINTED[name].strip().split("..."))  # ... is the rest of a line
+    assert re.fullmatch(wanted, done.stdout.strip()), done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_example_is_run_and_listed() -> None:
+    assert entry_points() == set(PRINTED)
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert all(f"({name})" in listed for name in PRINTED)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+def test_every_example_starts_with_two_lines_about_itself(path: Path) -> None:
+    first, second, third = path.read_text(encoding="utf-8").splitlines()[:3]
+    assert first.startswith("# ")
+    assert second.startswith("# ")
+    assert third == ""
