@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qsl, unquote
 
 from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import to_json
@@ -14,6 +14,9 @@ from aenv.errors import AEnvError, InvalidArguments, NotFound
 from aenv.runtime.http import Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
 from aenv.schema.instance import EnvInstanceCreateRequest
+
+MAX_WAIT = 20.0
+"""Seconds that a request for an instance's status waits at the most for it to be ready."""
 
 
 class PlatformApp:
@@ -41,7 +44,10 @@ class PlatformApp:
         if (method, path) == ("POST", paths.LEASE):
             return Stream(self._lease)
         if (method, path) == ("POST", paths.INSTANCES):
-            return _ok(await self._instances.create(_wish(request.body)))
+            wish = _wish(request.body)
+            if wish.count is not None:
+                return _ok(self._instances.create_many(wish, wish.count))
+            return _ok(await self._instances.create(wish))
         if not path.startswith(f"{paths.INSTANCES}/"):
             raise NotFound(f"nothing at {method} {path}")
         name, _, rest = unquote(path.removeprefix(f"{paths.INSTANCES}/")).partition("/")
@@ -50,7 +56,7 @@ class PlatformApp:
         if (method, rest) == ("GET", "logs"):
             return _ok(self._instances.logs(name))
         if (method, rest) == ("GET", ""):
-            return _ok(await self._instances.get(name))
+            return _ok(await self._instances.get(name, _wait(request.query)))
         if (method, rest) == ("DELETE", ""):
             await self._instances.delete(name)
             return _ok("Deleted successfully")
@@ -67,6 +73,13 @@ class PlatformApp:
                 message = await receive()
         finally:
             await self._instances.end_lease(name)
+
+
+def _wait(query: bytes) -> float:
+    try:
+        return min(float(dict(parse_qsl(query.decode("latin-1"))).get("wait", "0")), MAX_WAIT)
+    except ValueError:
+        return 0.0
 
 
 def _wish(body: bytes) -> EnvInstanceCreateRequest:

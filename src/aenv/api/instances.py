@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Coroutine
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
-from aenv.errors import ConfigError, NotFound
+from aenv.errors import AEnvError, ConfigError, NotFound
 from aenv.isolation.limits import Limits
 from aenv.project import quantities
 from aenv.project.locate import Located, locate
@@ -24,6 +25,8 @@ from aenv.schema.instance import EnvInstance, EnvInstanceCreateRequest, EnvStatu
 log = getLogger("instances")
 
 DEFAULT_TTL = duration.parse("30m")
+ABANDONED = 5.0
+"""Seconds in which a create whose caller hung up may be asked for again."""
 
 
 class Instances:
@@ -32,7 +35,7 @@ class Instances:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._records: dict[str, _Record] = {}
-        self._by_request: dict[str, asyncio.Task[_Record]] = {}
+        self._by_request: dict[str, _Record] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
         self.changed = asyncio.Event()
@@ -45,34 +48,68 @@ class Instances:
 
     async def create(self, wish: EnvInstanceCreateRequest) -> EnvInstance:
         """A running instance. The same ``request_id`` again gives the same one."""
-        if wish.request_id is None:
-            return (await self._create(wish)).shown()
-        task = self._by_request.get(wish.request_id)
-        if task is None:
-            task = self._by_request[wish.request_id] = asyncio.create_task(self._create(wish))
+        record = self._begin(wish)
+        record.waiting += 1
         try:
-            return (await asyncio.shield(task)).shown()
+            await asyncio.shield(record.started)
+        except asyncio.CancelledError:
+            if record.waiting == 1:
+                self._background(self._abandon(record))
+            raise
+        except AEnvError:
+            self._records.pop(record.id, None)
+            self._forget_request(record)
+            raise
         finally:
-            if task.done() and (task.cancelled() or task.exception() is not None):
-                self._by_request.pop(wish.request_id, None)
+            record.waiting -= 1
+        return record.shown()
 
-    async def _create(self, wish: EnvInstanceCreateRequest) -> _Record:
-        project = _project_of(wish)
-        record = _Record(wish, project)
-        record.ref = await self._engine.start(record.spec())
-        if wish.lease is not None and wish.lease not in self._leases:
-            await self._engine.stop(record.ref)  # who asked for it went away meanwhile
-            raise NotFound("the lease of this instance has ended")
-        record.status = EnvStatus.RUNNING
+    def create_many(self, wish: EnvInstanceCreateRequest, count: int) -> list[EnvInstance]:
+        """``count`` instances that are being made; ask for each with `get` until it runs."""
+        prefix = wish.request_id or secrets.token_hex(8)
+        wishes = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
+        return [self._begin(each).shown() for each in wishes]
+
+    def _begin(self, wish: EnvInstanceCreateRequest) -> _Record:
+        known = self._by_request.get(wish.request_id) if wish.request_id else None
+        if known is not None:
+            return known
+        record = _Record(wish, _project_of(wish))
+        record.started = self._background(self._start(record))
+        record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
         self._records[record.id] = record
-        loop = asyncio.get_running_loop()
-        record.timer = loop.call_later(record.ttl.seconds, self._expire, record.id)
+        if wish.request_id:
+            self._by_request[wish.request_id] = record
         self.changed.set()
         return record
 
-    async def get(self, name: str) -> EnvInstance:
-        """One instance, as it is now."""
+    async def _start(self, record: _Record) -> None:
+        lease = record.wish.lease
+        try:
+            record.ref = await self._engine.start(record.spec())
+        except AEnvError as error:
+            record.status, record.reason = EnvStatus.FAILED, error.message
+            raise
+        if record.id not in self._records or (lease is not None and lease not in self._leases):
+            await self._engine.stop(record.ref)  # who asked for it went away meanwhile
+            self._records.pop(record.id, None)
+            raise NotFound("the lease of this instance has ended")
+        record.status = EnvStatus.RUNNING
+        loop = asyncio.get_running_loop()
+        record.timer = loop.call_later(record.ttl.seconds, self._expire, record.id)
+
+    async def _abandon(self, record: _Record) -> None:
+        """Nobody waits for it: give who asked a moment to ask again, then end it."""
+        await asyncio.sleep(ABANDONED)
+        if record.waiting == 0 and not record.claimed:
+            await self._delete_quietly(record.id)
+
+    async def get(self, name: str, wait: float = 0.0) -> EnvInstance:
+        """One instance, as it is now; one that is being made, when it is ready or ``wait`` seconds later."""
         record = self._find(name)
+        record.claimed = True
+        if record.status is EnvStatus.CREATING and wait > 0:
+            await asyncio.wait({record.started}, timeout=wait)
         await self._refresh(record)
         return record.shown()
 
@@ -89,11 +126,16 @@ class Instances:
         del self._records[name]
         if record.timer is not None:
             record.timer.cancel()
-        if record.wish.request_id is not None:
-            self._by_request.pop(record.wish.request_id, None)
-        if record.ref is not None:
+        self._forget_request(record)
+        if record.status is EnvStatus.CREATING:
+            await asyncio.wait({record.started})  # it finds that it is not wanted any more, and ends
+        elif record.ref is not None:
             await self._engine.stop(record.ref)
         self.changed.set()
+
+    def _forget_request(self, record: _Record) -> None:
+        if record.wish.request_id:
+            self._by_request.pop(record.wish.request_id, None)
 
     def logs(self, name: str) -> str:
         """The last of what its tools wrote."""
@@ -138,9 +180,13 @@ class Instances:
 
     def _expire(self, name: str) -> None:
         log.info("%s has reached its time to live", name)
-        task = asyncio.create_task(self._delete_quietly(name))
+        self._background(self._delete_quietly(name))
+
+    def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _delete_quietly(self, name: str) -> None:
         try:
@@ -157,14 +203,17 @@ class _Record:
         self.wish = wish
         self.project = project
         self.env_name = f"{own.name}@{own.version}" if own else wish.envName
-        self.id = f"{self.env_name.partition('@')[0]}-{secrets.token_hex(3)}"
-        self.token = secrets.token_urlsafe(24)
+        self.id = f"{self.env_name.partition('@')[0]}-{secrets.token_hex(4)}"
         self.created = datetime.now(UTC)
         self.status = EnvStatus.CREATING
         self.reason: str | None = None
         self.usage: dict[str, Any] = {}
         self.ref: SandboxRef | None = None
         self.timer: asyncio.TimerHandle | None = None
+        self.started: asyncio.Task[None]
+        self.waiting = 0
+        self.claimed = False
+        """Somebody knows its id."""
         try:
             given = duration.parse(wish.ttl) if wish.ttl else None
         except ValueError as error:
@@ -182,11 +231,9 @@ class _Record:
                 disk=quantities.size(resources.ephemeral_storage.limit),
             )
         return SandboxSpec(
-            self.id,
             self.env_name,
             self.project.root,
             self.project.code,
-            self.token,
             {**self.project.variables, **(self.wish.environment_variables or {})},
             self.wish.arguments or [],
             limits,
@@ -197,7 +244,7 @@ class _Record:
         return EnvInstance(
             id=self.id, status=self.status, created_at=at, updated_at=at, labels=self.wish.labels, ttl=str(self.ttl),
             owner=self.wish.owner, reason=self.reason, data_url=self.ref.data_url if self.ref else None,
-            token=self.token, usage=self.usage or None,
+            token=self.ref.token if self.ref else None, usage=self.usage or None,
         )  # fmt: skip
 
 

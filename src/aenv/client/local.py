@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -72,9 +73,10 @@ class LocalPaths:
 class Lease:
     """An open connection that keeps this process's instances alive. The kernel closes it when the process ends."""
 
-    def __init__(self, connection: socket.socket, name: str) -> None:
+    def __init__(self, connection: socket.socket, name: str, where: LocalPaths) -> None:
         self._connection = connection
         self.name = name
+        self.where = where
 
     @classmethod
     def open(cls, where: LocalPaths) -> Lease:
@@ -88,7 +90,7 @@ class Lease:
                 raise EnvironmentError("the local platform hung up")
             head += part
         mark = f"{paths.LEASE_HEADER}: ".encode()
-        return cls(connection, head.partition(mark)[2].partition(b"\r\n")[0].decode())
+        return cls(connection, head.partition(mark)[2].partition(b"\r\n")[0].decode(), where)
 
     @property
     def alive(self) -> bool:
@@ -106,22 +108,30 @@ class Lease:
 
 
 _lease: Lease | None = None
+_opening = threading.Lock()
 
 
-def platform() -> tuple[LocalPaths, Lease]:
-    """The running local platform and this process's lease on it; starts one when there is none."""
+def lease() -> Lease | None:
+    """This process's lease on the local platform, if it has one that is good."""
+    return _lease if _lease is not None and _lease.alive else None
+
+
+def open_lease() -> Lease:
+    """The same, after starting the platform where none runs; may take a second, so call it in a thread."""
     global _lease
-    where = LocalPaths.of_user()
-    if _lease is not None and _lease.alive:
-        return where, _lease
-    _ensure_running(where)
-    _lease = Lease.open(where)
-    return where, _lease
+    with _opening:
+        held = lease()
+        if held is None:
+            where = LocalPaths.of_user()
+            _ensure_running(where)
+            held = _lease = Lease.open(where)
+        return held
 
 
 def _forget_after_fork() -> None:
     """A forked child must not keep its parent's instances alive, nor share them."""
-    global _lease
+    global _lease, _opening
+    _opening = threading.Lock()
     if _lease is not None:
         _lease.close()
         _lease = None

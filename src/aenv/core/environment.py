@@ -31,6 +31,7 @@ from aenv.schema import paths
 
 if TYPE_CHECKING:
     from aenv.client.api import ApiClient
+    from aenv.core.batch import Batch
     from aenv.core.sync import SyncEnvironment
     from aenv.schema.instance import EnvInstance
 
@@ -172,6 +173,13 @@ class Environment:
     async def __aexit__(self, *exc: object) -> None:
         await self.release()
 
+    @classmethod
+    def batch(cls, env_name: str, n: int, **options: Any) -> Batch:
+        """``n`` instances of one environment, asked for in one request; they come as they get ready."""
+        from aenv.core.batch import Batch
+
+        return Batch([cls(env_name, **options) for _ in range(n)])
+
     def sync(self) -> SyncEnvironment:
         """A blocking twin of this handle, for scripts and notebooks."""
         from aenv.core.sync import SyncEnvironment
@@ -198,6 +206,21 @@ class Environment:
         else:
             self._instance = await self._create_on_platform()
             client = self._client_of(self._instance)
+        await self._meet(client)
+
+    async def _take(self, created: EnvInstance) -> None:
+        """Make an instance that somebody else asked for this handle's own."""
+        async with self._one_at_a_time():
+            self._instance = created
+            try:
+                api, _ = await self._connect()
+                self._instance = await api.wait_for_status(created.id, timeout=self.startup_timeout)
+                await self._meet(self._client_of(self._instance))
+            except BaseException:
+                await self._let_go()
+                raise
+
+    async def _meet(self, client: InstanceClient) -> None:
         log.info("%s Environment is running", self._prefix)
         if self.enable_data_plane:
             self._client = client
@@ -205,39 +228,56 @@ class Environment:
                 await self._wait_until_healthy(client, self.startup_timeout)
 
     async def _create_on_platform(self) -> EnvInstance:
-        from aenv.client.api import ApiClient
+        from aenv.schema.instance import EnvStatus
 
-        name, version = split_env_name_version(self.env_name)
-        lease = None
-        if self._local:
-            where, held = await asyncio.to_thread(local.platform)
-            self.aenv_control_url, lease = where.url, held.name
-        self._api = ApiClient(self.aenv_control_url, self.timeout, self.max_retries, self.api_key)
+        api, lease = await self._connect()
+        wish = self._wish(lease)
+        name = wish.pop("envName")
         try:
-            created = await self._api.create_env_instance(
-                self.env_name,
-                self.datasource,
-                "" if self.ttl is DEFAULT_TTL else self.ttl,
-                {**self.environment_variables, "envNAME": name, "envversion": version},
-                self.arguments,
-                self.owner,
-                self.labels or None,
-                self.mount_points,
-                self._source,
-                lease,
-            )
+            created = await api.create_env_instance(name, **wish)
             self._instance = created  # from here on there is something to release
-            return await self._api.wait_for_status(created.id, timeout=self.startup_timeout)
+            if created.status == EnvStatus.RUNNING:
+                return created
+            return await api.wait_for_status(created.id, timeout=self.startup_timeout)
         except InstanceUnreachable as error:
             raise InstanceUnreachable(
-                f"no platform at {self.aenv_control_url} ({error.message}); start one of your own with 'aenv run' "
-                "and set DUMMY_INSTANCE_IP=http://localhost, or set AENV_SYSTEM_URL to a platform's address",
+                f"no platform at {self.aenv_control_url} ({error.message}); without AENV_SYSTEM_URL and aenv_url, "
+                "Environment runs on this machine by itself, and with DUMMY_INSTANCE_IP it uses what 'aenv run' serves",
                 self.env_name,
                 error.details,
             ) from error
         except EnvironmentError as error:
             error.env_name = self.env_name
             raise
+
+    async def _connect(self) -> tuple[ApiClient, str | None]:
+        """The platform's control plane, and this process's lease where the platform is the local one."""
+        from aenv.client.api import ApiClient
+
+        lease = None
+        if self._local:
+            held = local.lease()
+            if held is None:
+                held = await asyncio.to_thread(local.open_lease)
+            self.aenv_control_url, lease = held.where.url, held.name
+        self._api = ApiClient(self.aenv_control_url, self.timeout, self.max_retries, self.api_key)
+        return self._api, lease
+
+    def _wish(self, lease: str | None) -> dict[str, Any]:
+        """What to ask the platform for."""
+        name, version = split_env_name_version(self.env_name)
+        return {
+            "envName": self.env_name,
+            "datasource": self.datasource,
+            "ttl": "" if self.ttl is DEFAULT_TTL else self.ttl,
+            "environment_variables": {**self.environment_variables, "envNAME": name, "envversion": version},
+            "arguments": self.arguments,
+            "owner": self.owner,
+            "labels": self.labels or None,
+            "mount_points": self.mount_points,
+            "source": self._source,
+            "lease": lease,
+        }
 
     def _client_of(self, instance: EnvInstance) -> InstanceClient:
         self.proxy_headers = {paths.INSTANCE_HEADER: instance.id}
@@ -531,6 +571,11 @@ class Environment:
             if mine[0] != theirs[0] or not same_version:
                 raise ToolNotFound(f"Tool '{tool_name}' not found in environment '{self.env_name}'", tool_name)
         return rest
+
+    @property
+    def on_local_platform(self) -> bool:
+        """Whether its instance is a sandbox of this machine's local platform."""
+        return self._local
 
     @property
     def _prefix(self) -> str:

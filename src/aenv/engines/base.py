@@ -13,19 +13,22 @@ from aenv.isolation.limits import Limits
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What is asked for."""
+    """What is asked for. Two that are equal may be given the same, already running, sandbox."""
 
-    id: str
     name: str
     """The environment's, for people and for MCP."""
     project: Path
     """The folder that the environment lives in."""
     code: Path
     """What to load: the project, its ``src`` or one file of it."""
-    token: str
     variables: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
+
+    @property
+    def key(self) -> str:
+        """The same for equal specs."""
+        return repr((self.project, self.code, sorted(self.variables.items()), self.arguments, self.limits))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,8 @@ class SandboxRef:
 
     id: str
     data_url: str
+    token: str
+    """What calls must carry."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import socket
 import sys
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any
 
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.pool import Pool
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroup, Cgroups
 from aenv.isolation.rootfs import PROJECT
@@ -43,20 +45,37 @@ class NativeEngine(Engine):
         self._zygotes: dict[tuple[str, str], _Zygote] = {}
         self._retired: set[_Zygote] = set()
         self._sandboxes: dict[str, _Sandbox] = {}
+        self._specs: dict[str, SandboxSpec] = {}
+        self._pool: Pool[_Sandbox] = Pool(self._spare, self._end, lambda sandbox: sandbox.exit is None)
+        self._nudging: asyncio.Future[None] | None = None
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
+        key = f"{fingerprint(spec.project)} {spec.key}"
+        sandbox = self._pool.take(key)
+        if sandbox is None:
+            sandbox = await self._fork(spec)
+        self._specs[key] = spec
+        self._pool.refill(key)
+        return sandbox.ref
+
+    async def _spare(self, key: str) -> _Sandbox:
+        return await self._fork(self._specs[key])
+
+    async def _fork(self, spec: SandboxSpec) -> _Sandbox:
         zygote = await self._zygote(spec.project)
-        path = self._folder / f"{spec.id}.sock"
-        group = self._cgroups.make(spec.id, spec.limits)
-        sandbox = _Sandbox(spec, path, zygote, group)
-        self._sandboxes[spec.id] = sandbox
+        if self._cgroups.controllers:
+            self._nudging = asyncio.get_running_loop().run_in_executor(None, self._cgroups.nudge, zygote.pid)
+        name = f"{spec.name.partition('@')[0]}-{secrets.token_hex(4)}"
+        group = self._cgroups.make(name, spec.limits)
+        sandbox = _Sandbox(name, spec, self._folder / f"{name}.sock", zygote, group)
+        self._sandboxes[name] = sandbox
         try:
             await zygote.spawn(sandbox)
         except BaseException:
-            await self._end(sandbox)
+            await asyncio.shield(self._end(sandbox))
             raise
-        return SandboxRef(spec.id, f"unix:{path}")
+        return sandbox
 
     async def poll(self, ref: SandboxRef) -> Exit | None:
         sandbox = self._sandboxes.get(ref.id)
@@ -68,13 +87,17 @@ class NativeEngine(Engine):
             await self._end(sandbox)
 
     async def running(self) -> AsyncIterator[SandboxRef]:
-        for name, sandbox in list(self._sandboxes.items()):
-            if sandbox.exit is None:
-                yield SandboxRef(name, f"unix:{sandbox.path}")
+        spare = set(self._pool.ready())
+        for sandbox in list(self._sandboxes.values()):
+            if sandbox.exit is None and sandbox not in spare:
+                yield sandbox.ref
 
     async def close(self) -> None:
+        await self._pool.close()
+        if self._nudging is not None:
+            await self._nudging
         for sandbox in list(self._sandboxes.values()):
-            sandbox.zygote.kill(sandbox.spec.id)
+            sandbox.zygote.kill(sandbox.id)
         for zygote in [*self._zygotes.values(), *self._retired]:
             await zygote.end()
         for sandbox in list(self._sandboxes.values()):
@@ -91,9 +114,9 @@ class NativeEngine(Engine):
         return dict(sandbox.group.usage()) if sandbox and sandbox.group else {}
 
     async def _end(self, sandbox: _Sandbox) -> None:
-        sandbox.zygote.kill(sandbox.spec.id)
+        sandbox.zygote.kill(sandbox.id)
         await sandbox.gone.wait()
-        self._sandboxes.pop(sandbox.spec.id, None)
+        self._sandboxes.pop(sandbox.id, None)
         sandbox.clean()
         await self._tidy()
 
@@ -105,6 +128,8 @@ class NativeEngine(Engine):
             if zygote is None or not zygote.alive:
                 for other in [k for k in self._zygotes if k[0] == key[0]]:
                     self._retired.add(self._zygotes.pop(other))
+                for spare in self._pool.drop(lambda s: s.zygote not in self._retired):
+                    await self._end(spare)
                 zygote = _Zygote(project, self._folder)
                 await zygote.start()
                 self._zygotes[key] = zygote
@@ -134,6 +159,12 @@ class _Zygote:
         self._ready: asyncio.Future[None] | None = None
         self.sandboxes: dict[str, _Sandbox] = {}
         self.alive = False
+
+    @property
+    def pid(self) -> int:
+        """Of the outer of its two processes, which only waits."""
+        assert self._process is not None
+        return self._process.pid
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -170,7 +201,7 @@ class _Zygote:
     async def spawn(self, sandbox: _Sandbox) -> None:
         """Fork one; return when its environment answers."""
         assert self._control is not None
-        name = sandbox.spec.id
+        name = sandbox.id
         self.sandboxes[name] = sandbox
         listener = socket.socket(socket.AF_UNIX)
         status, status_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -279,8 +310,10 @@ class _Zygote:
 class _Sandbox:
     """One sandbox, seen from outside."""
 
-    def __init__(self, spec: SandboxSpec, path: Path, zygote: _Zygote, group: Cgroup | None) -> None:
+    def __init__(self, name: str, spec: SandboxSpec, path: Path, zygote: _Zygote, group: Cgroup | None) -> None:
+        self.id = name
         self.spec = spec
+        self.ref = SandboxRef(name, f"unix:{path}", secrets.token_urlsafe(24))
         self.path = path
         self.zygote = zygote
         self.group = group
@@ -297,7 +330,7 @@ class _Sandbox:
             "path": str(Path(PROJECT) / spec.code.relative_to(spec.project)),
             "directory": PROJECT,
             "name": spec.name,
-            "token": spec.token,
+            "token": self.ref.token,
             "variables": spec.variables,
             "arguments": spec.arguments,
         }

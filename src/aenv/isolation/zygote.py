@@ -31,9 +31,8 @@ from aenv.isolation.limits import Limits, set_resource_limits
 
 MESSAGE = 1 << 20
 MAX_FDS = 16
-FRESH = (
-    linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_NEWCGROUP
-)  # of one's own, for each sandbox; the process namespace comes with the fork
+FRESH = linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+"""Namespaces of its own for each sandbox; that of processes comes with the fork, that of control groups later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +67,8 @@ def main() -> None:
     linux.die_with_parent()
     if os.getppid() == 1:
         sys.exit(0)  # the parent was gone before we could ask to be told
+    with contextlib.suppress(OSError):
+        os.setsid()  # away from the terminal that the server may have been started in
     control = socket.socket(fileno=int(sys.argv[1]))
     spec = ZygoteSpec(**json.loads(control.recv(MESSAGE)))
     try:
@@ -75,6 +76,7 @@ def main() -> None:
     except OSError as error:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)
+    linux.die_with_parent()  # once more: becoming another user has cleared it
     first = os.fork()  # only a child is in the new process namespace
     if first:
         control.close()
@@ -249,15 +251,19 @@ class _Sandbox:
             os._exit(code)
 
     def _enter(self) -> None:
+        os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        for fd in self._cgroups:
-            os.write(fd, b"0")
         linux.unshare(FRESH)
         rootfs.private_places(size=self._limits.disk, shown=self._hidden)
         socket.sethostname("sandbox")
         linux.loopback_up()
+        # As late as can be: the kernel may take ten milliseconds over the first join, which the server has asked it
+        # to begin with when it asked us to fork (`Cgroups.nudge`).
+        for fd in self._cgroups:
+            os.write(fd, b"0")
+        linux.unshare(linux.CLONE_NEWCGROUP)
         self._keep_only_our_descriptors()
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)

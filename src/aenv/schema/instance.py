@@ -99,6 +99,8 @@ class EnvInstanceCreateRequest(Message):
     """The same for every try of one create, so that a lost answer cannot start a second instance."""
     source: str | None = None
     """Where the project lies, on a platform that shares the caller's files."""
+    count: int | None = Field(default=None, ge=1, le=10_000)
+    """So many of them in one request; they come back while they are being made."""
     lease: str | None = None
     """Ends the instance when it ends; without one, only the time to live does."""
 

@@ -1,0 +1,73 @@
+"""Several instances of one environment at once: a group of rollouts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from aenv.core.environment import Environment
+from aenv.schema.instance import EnvInstance
+
+
+class Batch:
+    """What ``Environment.batch`` gives: ``async with`` makes and releases them, ``async for`` gives them as they come.
+
+    One that could not be made raises when its turn comes; the others go on.
+    """
+
+    def __init__(self, environments: list[Environment]) -> None:
+        self.environments = environments
+        self._starting: list[asyncio.Task[Environment]] = []
+
+    async def __aenter__(self) -> Batch:
+        await self._begin()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.release()
+
+    async def __aiter__(self) -> AsyncIterator[Environment]:
+        await self._begin()
+        for ready in asyncio.as_completed(self._starting):
+            yield await ready
+
+    async def all(self) -> list[Environment]:
+        """All of them, once the last is ready."""
+        await self._begin()
+        return await asyncio.gather(*self._starting)
+
+    async def release(self) -> None:
+        """End all of them."""
+        for task in self._starting:
+            task.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
+        await asyncio.gather(*(env.release() for env in self.environments))
+
+    async def _begin(self) -> None:
+        if self._starting or not self.environments:
+            return
+        first = self.environments[0]
+        if not first.on_local_platform:
+            self._starting = [asyncio.create_task(_initialize(env)) for env in self.environments]
+            return
+        api, lease = await first._connect()
+        try:
+            created = await api.create_env_instances(len(self.environments), **first._wish(lease))
+        finally:
+            with contextlib.suppress(Exception):
+                await api.close()
+            first._api = None
+        self._starting = [
+            asyncio.create_task(_take(env, instance)) for env, instance in zip(self.environments, created, strict=True)
+        ]
+
+
+async def _initialize(env: Environment) -> Environment:
+    await env.initialize()
+    return env
+
+
+async def _take(env: Environment, instance: EnvInstance) -> Environment:
+    await env._take(instance)
+    return env
