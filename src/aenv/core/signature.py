@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, get_type_hints
 
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
@@ -43,9 +44,8 @@ class Signature:
         self._open = any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
         doc = docstrings.parse(inspect.getdoc(func) if _has_own_doc(func) else None, self.names)
         self.description = doc.description
+        self._named = named
         self._adapter = self._compile(named, doc)
-        self.input_schema = self._input_schema(named)
-        self.output_schema = self._output_schema()
 
     def _compile(self, named: list[inspect.Parameter], doc: docstrings.Doc) -> TypeAdapter[dict[str, Any]]:
         fields: dict[str, Any] = {}
@@ -67,14 +67,16 @@ class Signature:
             first = str(error).splitlines()[0]
             raise LoadError(f"{self.where}: a parameter's type cannot be sent as JSON: {first}") from error
 
-    def _input_schema(self, named: list[inspect.Parameter]) -> JsonSchema:
+    @cached_property
+    def input_schema(self) -> JsonSchema:
+        """The arguments as JSON Schema; made on first use, as most sandboxes are never asked for it."""
         try:
             schema = self._adapter.json_schema(schema_generator=_Schema)
         except PydanticInvalidForJsonSchema as error:
             raise LoadError(f"{self.where}: a parameter's type has no JSON Schema: {error}") from error
         schema.pop("title", None)
         properties = schema.setdefault("properties", {})
-        for p in named:
+        for p in self._named:
             if p.default is not p.empty:
                 try:
                     properties[p.name]["default"] = to_jsonable_python(p.default)
@@ -82,7 +84,8 @@ class Signature:
                     continue
         return {"type": "object", **schema}
 
-    def _output_schema(self) -> JsonSchema | None:
+    @cached_property
+    def output_schema(self) -> JsonSchema | None:
         """The schema of an annotated result, when it is an object that says more than 'an object'."""
         returned = self._hints.get("return")
         if returned is None or returned is Any or is_content(returned):

@@ -29,8 +29,8 @@ _CAP_VERSION_3 = 0x20080522
 _LAST_CAP = 63
 
 _SYSCALLS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "seccomp": 317, "mount_setattr": 442},
-    "aarch64": {"pivot_root": 41, "capset": 91, "seccomp": 277, "mount_setattr": 442},
+    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "seccomp": 317, "mount_setattr": 442},
+    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "seccomp": 277, "mount_setattr": 442},
 }
 MACHINE = os.uname().machine
 
@@ -116,6 +116,12 @@ def drop_capabilities() -> None:
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAP_VERSION_3, 0))
     _syscall("capset", header, ctypes.create_string_buffer(24))
+
+
+def leave_session_keyring() -> None:
+    """Take an empty keyring in place of the one that came with the user's login."""
+    join_session_keyring = 1
+    _syscall("keyctl", ctypes.c_int(join_session_keyring), None)
 
 
 def no_new_privileges() -> None:

@@ -91,6 +91,8 @@ def main() -> None:
 def _isolate(spec: ZygoteSpec) -> list[str]:
     """Leave the host: first its files, then its users. What comes back is for `rootfs.private_places`."""
     owner, group = os.geteuid(), os.getegid()
+    with contextlib.suppress(OSError):
+        linux.leave_session_keyring()
     root = tempfile.mkdtemp(prefix="aenv-root-")
     if owner == 0:
         linux.unshare(linux.CLONE_NEWNS)

@@ -121,6 +121,12 @@ class Catalog:
         tools = [Tool.of(e.declaration, e.signature) for e in self.tools]
         return [tool for tool in tools if not tool.hidden]
 
+    def check(self) -> None:
+        """Make every schema now. Raises LoadError for one that cannot be made."""
+        for endpoint in (*self.tools, *self.functions, *self.rewards, *self.health):
+            endpoint.describe()
+        self.listed_tools  # noqa: B018
+
     def input_schema(self, tool: str) -> Mapping[str, Any] | None:
         """The input schema of one tool."""
         endpoint = self._tools.get(tool)

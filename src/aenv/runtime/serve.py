@@ -59,7 +59,9 @@ def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None
         LoadError: the author's code cannot be imported.
     """
     check_address(options)
-    return serve_catalog(options, Catalog(load(options.path)), on_ready)
+    catalog = Catalog(load(options.path))
+    catalog.check()
+    return serve_catalog(options, catalog, on_ready)
 
 
 def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None = None) -> int:
