@@ -15,7 +15,7 @@ from aenv.core.declarations import Declaration, Registry
 from aenv.core.signature import Signature
 from aenv.core.tool import Tool
 from aenv.errors import AEnvError, Conflict, Fault, FunctionFailed, InvalidArguments, NotFound
-from aenv.runtime.workers import Workers
+from aenv.runtime.workers import Brevity, Workers
 
 log = logging.getLogger("aenv.runtime")
 
@@ -30,6 +30,7 @@ class Endpoint:
         self.description = declaration.description or self.signature.description
         self._workers = workers
         self._is_async = declaration.is_async
+        self._brevity = Brevity()
 
     async def call(self, arguments: dict[str, Any], call: Call) -> Any:
         """Run it off the server's loop. Whatever it raises comes out unchanged."""
@@ -37,7 +38,7 @@ class Endpoint:
         func = self.declaration.func
         if self._is_async:
             return await self._workers.run_async(lambda: func(*positional, **named), call)
-        result = await self._workers.run(lambda: func(*positional, **named), call)
+        result = await self._workers.run(lambda: func(*positional, **named), call, self._brevity)
         if inspect.isawaitable(result):  # a plain function that hands back a coroutine
             pending = result
 

@@ -18,32 +18,116 @@ from aenv.core.call import Call, serve
 MAX_THREADS = 256  # more calls than this at a time wait for a thread
 
 Work = Callable[[], Any]
-_Job = tuple[Work, Call, asyncio.AbstractEventLoop, "asyncio.Future[Any]"]
+
+PATIENCE = 0.0003
+"""Seconds for which the loop itself waits for a function that is known to be brief.
+
+Handing a result back through the loop takes two more trips through it and four system calls, which for a brief
+function is most of what the call costs.
+"""
+RETRY = 100  # calls after which a function that was not brief may show that it has become so
+
+
+class Job:
+    """One function to call in a thread."""
+
+    __slots__ = ("_guard", "call", "done", "error", "future", "loop", "result", "work")
+
+    def __init__(self, work: Work, call: Call, loop: asyncio.AbstractEventLoop) -> None:
+        self.work: Work | None = work
+        self.call = call
+        self.loop = loop
+        self.future: asyncio.Future[Any] | None = None
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+        self._guard = threading.Lock()
+
+    def run(self) -> None:
+        """In the thread: call it, and tell the loop."""
+        work, self.work = self.work, None
+        context = contextvars.Context()
+        context.run(serve, self.call)
+        try:
+            assert work is not None
+            if not self.call.cancelled:
+                self.result = context.run(work)
+        except BaseException as raised:  # also SystemExit: a tool must not end the server
+            self.error = _presentable(raised)
+        with self._guard:
+            self.done.release()
+            future = self.future
+        if future is not None:
+            _tell(self.loop, future, self.result, self.error)
+
+    def promise(self) -> asyncio.Future[Any] | None:
+        """On the loop: a future for the result, or None when it is there already."""
+        with self._guard:
+            if not self.done.locked():
+                return None
+            self.future = self.loop.create_future()
+            return self.future
+
+
+class Brevity:
+    """Whether a function has been brief so far."""
+
+    __slots__ = ("_calls_to_go",)
+
+    def __init__(self) -> None:
+        self._calls_to_go = 0
+
+    def patience(self) -> float:
+        """How long to wait for the next call of it."""
+        if self._calls_to_go:
+            self._calls_to_go -= 1
+            return 0.0
+        return PATIENCE
+
+    def exceeded(self) -> None:
+        """It took longer."""
+        self._calls_to_go = RETRY
 
 
 class Workers:
     """Runs calls off the server's loop."""
 
     def __init__(self, max_threads: int = MAX_THREADS) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._max = max_threads
         self._threads = 0
-        self._busy = 0  # jobs given out and not settled; like _threads, touched on the server's loop only
+        self._busy = 0  # jobs given out and not done; like _threads, touched on the server's loop only
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def run(self, work: Work, call: Call) -> Any:
+    async def run(self, work: Work, call: Call, brevity: Brevity | None = None) -> Any:
         """The result of ``work()``, called in a thread. Cancelling it marks the call; the thread runs on."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        job = Job(work, call, asyncio.get_running_loop())
         self._busy += 1
         if self._busy > self._threads and self._threads < self._max:
             self._threads += 1
             threading.Thread(target=self._work, name=f"aenv-tool-{self._threads}", daemon=True).start()
-        self._jobs.put((work, call, loop, future))
+        self._jobs.put(job)
+        patience = brevity.patience() if brevity is not None else 0.0
+        if patience and not job.done.acquire(timeout=patience):
+            assert brevity is not None
+            brevity.exceeded()
+            patience = 0.0
+        if not patience:
+            future = job.promise()
+            if future is not None:
+                return await self._settled(job, future)
+        self._busy -= 1
+        if job.error is not None:
+            raise job.error
+        return job.result
+
+    async def _settled(self, job: Job, future: asyncio.Future[Any]) -> Any:
+        future.add_done_callback(self._done)
         try:
-            return await future
+            return await asyncio.shield(future)
         except asyncio.CancelledError:
-            call.cancelled = True
+            job.call.cancelled = True
             raise
 
     async def run_async(self, start: Callable[[], Coroutine[Any, Any, Any]], call: Call) -> Any:
@@ -60,7 +144,7 @@ class Workers:
             try:
                 task = theirs.create_task(start(), context=context)
             except BaseException as error:
-                _settle(ours, future, None, error)
+                _tell(ours, future, None, _presentable(error))
                 return
             task.add_done_callback(finish)
 
@@ -69,7 +153,7 @@ class Workers:
                 error: BaseException | None = asyncio.CancelledError()
             else:
                 error = done.exception()
-            _settle(ours, future, None if error else done.result(), error)
+            _tell(ours, future, None if error else done.result(), _presentable(error) if error else None)
 
         theirs.call_soon_threadsafe(begin)
         try:
@@ -92,18 +176,13 @@ class Workers:
             job = self._jobs.get()
             if job is None:
                 return
-            work, call, loop, future = job
-            context = contextvars.Context()
-            context.run(serve, call)
-            try:
-                result, error = (None if call.cancelled else context.run(work)), None
-            except BaseException as raised:  # also SystemExit: a tool must not end the server
-                result, error = None, raised
-            _settle(loop, future, result, error, self._done)
-            del job, work, result, error, future  # or the last result lives as long as the thread idles
+            job.run()
+            del job  # or its result lives for as long as the thread idles
 
-    def _done(self) -> None:
+    def _done(self, future: asyncio.Future[Any]) -> None:
         self._busy -= 1
+        if not future.cancelled():
+            future.exception()  # seen, should nobody be left to see it
 
     def _author_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
@@ -120,25 +199,25 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _settle(
-    loop: asyncio.AbstractEventLoop,
-    future: asyncio.Future[Any],
-    result: Any,
-    error: BaseException | None,
-    done: Callable[[], None] = lambda: None,
+def _tell(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: BaseException | None
 ) -> None:
-    def settle() -> None:
-        done()
+    def tell() -> None:
         if future.done():
             return
         if error is None:
             future.set_result(result)
-        elif isinstance(error, StopIteration | asyncio.CancelledError | SystemExit | KeyboardInterrupt):
-            future.set_exception(RuntimeError(f"{type(error).__name__}: {error}"))
         else:
             future.set_exception(error)
 
     try:
-        loop.call_soon_threadsafe(settle)
+        loop.call_soon_threadsafe(tell)
     except RuntimeError:  # the server's loop has ended; nobody is left to tell
         return
+
+
+def _presentable(error: BaseException) -> BaseException:
+    """The error as the loop may see it: some would end it, or be taken for its own."""
+    if isinstance(error, StopIteration | asyncio.CancelledError | SystemExit | KeyboardInterrupt | GeneratorExit):
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
