@@ -106,6 +106,7 @@ class McpEndpoint:
             return signature.validate(params.arguments or {})
 
         outcome = await self._catalog.call_tool(params.name, read, Call(params.name, progress))
+        await asyncio.sleep(0)  # notes of a brief tool are still on their way to the loop
         while sending:  # a progress note that comes after the result would be a protocol error
             await asyncio.gather(*sending, return_exceptions=True)
         return _result(outcome, any_json=ctx.protocol_version >= MODERN)
