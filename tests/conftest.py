@@ -68,7 +68,7 @@ async def served(registry: Registry, *, max_body: int = 1 << 26, **options: Any)
 def _no_threads_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
-    left = [t for t in threading.enumerate() if t not in before and not t.name.startswith("aenv-sync")]
+    left = [t for t in threading.enumerate() if t not in before and not t.name.startswith(("aenv-sync", "asyncio_"))]
     for thread in left:
         thread.join(5)
     assert not [t for t in left if t.is_alive()], f"threads left behind: {left}"

@@ -14,7 +14,7 @@ The wire carries ``code``; the client looks the class up in a table and never im
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 Fault = Literal["policy", "env", "infra", "timeout", "caller"]
 
@@ -249,5 +249,7 @@ def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = 
     details: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {}
     cls = _BY_CODE.get(str(body.get("code"))) or _BY_STATUS.get(status) or EnvironmentError
     error = cls(message, env_name, details)
+    if cls is EnvironmentError and body.get("fault") in get_args(Fault):
+        error.fault = body["fault"]
     error.details.setdefault("status", status)
     return error

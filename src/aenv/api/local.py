@@ -12,33 +12,40 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from aenv.api.app import PlatformApp
 from aenv.api.instances import Instances
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
+from aenv.engines.base import Engine
 from aenv.engines.native import NativeEngine
+from aenv.engines.process import ProcessEngine
 from aenv.isolation.zygote import peer_user
 from aenv.runtime.http import HttpServer
 
 log = getLogger("local")
 
+FIRST_CLIENT = 30.0
+"""Seconds that whoever started us has to come."""
 MAX_BODY = 16 * 1024 * 1024
 
 
-def serve(paths: LocalPaths, *, linger: float) -> int:
+ENGINES: dict[str, Callable[[Path], Engine]] = {"native": NativeEngine, "process": ProcessEngine}
+
+
+def serve(paths: LocalPaths, *, linger: float, engine: str) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
     janitor = _start_janitor(paths)
     try:
-        return asyncio.run(_serve(paths, linger))
+        return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances)))
     finally:
         janitor.stdin.close() if janitor.stdin else None
         janitor.wait()
 
 
-async def _serve(paths: LocalPaths, linger: float) -> int:
-    engine = NativeEngine(paths.instances)
+async def _serve(paths: LocalPaths, linger: float, engine: Engine) -> int:
     instances = Instances(engine)
     server = HttpServer(PlatformApp(instances), max_body=MAX_BODY, admit=_same_user)
     stop = asyncio.Event()
@@ -65,6 +72,9 @@ def _same_user(connection: socket.socket) -> bool:
 
 
 async def _until_idle(instances: Instances, linger: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(FIRST_CLIENT):
+            await instances.changed.wait()
     while True:
         instances.changed.clear()
         if instances.in_use:

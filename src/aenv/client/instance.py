@@ -10,7 +10,7 @@ from pydantic_core import from_json, to_json
 
 from aenv.client.http import ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
 from aenv.client.url import ServerUrl
-from aenv.errors import EnvironmentError, InstanceUnreachable, NotJson, from_answer
+from aenv.errors import EnvironmentError, InstanceUnreachable, NetworkError, NotJson, from_answer
 
 PATIENCE = 3.0
 """Seconds to keep knocking at an instance that takes no connection: one that restarts is back by then."""
@@ -37,6 +37,18 @@ class InstanceClient:
             raise NotJson(f"the arguments are not JSON, so nothing was sent: {error}") from None
         return (await self.exchange("POST", path, sent, timeout=timeout)).get("data")
 
+    async def fetch(self, path: str, *, timeout: float | None) -> bytes:
+        """GET something that is not JSON."""
+        try:
+            answer = await self._http.request("GET", path, timeout=timeout)
+        except NetworkError as error:
+            if isinstance(error, DeadlineExceeded):
+                raise
+            raise InstanceUnreachable(error.message, details={"sent": True}) from error
+        if answer.status != 200:
+            raise self._error(answer.status, _parsed(answer.body))
+        return answer.body
+
     async def exchange(
         self,
         method: str,
@@ -57,10 +69,7 @@ class InstanceClient:
             raise InstanceUnreachable(error.message, details={"sent": True}) from error
         if answer is None:
             answer = await self._knock(method, path, body, timeout, patience)
-        try:
-            content = from_json(answer.body)
-        except ValueError:
-            content = None
+        content = _parsed(answer.body)
         if answer.status == 200 and type(content) is dict and content.get("success", True):
             return content
         raise self._error(answer.status, content)
@@ -93,3 +102,10 @@ class InstanceClient:
     def close(self) -> None:
         """Close all connections; calls under way fail."""
         self._http.close()
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return from_json(body)
+    except ValueError:
+        return None

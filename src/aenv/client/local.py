@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -22,6 +23,7 @@ from aenv.errors import ConfigError, EnvironmentError
 from aenv.schema import paths
 
 START_SECONDS = 30.0
+LONGEST_FOLDER = 107 - len("/instances-4194304/01234567.sock")  # a unix socket's path has 107 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,8 @@ class LocalPaths:
                 f"{folder} must be a folder of yours that nobody else may enter; "
                 "remove it, or name another in AENV_RUNTIME_DIR"
             )
+        if len(str(folder)) > LONGEST_FOLDER:
+            raise ConfigError(f"{folder} is too long a path for sockets; name a shorter one in AENV_RUNTIME_DIR")
         return cls(folder)
 
     @property
@@ -124,20 +128,27 @@ def open_lease() -> Lease:
         if held is None:
             where = LocalPaths.of_user()
             _ensure_running(where)
+            _drop()
             held = _lease = Lease.open(where)
         return held
 
 
 def _forget_after_fork() -> None:
     """A forked child must not keep its parent's instances alive, nor share them."""
-    global _lease, _opening
+    global _opening
     _opening = threading.Lock()
+    _drop()
+
+
+def _drop() -> None:
+    global _lease
     if _lease is not None:
         _lease.close()
         _lease = None
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_drop)
 
 
 def health(where: LocalPaths) -> dict[str, str] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
@@ -15,7 +16,7 @@ from aenv.client.instance import PATIENCE, InstanceClient
 from aenv.client.url import Planes, ServerUrl
 from aenv.core.breaker import Breaker
 from aenv.core.logging import getLogger
-from aenv.core.results import ToolResult
+from aenv.core.results import ExecResult, ToolResult
 from aenv.errors import (
     AEnvError,
     EnvironmentError,
@@ -40,6 +41,8 @@ log = getLogger("environment")
 HEALTHY = ("success", "healthy")
 HEALTH_SECONDS = 10.0
 RELEASE_SECONDS = 10.0
+EXEC_MARGIN = 5.0
+"""Seconds by which an answer may follow the end of a command's time."""
 
 
 class _Unsaid(str):
@@ -391,6 +394,7 @@ class Environment:
             "ip": instance.ip,
             "created_at": instance.created_at,
             "updated_at": instance.updated_at,
+            **({"usage": instance.usage} if instance.usage else {}),
         }
 
     async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
@@ -482,6 +486,42 @@ class Environment:
         """The answer of the health check: ``{"success": true, "data": {...}}``."""
         query = f"?{urlencode(arguments, doseq=True)}" if arguments else ""
         return await self._get(paths.HEALTH + query, timeout)
+
+    # --- into the sandbox
+
+    async def exec(
+        self,
+        command: str | list[str],
+        timeout: float | None = None,
+        *,
+        cwd: str | None = None,
+        stdin: str = "",
+    ) -> ExecResult:
+        """Run a command in the instance: a line for its shell, or a program and its arguments.
+
+        One that takes longer than ``timeout`` seconds (default: the constructor's) is ended and says so.
+        """
+        seconds = self.timeout if timeout is None else timeout
+        wish = {"command": command, "timeout": seconds, "cwd": cwd, "stdin": stdin}
+        return ExecResult(**await self._call("exec", paths.EXEC, wish, seconds + EXEC_MARGIN))
+
+    async def upload(self, data: bytes | str | Path, path: str, timeout: float | None = None) -> None:
+        """Put bytes, text or a file of this machine at ``path`` in the instance."""
+        body = data.read_bytes() if isinstance(data, Path) else data.encode() if isinstance(data, str) else data
+
+        async def put(client: InstanceClient, seconds: float) -> Any:
+            return await client.exchange("PUT", f"{paths.FILES}?{urlencode({'path': path})}", body, timeout=seconds)
+
+        await self._guarded(f"upload to {path}", put, timeout)
+
+    async def download(self, path: str, timeout: float | None = None) -> bytes:
+        """The content of a file in the instance."""
+
+        async def get(client: InstanceClient, seconds: float) -> Any:
+            return await client.fetch(f"{paths.FILES}?{urlencode({'path': path})}", timeout=seconds)
+
+        data: bytes = await self._guarded(f"download of {path}", get, timeout)
+        return data
 
     # --- inside
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from aenv.errors import Fault
 
 _UNSET: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecResult:
+    """What a command in an instance came to."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    timed_out: bool = False
 
 
 class ToolResult:

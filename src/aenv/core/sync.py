@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from aenv.core.environment import Environment
-from aenv.core.results import ToolResult
+from aenv.core.results import ExecResult, ToolResult
 
 T = TypeVar("T")
 
@@ -121,6 +122,25 @@ class SyncEnvironment:
     def check_health(self, arguments: dict[str, Any] | None = None, timeout: float | None = None) -> dict[str, Any]:
         """See `Environment.check_health`."""
         return _LoopThread.run(self._env.check_health(arguments, timeout))
+
+    def exec(
+        self,
+        command: str | list[str],
+        timeout: float | None = None,
+        *,
+        cwd: str | None = None,
+        stdin: str = "",
+    ) -> ExecResult:
+        """See `Environment.exec`."""
+        return _LoopThread.run(self._env.exec(command, timeout, cwd=cwd, stdin=stdin))
+
+    def upload(self, data: bytes | str | Path, path: str, timeout: float | None = None) -> None:
+        """See `Environment.upload`."""
+        _LoopThread.run(self._env.upload(data, path, timeout))
+
+    def download(self, path: str, timeout: float | None = None) -> bytes:
+        """See `Environment.download`."""
+        return _LoopThread.run(self._env.download(path, timeout))
 
     def __repr__(self) -> str:
         return repr(self._env).replace("<Environment", "<SyncEnvironment", 1)

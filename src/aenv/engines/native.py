@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from aenv.core.logging import getLogger
+from aenv.engines import layers
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.imports import imported_by
 from aenv.engines.pool import Pool
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroup, Cgroups
@@ -66,9 +68,10 @@ class NativeEngine(Engine):
         zygote = await self._zygote(spec.project)
         if self._cgroups.controllers:
             self._nudging = asyncio.get_running_loop().run_in_executor(None, self._cgroups.nudge, zygote.pid)
-        name = f"{spec.name.partition('@')[0]}-{secrets.token_hex(4)}"
+        unique = secrets.token_hex(4)
+        name = f"{spec.name.partition('@')[0]}-{unique}"
         group = self._cgroups.make(name, spec.limits)
-        sandbox = _Sandbox(name, spec, self._folder / f"{name}.sock", zygote, group)
+        sandbox = _Sandbox(name, spec, self._folder / f"{unique}.sock", zygote, group)
         self._sandboxes[name] = sandbox
         try:
             await zygote.spawn(sandbox)
@@ -130,13 +133,25 @@ class NativeEngine(Engine):
                     self._retired.add(self._zygotes.pop(other))
                 for spare in self._pool.drop(lambda s: s.zygote not in self._retired):
                     await self._end(spare)
-                zygote = _Zygote(project, self._folder)
-                await zygote.start()
+                zygote = await self._new_zygote(project)
                 self._zygotes[key] = zygote
             else:
                 self._zygotes[key] = self._zygotes.pop(key)  # the last one is the last one used
         self._starting.pop(key, None)
         return zygote
+
+    async def _new_zygote(self, project: Path) -> _Zygote:
+        """With the project's imports made, unless they leave something running that a fork would break."""
+        wanted = layers.requirements_of(project)
+        shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
+        for preload in (imported_by(project), []):
+            zygote = _Zygote(project, self._folder)
+            try:
+                await zygote.start(shown, preload)
+            except _Unsafe:
+                continue
+            return zygote
+        raise Unavailable(f"the warm parent of {project} cannot be forked: it has threads of its own")
 
     async def _tidy(self) -> None:
         """End parents that nobody will fork from any more."""
@@ -146,6 +161,10 @@ class NativeEngine(Engine):
         idle = [key for key, zygote in self._zygotes.items() if not zygote.sandboxes]
         for key in idle[: max(0, len(idle) - IDLE_ZYGOTES)]:
             await self._zygotes.pop(key).end()
+
+
+class _Unsafe(Exception):
+    """What a warm parent imported cannot be forked."""
 
 
 class _Zygote:
@@ -166,7 +185,7 @@ class _Zygote:
         assert self._process is not None
         return self._process.pid
 
-    async def start(self) -> None:
+    async def start(self, shown: list[str], preload: list[str]) -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -180,7 +199,12 @@ class _Zygote:
             )  # fmt: skip
         user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
         spec = ZygoteSpec(
-            "aenv.runtime.sandboxed:serve", "aenv.runtime.sandboxed:warm", project=str(self._project), user=user
+            "aenv.runtime.sandboxed:serve",
+            "aenv.runtime.sandboxed:warm",
+            shown,
+            preload,
+            project=str(self._project),
+            user=user,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -289,6 +313,8 @@ class _Zygote:
         elif self._ready is not None and not self._ready.done():
             if message["op"] == "ready":
                 self._ready.set_result(None)
+            elif message["op"] == "unsafe":
+                self._ready.set_exception(_Unsafe(message["error"]))
             else:
                 self._ready.set_exception(Unavailable(message["error"]))
 

@@ -22,6 +22,7 @@ import socket
 import struct
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -31,6 +32,7 @@ from aenv.isolation.limits import Limits, set_resource_limits
 
 MESSAGE = 1 << 20
 MAX_FDS = 16
+ERROR_LENGTH = 8000
 FRESH = linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 """Namespaces of its own for each sandbox; that of processes comes with the fork, that of control groups later."""
 
@@ -44,6 +46,9 @@ class ZygoteSpec:
     warm: str
     """``module:function`` that the zygote runs once, to have everything imported and used."""
     shown: list[str] = field(default_factory=list)
+    """Further folders to show, and to import from."""
+    preload: list[str] = field(default_factory=list)
+    """Modules to import for all sandboxes, as far as they can be."""
     project: str | None = None
     """A folder that each sandbox sees at /app and may change for itself."""
     user: int | None = None
@@ -162,12 +167,16 @@ class _Zygote:
 
     def run(self) -> None:
         _call(self._spec.warm)
+        sys.path[:0] = self._spec.shown
+        for name in self._spec.preload:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        if not _alone() or _has_children():
+            self._send({"op": "unsafe", "error": "an import left threads or processes running"})
+            os._exit(1)
         gc.collect()
         gc.freeze()
         gc.disable()
-        if len(os.listdir("/proc/self/task")) > 1:
-            self._send({"op": "failed", "error": "what was imported left threads running, and cannot be forked"})
-            os._exit(1)
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -290,9 +299,29 @@ class _Sandbox:
     def _report(self, message: dict[str, Any]) -> None:
         """Tell who asked for the sandbox, once."""
         if self._status >= 0:
+            if "error" in message:  # in one piece through a pipe, whatever the author's exception has to say
+                text = str(message["error"]).encode(errors="replace").decode()
+                message = {**message, "error": text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."}
             os.write(self._status, json.dumps(message).encode())
             os.close(self._status)
             self._status = -1
+
+
+def _alone() -> bool:
+    """Whether this is the only thread, once those that are just ending have ended."""
+    for _ in range(100):
+        if len(os.listdir("/proc/self/task")) == 1:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def _has_children() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def _load(name: str) -> Callable[..., Any]:

@@ -24,6 +24,7 @@ from aenv.errors import (
 )
 from aenv.runtime.catalog import Catalog, Endpoint
 from aenv.runtime.http import ASGIApp, Request, Response, Stream
+from aenv.runtime.inside import Inside
 from aenv.schema import paths
 
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -42,8 +43,17 @@ class McpApp(Protocol):
 class App:
     """Answers the requests that reach one instance."""
 
-    def __init__(self, catalog: Catalog, mcp: McpApp, *, token: str | None = None, only_loopback: bool = True) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        mcp: McpApp,
+        *,
+        token: str | None = None,
+        only_loopback: bool = True,
+        inside: Inside | None = None,
+    ) -> None:
         self.catalog = catalog
+        self._inside = inside
         self._mcp = mcp
         self._bearer = f"Bearer {token}".encode() if token else None
         self._only_loopback = only_loopback and not token
@@ -91,6 +101,9 @@ class App:
             endpoint = self.catalog.function(path[len(_FUNCTION_PREFIX) :])
         if endpoint is not None:
             return await self._function(endpoint, request)
+        answer = await self._inside.answer(request) if self._inside is not None else None
+        if answer is not None:
+            return answer
         raise NotFound(f"nothing at {method} {path}; see GET {paths.FUNCTION_LIST} and GET {paths.TOOLS}")
 
     async def _tool(self, name: str, request: Request) -> Response:

@@ -31,7 +31,7 @@ def serve(listener: socket.socket, parameters: dict[str, Any], report: Callable[
     except AEnvError as error:
         report({"error": error.message, "code": error.code})
         return error.exit_code
-    options = ServeOptions(path, name=parameters["name"], token=parameters["token"])
+    options = ServeOptions(path, name=parameters["name"], token=parameters["token"], sandboxed=True)
     return asyncio.run(serve_until_stopped(options, catalog, listener, lambda: report({"ready": True})))
 
 

@@ -16,6 +16,7 @@ from aenv.errors import UsageError
 from aenv.runtime.app import App
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
+from aenv.runtime.inside import Inside
 from aenv.runtime.loader import load
 from aenv.runtime.mcp import McpEndpoint
 
@@ -38,6 +39,8 @@ class ServeOptions:
     token: str | None = None
     no_auth: bool = False
     """Serve beyond loopback without a token."""
+    sandboxed: bool = False
+    """Offer commands and files to who has the token: there is nothing but the sandbox to reach."""
     max_body: int = MAX_BODY
     grace: float = 10.0
     """Seconds that calls under way have to finish after SIGTERM."""
@@ -99,7 +102,8 @@ async def open_server(options: ServeOptions, catalog: Catalog) -> tuple[HttpServ
     """The parts, put together; nothing listens yet."""
     mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
     only_loopback = options.uds is None and is_loopback(options.host)
-    app = App(catalog, mcp, token=options.token, only_loopback=only_loopback)
+    inside = Inside(catalog.workers) if options.sandboxed else None
+    app = App(catalog, mcp, token=options.token, only_loopback=only_loopback, inside=inside)
     return HttpServer(app, max_body=options.max_body), mcp
 
 

@@ -7,6 +7,8 @@ TOOLS = "/tools"
 FUNCTIONS = "/functions"
 FUNCTION_LIST = "/functions/list"
 REWARD = "/task/reward"
+EXEC = "/exec"
+FILES = "/files"
 
 REWARD_QUERY = "reward"
 """``POST /task/reward?reward=NAME`` chooses one of several rewards."""

@@ -17,7 +17,15 @@ from aenv.errors import UsageError
     envvar="AENV_LOCAL_LINGER",
     help="Seconds to stay after the last client has gone.",
 )
-def command(local: bool, linger: float) -> int:
+@click.option(
+    "--engine",
+    type=click.Choice(["native", "process"]),
+    default="native",
+    show_default=True,
+    envvar="AENV_ENGINE",
+    help="What instances are: sandboxes, or plain processes without any isolation.",
+)
+def command(local: bool, linger: float, engine: str) -> int:
     """Serve instances of environments.
 
     With --local it is the platform that Environment starts by itself; there is no need to run this by hand.
@@ -32,4 +40,4 @@ def command(local: bool, linger: float) -> int:
     if not local:
         raise UsageError("only 'aenv serve --local' is there so far")
     setup_logging(logging.StreamHandler(sys.stderr), level_from_environment())
-    return serve(LocalPaths.of_user(), linger=linger)
+    return serve(LocalPaths.of_user(), linger=linger, engine=engine)

@@ -1,0 +1,100 @@
+"""The packages that an environment asks for, installed once for each list of requirements and shared by all."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from aenv.core.logging import getLogger
+from aenv.errors import LoadError
+
+log = getLogger("layers")
+
+_LINE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:==\s*(?P<version>[^\s;,]+))?\s*$")
+_OWN = "aenvironment"
+
+
+def requirements_of(project: Path) -> list[str]:
+    """What the project asks for and this interpreter does not have."""
+    try:
+        text = (project / "requirements.txt").read_text()
+    except OSError:
+        return []
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return [line for line in lines if line and not _satisfied(line)]
+
+
+def _satisfied(line: str) -> bool:
+    known = _LINE.match(line)
+    if known is None:
+        return re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0].lower() == _OWN
+    if known["name"].lower() == _OWN:
+        return True
+    try:
+        version = importlib.metadata.version(known["name"])
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return known["version"] in (None, version)
+
+
+def cache_folder() -> Path:
+    """Where layers are kept: below the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "aenv" / "layers"
+
+
+async def layer(requirements: list[str], folder: Path) -> Path:
+    """A folder with these packages; installs them when nobody has before.
+
+    Raises:
+        LoadError: they cannot be installed.
+    """
+    python = f"{sys.implementation.cache_tag}-{os.uname().machine}"
+    digest = hashlib.sha256("\n".join([python, *sorted(requirements)]).encode()).hexdigest()[:32]
+    target = folder / digest
+    if target.is_dir():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=folder))
+    made.chmod(0o755)
+    try:
+        log.info("installing %s", ", ".join(requirements))
+        await _install(requirements, made)
+        try:
+            made.rename(target)
+        except OSError:
+            if not target.is_dir():  # else somebody was faster
+                raise
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return target
+
+
+async def _install(requirements: list[str], target: Path) -> None:
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if uv:
+        command = [uv, "pip", "install", "--python", sys.executable, "--compile-bytecode", "--no-progress"]
+    else:
+        command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
+    process = await asyncio.create_subprocess_exec(
+        *command, "--target", str(target), *requirements,
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        said, _ = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    if process.returncode:
+        tail = said.decode(errors="replace").strip()[-1500:]
+        if "No module named pip" in tail:
+            tail = "there is neither uv nor pip; install one: python -m ensurepip, or uv from your package manager"
+        raise LoadError(f"requirements.txt: {', '.join(requirements)} cannot be installed:\n{tail}")

@@ -1,0 +1,93 @@
+"""Instances as plain processes, with no isolation at all: for systems without namespaces, by explicit choice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from aenv.core.logging import getLogger
+from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.errors import LoadError
+
+log = getLogger("process")
+
+LOG_CHARACTERS = 256 * 1024
+STOP_SECONDS = 5.0
+
+
+class ProcessEngine(Engine):
+    """One ``python -m aenv.main`` each. The author's code may do all that its user may."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._processes: dict[str, asyncio.subprocess.Process] = {}
+        log.warning("instances are plain processes: nothing keeps them from this user's files and network")
+
+    async def start(self, spec: SandboxSpec) -> SandboxRef:
+        name = secrets.token_hex(4)
+        path = self._folder / f"{name}.sock"
+        ref = SandboxRef(name, f"unix:{path}", secrets.token_urlsafe(24))
+        with self._log_of(name).open("wb") as log_file:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "aenv.main", str(spec.code), "--uds", str(path), "--name", spec.name,
+                "--grace", "1", "--", *spec.arguments,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log_file,
+                cwd=spec.project, env={**os.environ, **spec.variables, "AENV_TOKEN": ref.token},
+            )  # fmt: skip
+        self._processes[name] = process
+        assert process.stdout is not None
+        try:
+            line = await process.stdout.readline()
+        except BaseException:
+            await self.stop(ref)
+            raise
+        if not line:
+            code, said = await process.wait(), self.logs(ref)
+            await self.stop(ref)
+            raise LoadError(said.removeprefix("Error: ").strip() or f"the process ended with exit code {code}")
+        return ref
+
+    async def poll(self, ref: SandboxRef) -> Exit | None:
+        process = self._processes.get(ref.id)
+        if process is None:
+            return Exit(-1, "there is no such process")
+        code = process.returncode
+        return None if code is None else Exit(code, f"it ended with exit code {code}")
+
+    async def stop(self, ref: SandboxRef) -> None:
+        process = self._processes.pop(ref.id, None)
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+        (self._folder / f"{ref.id}.sock").unlink(missing_ok=True)
+        self._log_of(ref.id).unlink(missing_ok=True)
+
+    async def running(self) -> AsyncIterator[SandboxRef]:
+        for name, process in list(self._processes.items()):
+            if process.returncode is None:
+                yield SandboxRef(name, f"unix:{self._folder / name}.sock", "")
+
+    async def close(self) -> None:
+        refs = [SandboxRef(name, "", "") for name in self._processes]
+        await asyncio.gather(*(self.stop(ref) for ref in refs))
+
+    def logs(self, ref: SandboxRef) -> str:
+        path = self._log_of(ref.id)
+        return path.read_text(errors="replace")[-LOG_CHARACTERS:] if path.exists() else ""
+
+    def _log_of(self, name: str) -> Path:
+        return self._folder / f"{name}.log"

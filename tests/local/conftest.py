@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.client import local
+
+ENV = '''
+import os
+import sys
+
+from aenv import register_function, register_reward, register_tool
+
+count = 0
+
+
+@register_tool
+def increment() -> int:
+    """Add one."""
+    global count
+    count += 1
+    return count
+
+
+@register_tool
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+@register_tool
+def arguments() -> list[str]:
+    return sys.argv[1:]
+
+
+@register_tool
+def speak(text: str) -> None:
+    print(text)
+
+
+@register_function
+def double(n: int) -> int:
+    return 2 * n
+
+
+@register_reward
+def reward() -> float:
+    return float(count)
+'''
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[local.LocalPaths]:
+    """A local platform of this module's own, which the first Environment starts."""
+    folder = tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp")
+    try:
+        yield local.LocalPaths(Path(folder))
+    finally:
+        where = local.LocalPaths(Path(folder))
+        local.stop(where)
+        left = {p.name for p in where.runtime.iterdir()} - {"lock", "platform.log"}
+        shutil.rmtree(folder)
+        assert not left
+
+
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """A folder whose path leaves room for the names of sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _use_platform(platform: local.LocalPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AENV_RUNTIME_DIR", str(platform.runtime))
+    held = local.lease()
+    if held is not None and held.where != platform:
+        held.close()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "counter" / "src").mkdir(parents=True)
+    (tmp_path / "counter" / "src" / "env.py").write_text(ENV)
+    (tmp_path / "counter" / "config.json").write_text(
+        '{"name": "counter", "version": "1.2.0", "buildConfig": {}, "deployConfig": {"memory": "256Mi", '
+        '"environmentVariables": {"FROM_CONFIG": "yes"}}}'
+    )
+    for folder in (tmp_path, *tmp_path.parents):  # a sandbox of root's is another user, who must get there
+        if folder.owner() == Path("/proc/self").owner() and os.stat(folder).st_uid == os.geteuid():
+            folder.chmod(folder.stat().st_mode | 0o055)
+    return tmp_path / "counter"

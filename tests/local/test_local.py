@@ -1,0 +1,218 @@
+"""``Environment`` with nothing set up: sandboxes of the local platform."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv import Environment, SyncEnvironment
+from aenv.client import local
+from aenv.errors import ConfigError, EnvironmentError, FunctionFailed, NotFound
+from tests.conftest import run
+
+
+def test_a_projects_path_is_all_it_takes(project: Path) -> None:
+    async def main() -> None:
+        async with Environment(str(project)) as env:
+            assert env.env_name == "counter@1.2.0"
+            assert (await env.list_tools())[0]["name"] == "counter@1.2.0/increment"
+            assert (await env.call_tool("increment")).data == 1
+            assert (await env.call_tool("counter@1.2.0/increment")).data == 2
+            assert await env.call_function("double", {"n": 4}) == 8
+            assert await env.call_reward() == 2.0
+            assert (await env.check_health())["success"]
+
+    run(main())
+
+
+def test_the_name_in_the_current_folders_config_is_enough(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    with SyncEnvironment("counter") as env:
+        assert env.call_tool("increment").data == 1
+    with SyncEnvironment("counter@1.2.0") as env:
+        assert env.call_tool("increment").data == 1
+    with pytest.raises(NotFound, match=r"Environment\('\./my-env'\)"), SyncEnvironment("counter@2.0.0"):
+        pass
+
+
+def test_a_path_that_is_not_there_is_said() -> None:
+    with pytest.raises(ConfigError, match="no project at"):
+        Environment("./no/such/project")
+
+
+def test_a_single_file_is_an_environment(project: Path) -> None:
+    with SyncEnvironment(str(project / "src" / "env.py")) as env:
+        assert env.call_tool("increment").data == 1
+
+
+def test_instances_have_their_own_state(project: Path) -> None:
+    async def main() -> list[Any]:
+        async with Environment(str(project)) as one, Environment(str(project)) as other:
+            values = [(await e.call_tool("increment")).data for e in (one, one, other)]
+            await one.upload("mine", "/tmp/x")
+            with pytest.raises(FunctionFailed, match="No such file"):
+                await other.download("/tmp/x")
+            return values
+
+    assert run(main()) == [1, 2, 1]
+
+
+def test_variables_and_arguments_arrive_in_their_order_of_precedence(project: Path) -> None:
+    async def main() -> list[Any]:
+        async with Environment(str(project), environment_variables={"MINE": "1"}, arguments=["--verbose", "x"]) as env:
+            names = ("MINE", "FROM_CONFIG", "envNAME", "envversion", "HOME", "AENV_RUNTIME_DIR")
+            found = [(await env.call_tool("variable", {"name": n})).data for n in names]
+            return [*found, (await env.call_tool("arguments")).data]
+
+    assert run(main()) == ["1", "yes", "counter", "1.2.0", "/home/env", None, ["--verbose", "x"]]
+
+
+def test_commands_and_files(project: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Environment(str(project)) as env:
+            done = await env.exec("pwd; cat; echo oops >&2; exit 3", stdin="given")
+            assert (done.exit_code, done.stdout, done.stderr) == (3, "/app\ngiven", "oops\n")
+            late = await env.exec(["sleep", "60"], timeout=0.2)
+            assert late.timed_out
+            assert (await env.exec(["no-such-program"])).exit_code == 127
+            (tmp_path / "file").write_bytes(bytes(range(256)) * 4096)
+            await env.upload(tmp_path / "file", "data/deep/file")
+            assert await env.download("/app/data/deep/file") == bytes(range(256)) * 4096
+            assert (await env.exec("ls data/deep", cwd="/app")).stdout == "file\n"
+        assert not (project / "data").exists()
+
+    run(main())
+
+
+def test_a_batch_comes_as_it_gets_ready(project: Path) -> None:
+    async def main() -> list[Any]:
+        async with Environment.batch(str(project), 6) as batch:
+            values = [(await env.call_tool("increment")).data async for env in batch]
+            ids = {(await env.get_env_info())["instance_id"] for env in batch.environments}
+            assert len(ids) == 6
+            assert len(await batch.all()) == 6
+            return values
+
+    assert run(main()) == [1] * 6
+
+
+def test_a_batch_of_a_broken_environment_says_why(project: Path) -> None:
+    (project / "src" / "env.py").write_text("1 / 0\n")
+
+    async def main() -> None:
+        async with Environment.batch(str(project), 2) as batch:
+            with pytest.raises(EnvironmentError, match="ZeroDivisionError"):
+                await batch.all()
+
+    run(main())
+
+
+def test_changed_sources_are_seen_by_the_next_instance(project: Path) -> None:
+    with SyncEnvironment(str(project)) as before:
+        (project / "src" / "env.py").write_text(
+            "from aenv import register_tool\n@register_tool\ndef renewed(): return 1\n"
+        )
+        with SyncEnvironment(str(project)) as after:
+            assert [t["name"] for t in after.list_tools()] == ["counter@1.2.0/renewed"]
+        assert before.call_tool("increment").data == 1
+
+
+def test_an_instance_ends_at_its_time_to_live(project: Path) -> None:
+    async def main() -> None:
+        env = Environment(str(project), ttl="1s")
+        await env.initialize()
+        assert env._api is not None
+        while await env._api.list_env_instances():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        with pytest.raises(NotFound):
+            await env.get_env_info()
+        await env.release()
+
+    run(main())
+
+
+def test_a_cancelled_start_leaves_no_instance(project: Path) -> None:
+    async def main() -> None:
+        task = asyncio.create_task(Environment(str(project)).initialize())
+        await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        async with Environment(str(project)) as env:
+            assert env._api is not None
+            while len(await env._api.list_env_instances()) > 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    run(main())
+
+
+def test_usage_is_told(project: Path) -> None:
+    with SyncEnvironment(str(project)) as env:
+        info = env.get_env_info()
+        assert info["status"] == "Running"
+        if os.geteuid() == 0:
+            assert info["usage"]["memory_bytes"] > 0
+
+
+def test_packages_that_are_asked_for_are_there(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_folder: Path
+) -> None:
+    assert importlib.util.find_spec("cowsay") is None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
+    (project / "requirements.txt").write_text("aenvironment\ncowsay==6.1\n")
+    (project / "src" / "env.py").write_text(
+        "import cowsay\nfrom aenv import register_tool\n@register_tool\ndef version(): return cowsay.__version__\n"
+    )
+    code = (
+        "import sys; from aenv import SyncEnvironment\n"
+        "with SyncEnvironment(sys.argv[1]) as env: print(env.call_tool('version').data)"
+    )
+    variables = {**os.environ, "AENV_LOCAL_LINGER": "0"}
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(project)], env=variables, capture_output=True, text=True, check=False
+        )
+        assert done.stdout == "6.1\n", done.stderr
+    assert len(list((tmp_path / "cache" / "aenv" / "layers").iterdir())) == 1
+    local.stop(local.LocalPaths(short_folder))
+
+
+def test_plain_processes_are_there_by_name(project: Path, monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> None:
+    monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
+    code = (
+        "import sys; from aenv import SyncEnvironment\n"
+        "with SyncEnvironment(sys.argv[1], environment_variables={'A': '1'}, arguments=['-x']) as env:\n"
+        "    print(env.call_tool('increment').data, env.call_tool('variable', {'name': 'A'}).data, "
+        "env.call_tool('arguments').data)"
+    )
+    variables = {**os.environ, "AENV_LOCAL_LINGER": "0", "AENV_ENGINE": "process"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(project)], env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "1 1 ['-x']\n", done.stderr
+    assert "plain processes" in (short_folder / "platform.log").read_text()
+    local.stop(local.LocalPaths(short_folder))
+
+
+def test_the_command_looks_after_it(project: Path, platform: local.LocalPaths) -> None:
+    def aenv(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "aenv.cli", "local", *words], capture_output=True, text=True, check=False
+        )
+
+    with SyncEnvironment(str(project)) as env:
+        env.call_tool("speak", {"text": "hello"})
+        assert aenv("status").stdout.startswith("running, version")
+        assert "serving at" in aenv("logs").stdout
+    assert aenv("stop").stdout == "stopped\n"
+    assert aenv("status").returncode == 1
+    with SyncEnvironment(str(project)) as env:  # and it is back when it is needed
+        assert env.call_tool("increment").data == 1
