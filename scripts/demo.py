@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from aenv import Environment
+from aenv.isolation.check import why_not
 from aenv.testing import running
 
 ENV = '''
@@ -79,6 +80,18 @@ async def call_over_mcp(url: str) -> None:
         say(f"  call    {result.structured_content}")
 
 
+async def call_sandboxes(project: str) -> None:
+    started = time.perf_counter()
+    async with Environment(project) as first:
+        say(f"  first   {(time.perf_counter() - started) * 1000:.0f} ms, with the platform and a warm parent")
+        started = time.perf_counter()
+        async with Environment(project, environment_variables={"TASK": "2"}) as second:
+            say(f"  second  {(time.perf_counter() - started) * 1000:.0f} ms")
+            for env in (first, first, second):
+                say(f"  cart    {(await env.call_tool('add_to_cart', {'item': 'apple'})).text}")
+            say(f"  inside  {(await second.exec('id -un; ls /home; nproc')).stdout.split()}")
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="aenv-demo-") as folder:
         aenv = [sys.executable, "-m", "aenv.cli"]
@@ -95,6 +108,14 @@ def main() -> None:
             asyncio.run(call(server.url))
             step("5. Call it with an MCP client that we did not write")
             asyncio.run(call_over_mcp(server.url))
+        os.environ |= {"AENV_RUNTIME_DIR": folder, "AENV_LOCAL_LINGER": "0"}
+        del os.environ["DUMMY_INSTANCE_IP"]
+        step("6. Or let Environment run it: isolated instances on this machine, with nothing started by hand")
+        reason = why_not()
+        if reason is None:
+            asyncio.run(call_sandboxes(str(project)))
+        else:
+            say(f"  not on this host: {reason}")
     step("Done. Next: aenv init my-env && cd my-env && aenv run")
 
 

@@ -77,7 +77,7 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     spec = ZygoteSpec(**json.loads(control.recv(MESSAGE)))
     try:
-        hidden = _isolate(spec)
+        hidden = isolate(spec)
     except OSError as error:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)
@@ -93,7 +93,7 @@ def main() -> None:
     _Zygote(spec, control, hidden).run()
 
 
-def _isolate(spec: ZygoteSpec) -> list[str]:
+def isolate(spec: ZygoteSpec) -> list[str]:
     """Leave the host: first its files, then its users. What comes back is for `rootfs.private_places`."""
     owner, group = os.geteuid(), os.getegid()
     with contextlib.suppress(OSError):
