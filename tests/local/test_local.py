@@ -47,6 +47,16 @@ def test_a_path_that_is_not_there_is_said() -> None:
         Environment("./no/such/project")
 
 
+def test_a_project_that_only_its_owner_may_read_works(project: Path) -> None:
+    for path in (project, *project.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    with SyncEnvironment(str(project)) as env:
+        assert env.call_tool("increment").data == 1
+        assert env.exec("echo changed >> src/env.py && touch new && ls").stdout == "config.json\nnew\nsrc\n"
+    assert "changed" not in (project / "src" / "env.py").read_text()
+    assert not (project / "new").exists()
+
+
 def test_a_single_file_is_an_environment(project: Path) -> None:
     with SyncEnvironment(str(project / "src" / "env.py")) as env:
         assert env.call_tool("increment").data == 1

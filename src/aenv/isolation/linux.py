@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import signal
 import socket
 import struct
 
@@ -33,6 +34,11 @@ _SYSCALLS = {
     "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "seccomp": 277, "mount_setattr": 442},
 }
 MACHINE = os.uname().machine
+_OPEN_TREE, _MOVE_MOUNT = 428, 429
+_AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
+_CLONE_TREE = ctypes.c_uint(0x1 | 0x80000)  # OPEN_TREE_CLONE, close on exec
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_ATTR_IDMAP = 0x100000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -72,6 +78,59 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, dat
 def bind(source: str, target: str) -> None:
     """Show a file or a tree, with all that is mounted in it, at a second place."""
     mount(source, target, flags=MS_BIND | MS_REC)
+
+
+def bind_as(source: str, target: str, owner: int, seen_as: int) -> None:
+    """Show a tree in which what belongs to the host's user ``owner`` belongs to ``seen_as``. Only root may."""
+    namespace = _user_namespace(owner, seen_as)
+    try:
+        tree = _opened(_libc.syscall(ctypes.c_long(_OPEN_TREE), ctypes.c_int(_AT_FDCWD), source.encode(), _CLONE_TREE))
+        try:
+            request = ctypes.create_string_buffer(struct.pack("=QQQQ", _ATTR_IDMAP, 0, 0, namespace))
+            _syscall(
+                "mount_setattr", ctypes.c_int(tree), ctypes.c_char_p(b""), ctypes.c_uint(_AT_EMPTY_PATH), request,
+                ctypes.c_size_t(32),
+            )  # fmt: skip
+            moved = _libc.syscall(
+                ctypes.c_long(_MOVE_MOUNT), ctypes.c_int(tree), b"", ctypes.c_int(_AT_FDCWD), target.encode(),
+                ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH),
+            )  # fmt: skip
+            _done(moved, f"move_mount({target})")
+        finally:
+            os.close(tree)
+    finally:
+        os.close(namespace)
+
+
+def _user_namespace(owner: int, seen_as: int) -> int:
+    """A descriptor of a user namespace that says who is who."""
+    ready, go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            unshare(CLONE_NEWUSER)
+            os.write(go, b"1")
+        finally:
+            os.close(go)
+            signal.pause()
+            os._exit(0)
+    os.close(go)
+    try:
+        if not os.read(ready, 1):
+            raise OSError(1, "unshare: a user namespace for mapping owners could not be made")
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{child}/{name}", "w") as file:
+                file.write(f"{owner} {seen_as} 1")
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def _opened(result: int) -> int:
+    _done(result, "open_tree")
+    return result
 
 
 def umount(target: str) -> None:

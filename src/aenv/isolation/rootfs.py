@@ -6,6 +6,7 @@ on top (`private_places`), so creating one mounts a handful of things and copies
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -49,11 +50,12 @@ def _below(path: str, tops: Iterable[str]) -> bool:
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
-def build(root: str, shown: Iterable[str], project: str | None) -> list[str]:
+def build(root: str, shown: Iterable[str], project: str | None, user: int | None = None) -> list[str]:
     """Make the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
 
-    ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at PROJECT. What
-    comes back are the shown paths that lie in places which each sandbox has for itself.
+    ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at PROJECT, where
+    root's files belong to ``user``, if given. What comes back are the shown paths that lie in places which each
+    sandbox has for itself.
     """
     shown = list(shown)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -64,7 +66,7 @@ def build(root: str, shown: Iterable[str], project: str | None) -> list[str]:
         _show(root, path)
     os.makedirs(root + PROJECT)
     if project is not None:
-        linux.bind(project, root + PROJECT)
+        _show_project(project, root + PROJECT, user)
     for path, text in _FILES.items():
         target = Path(root + path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -76,6 +78,14 @@ def build(root: str, shown: Iterable[str], project: str | None) -> list[str]:
     linux.bind("/proc", f"{root}/proc")  # the kernel lets a user namespace mount a new one only where there is one
     linux.pivot_root(root)
     return [path for path in shown if _below(path, _WRITABLE)]
+
+
+def _show_project(project: str, target: str, user: int | None) -> None:
+    if user is not None:
+        with contextlib.suppress(OSError):  # not every file system can; then what is not public stays unread
+            linux.bind_as(project, target, os.stat(project).st_uid, user)
+            return
+    linux.bind(project, target)
 
 
 def _show(root: str, path: str) -> None:

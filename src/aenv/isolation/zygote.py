@@ -105,7 +105,7 @@ def isolate(spec: ZygoteSpec) -> list[str]:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
         _map(owner, group)
     parent = os.open(os.path.dirname(root), os.O_PATH | os.O_CLOEXEC)
-    hidden = rootfs.build(root, [*rootfs.interpreter_paths(), *spec.shown], spec.project)
+    hidden = rootfs.build(root, [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.basename(root), dir_fd=parent)
     os.close(parent)
