@@ -138,8 +138,8 @@ def test_an_instance_ends_at_its_time_to_live(project: Path) -> None:
     async def main() -> None:
         env = Environment(str(project), ttl="1s")
         await env.initialize()
-        assert env._api is not None
-        while await env._api.list_env_instances():  # noqa: ASYNC110
+        assert env._placement._api is not None
+        while await env._placement._api.list_env_instances():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
         with pytest.raises(NotFound):
             await env.get_env_info()
@@ -156,8 +156,8 @@ def test_a_cancelled_start_leaves_no_instance(project: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         async with Environment(str(project)) as env:
-            assert env._api is not None
-            while len(await env._api.list_env_instances()) > 1:  # noqa: ASYNC110
+            assert env._placement._api is not None
+            while len(await env._placement._api.list_env_instances()) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     run(main())

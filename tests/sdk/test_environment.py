@@ -292,7 +292,7 @@ def test_without_a_data_plane_calls_are_refused() -> None:
 
 def test_nobody_there_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUMMY_INSTANCE_IP", f"http://127.0.0.1:{_free_port()}")
-    monkeypatch.setattr("aenv.core.environment.PATIENCE", 0.1)
+    monkeypatch.setattr("aenv.core.placement.PATIENCE", 0.1)
     with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
         run(Environment("e").initialize())
     assert caught.value.fault == "infra"
@@ -324,7 +324,7 @@ def test_a_restarted_server_is_found_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_call_waits_for_a_server_that_is_just_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = _free_port()
     monkeypatch.setenv("DUMMY_INSTANCE_IP", f"http://127.0.0.1:{port}")
-    monkeypatch.setattr("aenv.core.environment.PATIENCE", 30.0)
+    monkeypatch.setattr("aenv.core.placement.PATIENCE", 30.0)
 
     async def main() -> Any:
         async def late() -> Any:

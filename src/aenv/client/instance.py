@@ -19,8 +19,16 @@ PATIENCE = 3.0
 class InstanceClient:
     """Calls over the lean path. A request is sent at most once."""
 
-    def __init__(self, url: ServerUrl, *, token: str | None = None, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: ServerUrl,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
         self.url = url
+        self._patience = patience
         self._http = HttpClient(url, token=token, headers=(headers or {}).items())
 
     async def call(self, path: str, arguments: dict[str, Any], *, timeout: float | None) -> Any:
@@ -56,10 +64,11 @@ class InstanceClient:
         body: bytes | None = None,
         *,
         timeout: float | None,
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> dict[str, Any]:
         """One request, the whole JSON of its answer."""
         answer = None
+        patience = self._patience if patience is None else patience
         try:
             answer = await self._http.request(method, path, body, timeout=timeout)
         except NotConnected as error:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
 
 from aenv.core.environment import Environment
+from aenv.core.placement import OnPlatform
 from aenv.schema.instance import EnvInstance
 
 
@@ -48,19 +48,13 @@ class Batch:
         if self._starting or not self.environments:
             return
         first = self.environments[0]
-        if not first.on_local_platform:
+        placement = first._placement
+        if isinstance(placement, OnPlatform) and placement.is_local:
+            created = await placement.create_many(first._wish(), len(self.environments))
+            pairs = zip(self.environments, created, strict=True)
+            self._starting = [asyncio.create_task(_take(env, instance)) for env, instance in pairs]
+        else:
             self._starting = [asyncio.create_task(_initialize(env)) for env in self.environments]
-            return
-        api, lease = await first._connect()
-        try:
-            created = await api.create_env_instances(len(self.environments), **first._wish(lease))
-        finally:
-            with contextlib.suppress(Exception):
-                await api.close()
-            first._api = None
-        self._starting = [
-            asyncio.create_task(_take(env, instance)) for env, instance in zip(self.environments, created, strict=True)
-        ]
 
 
 async def _initialize(env: Environment) -> Environment:

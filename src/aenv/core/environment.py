@@ -12,10 +12,11 @@ from urllib.parse import quote, urlencode
 from aenv import plugins
 from aenv.client import local
 from aenv.client.http import DeadlineExceeded
-from aenv.client.instance import PATIENCE, InstanceClient
+from aenv.client.instance import InstanceClient
 from aenv.client.url import Planes, ServerUrl
 from aenv.core.breaker import Breaker
 from aenv.core.logging import getLogger
+from aenv.core.placement import OnPlatform, Placement, Started, Wish, why_gone
 from aenv.core.results import ExecResult, ToolResult
 from aenv.errors import (
     AEnvError,
@@ -31,7 +32,6 @@ from aenv.errors import (
 from aenv.schema import paths
 
 if TYPE_CHECKING:
-    from aenv.client.api import ApiClient
     from aenv.core.batch import Batch
     from aenv.core.sync import SyncEnvironment
     from aenv.schema.instance import EnvInstance
@@ -40,7 +40,6 @@ log = getLogger("environment")
 
 HEALTHY = ("success", "healthy")
 HEALTH_SECONDS = 10.0
-RELEASE_SECONDS = 10.0
 EXEC_MARGIN = 5.0
 """Seconds by which an answer may follow the end of a command's time."""
 
@@ -69,8 +68,8 @@ def make_mcp_url(url: str, port: int, path: str = "") -> str:
 class Environment:
     """An instance of an environment: created on first use, released at the end of ``async with``.
 
-    Where it runs: at ``DUMMY_INSTANCE_IP`` when that is set (one server that you started with ``aenv run``), else
-    on the platform at ``aenv_url`` or ``AENV_SYSTEM_URL``.
+    Where it runs: at ``DUMMY_INSTANCE_IP`` when that is set (one server that you started with ``aenv run``), else on
+    the platform at ``aenv_url`` or ``AENV_SYSTEM_URL``, else in a sandbox on this machine.
     """
 
     def __init__(
@@ -110,27 +109,32 @@ class Environment:
         self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
 
-        self._source: str | None = None
         platform_url = aenv_url or os.environ.get("AENV_SYSTEM_URL") or None
-        self._local = not (self.dummy_instance_ip or platform_url)
-        if self._local:
-            found = local.find_project(env_name)
-            if found is not None:
-                self.env_name, self._source = found[0], str(found[1])
         if self.dummy_instance_ip:
             data = ServerUrl.parse(aenv_url or self.dummy_instance_ip, default_port=paths.DATA_PORT)
-            self._planes = Planes(data, data)
+            planes = Planes(data, data)
+            self._placement: Placement = Started(data, self.api_key)
         else:
-            self._planes = Planes.parse(platform_url or "http://localhost")
-        self.aenv_control_url = str(self._planes.control)
-        data_url = str(self._planes.data)
-        self.aenv_data_url = f"{data_url}{paths.MCP}"
-        self.aenv_health_url = f"{data_url}{paths.HEALTH}"
-        self.aenv_reward_url = f"{data_url}{paths.REWARD}"
-        self.aenv_functions_base_url = f"{data_url}{paths.FUNCTIONS}"
+            planes = Planes.parse(platform_url or "http://localhost")
+            source = None
+            if platform_url is None:
+                found = local.find_project(env_name)
+                if found is not None:
+                    self.env_name, source = found[0], str(found[1])
+            self._placement = OnPlatform(
+                planes if platform_url else None,
+                timeout=timeout,
+                max_retries=max_retries,
+                token=self.api_key,
+                source=source,
+            )
+        self.aenv_control_url = str(planes.control)
+        self.aenv_data_url = f"{planes.data}{paths.MCP}"
+        self.aenv_health_url = f"{planes.data}{paths.HEALTH}"
+        self.aenv_reward_url = f"{planes.data}{paths.REWARD}"
+        self.aenv_functions_base_url = f"{planes.data}{paths.FUNCTIONS}"
 
         self._instance: EnvInstance | None = None
-        self._api: ApiClient | None = None
         self._client: InstanceClient | None = None
         self._breaker = Breaker()
         self._initializing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -201,73 +205,37 @@ class Environment:
             raise self._timed_out("startup", timeout, "the environment is not ready") from error
 
     async def _create(self) -> None:
-        from aenv.schema.instance import EnvInstance, EnvStatus
-
-        if self.dummy_instance_ip:
-            self._instance = EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._planes.data.host)
-            client = InstanceClient(self._planes.data, token=self.api_key)
-        else:
-            self._instance = await self._create_on_platform()
-            client = self._client_of(self._instance)
-        await self._meet(client)
-
-    async def _take(self, created: EnvInstance) -> None:
-        """Make an instance that somebody else asked for this handle's own."""
-        async with self._one_at_a_time():
-            self._instance = created
-            try:
-                api, _ = await self._connect()
-                self._instance = await api.wait_for_status(created.id, timeout=self.startup_timeout)
-                await self._meet(self._client_of(self._instance))
-            except BaseException:
-                await self._let_go()
-                raise
-
-    async def _meet(self, client: InstanceClient) -> None:
-        log.info("%s Environment is running", self._prefix)
-        if self.enable_data_plane:
-            self._client = client
-            if not self.skip_for_healthy:
-                await self._wait_until_healthy(client, self.startup_timeout)
-
-    async def _create_on_platform(self) -> EnvInstance:
-        from aenv.schema.instance import EnvStatus
-
-        api, lease = await self._connect()
-        wish = self._wish(lease)
-        name = wish.pop("envName")
         try:
-            created = await api.create_env_instance(name, **wish)
-            self._instance = created  # from here on there is something to release
-            if created.status == EnvStatus.RUNNING:
-                return created
-            return await api.wait_for_status(created.id, timeout=self.startup_timeout)
-        except InstanceUnreachable as error:
-            raise InstanceUnreachable(
-                f"no platform at {self.aenv_control_url} ({error.message}); without AENV_SYSTEM_URL and aenv_url, "
-                "Environment runs on this machine by itself, and with DUMMY_INSTANCE_IP it uses what 'aenv run' serves",
-                self.env_name,
-                error.details,
-            ) from error
+            self._instance = await self._placement.create(self._wish())  # from here on there is something to release
+            await self._settle()
         except EnvironmentError as error:
             error.env_name = self.env_name
             raise
 
-    async def _connect(self) -> tuple[ApiClient, str | None]:
-        """The platform's control plane, and this process's lease where the platform is the local one."""
-        from aenv.client.api import ApiClient
+    async def _take(self, created: EnvInstance) -> None:
+        """Make an instance that was asked for together with others this handle's own."""
+        async with self._one_at_a_time():
+            self._instance = created
+            try:
+                await self._settle()
+            except BaseException:
+                await self._let_go()
+                raise
 
-        lease = None
-        if self._local:
-            held = local.lease()
-            if held is None:
-                held = await asyncio.to_thread(local.open_lease)
-            self.aenv_control_url, lease = held.where.url, held.name
-        self._api = ApiClient(self.aenv_control_url, self.timeout, self.max_retries, self.api_key)
-        return self._api, lease
+    async def _settle(self) -> None:
+        """Wait until the instance runs and is healthy."""
+        assert self._instance is not None
+        instance = self._instance = await self._placement.wait(self._instance, self.startup_timeout)
+        if isinstance(self._placement, OnPlatform):
+            self.proxy_headers = OnPlatform.proxy_headers(instance)
+        log.info("%s Environment is running", self._prefix)
+        if self.enable_data_plane:
+            client = self._client = self._placement.client(instance)
+            if not self.skip_for_healthy:
+                await self._wait_until_healthy(client, self.startup_timeout)
 
-    def _wish(self, lease: str | None) -> dict[str, Any]:
-        """What to ask the platform for."""
+    def _wish(self) -> Wish:
+        """What to ask a platform for."""
         name, version = split_env_name_version(self.env_name)
         return {
             "envName": self.env_name,
@@ -278,43 +246,27 @@ class Environment:
             "owner": self.owner,
             "labels": self.labels or None,
             "mount_points": self.mount_points,
-            "source": self._source,
-            "lease": lease,
         }
-
-    def _client_of(self, instance: EnvInstance) -> InstanceClient:
-        self.proxy_headers = {paths.INSTANCE_HEADER: instance.id}
-        if instance.ip:
-            self.proxy_headers[paths.PROXY_HEADER] = f"http://{instance.ip}:{paths.DATA_PORT}"
-        if instance.data_url:
-            return InstanceClient(ServerUrl.parse(instance.data_url), token=instance.token or self.api_key)
-        return InstanceClient(self._planes.data, token=self.api_key, headers=self.proxy_headers)
 
     async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        patience = PATIENCE if self.dummy_instance_ip else timeout
         pause, reason = 0.02, ""
         while True:
             left = deadline - loop.time()
             if left <= 0:
                 raise self._timed_out("startup", timeout, f"the environment is not healthy{reason}")
             try:
-                body = await client.exchange(
-                    "GET", paths.HEALTH, timeout=min(left, HEALTH_SECONDS), patience=min(left, patience)
-                )
+                body = await client.exchange("GET", paths.HEALTH, timeout=min(left, HEALTH_SECONDS))
                 status = _status_of(body)
                 if status in HEALTHY:
                     return
                 reason = f": its health check says '{status}'"
             except InstanceUnreachable as error:
-                if self.dummy_instance_ip:
-                    raise InstanceUnreachable(
-                        f"nothing answers at {client.url} ({error.message}); start the environment there with "
-                        "'aenv run', or unset DUMMY_INSTANCE_IP",
-                        self.env_name,
-                        error.details,
-                    ) from error
+                final = self._placement.unreachable(client, error)
+                if final is not None:
+                    raise final from error
+                await self._check_alive()
                 reason = f": {error.message}"
             except DeadlineExceeded:
                 reason = ": its health check does not answer"
@@ -325,36 +277,20 @@ class Environment:
             await asyncio.sleep(min(pause, max(left, 0)))
             pause = min(pause * 2, 1.0)
 
+    async def _check_alive(self) -> None:
+        """Raise when the platform says that the instance has ended: waiting would not help."""
+        assert self._instance is not None
+        why = await why_gone(self._placement, self._instance)
+        if why is not None:
+            raise EnvironmentError(f"instance {self._instance.id} has ended: {why}", self.env_name)
+
     async def _let_go(self) -> None:
-        """End what `_create` made, also when this task is being cancelled."""
+        """End what `_create` made."""
         instance, self._instance = self._instance, None
         client, self._client = self._client, None
-        api, self._api = self._api, None
         if client is not None:
             client.close()
-        if api is None:
-            return
-
-        async def delete() -> None:
-            try:
-                if instance is not None:
-                    async with asyncio.timeout(RELEASE_SECONDS):
-                        await api.delete_env_instance(instance.id)
-            except (AEnvError, TimeoutError) as error:
-                log.warning(
-                    "[ENV:%s] could not be deleted (%s); its time to live ends it",
-                    instance.id if instance else "?",
-                    error,
-                )
-            finally:
-                await api.close()
-
-        task = asyncio.ensure_future(delete())
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait({task}, timeout=RELEASE_SECONDS)
-            raise
+        await self._placement.delete(instance)
 
     # --- what the environment offers
 
@@ -384,9 +320,7 @@ class Environment:
         """Name, instance id, status, address and times."""
         await self.initialize()
         assert self._instance is not None
-        if self._api is not None:
-            self._instance = await self._api.get_env_instance(self._instance.id)
-        instance = self._instance
+        instance = self._instance = await self._placement.look(self._instance)
         return {
             "name": self.env_name,
             "instance_id": instance.id,
@@ -400,9 +334,8 @@ class Environment:
     async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
         """A short-lived URL of a port inside the instance."""
         await self.initialize()
-        if self._api is None or self._instance is None:
-            return str(ServerUrl(self._planes.data.host, port))
-        return await self._api.presign_url(self._instance.id, port, expiration_time_in_minutes)
+        assert self._instance is not None
+        return await self._placement.presign_url(self._instance, port, expiration_time_in_minutes)
 
     # --- calls
 
@@ -611,11 +544,6 @@ class Environment:
             if mine[0] != theirs[0] or not same_version:
                 raise ToolNotFound(f"Tool '{tool_name}' not found in environment '{self.env_name}'", tool_name)
         return rest
-
-    @property
-    def on_local_platform(self) -> bool:
-        """Whether its instance is a sandbox of this machine's local platform."""
-        return self._local
 
     @property
     def _prefix(self) -> str:

@@ -167,9 +167,10 @@ class _Zygote:
 
     def run(self) -> None:
         _call(self._spec.warm)
-        sys.path[:0] = self._spec.shown
+        # Never from "/", where ``python -m`` looks first: ``import app.module`` would run the author's code in here.
+        sys.path[:] = [*self._spec.shown, *(path for path in sys.path if path.strip("/."))]
         for name in self._spec.preload:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(name)
         if not _alone() or _has_children():
             self._send({"op": "unsafe", "error": "an import left threads or processes running"})

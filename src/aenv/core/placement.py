@@ -1,0 +1,207 @@
+"""Where an environment's instance comes from: a server that somebody started, or a platform that makes one."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from aenv.client import local
+from aenv.client.instance import PATIENCE, InstanceClient
+from aenv.client.url import Planes, ServerUrl
+from aenv.core.logging import getLogger
+from aenv.errors import AEnvError, EnvironmentError, InstanceUnreachable, NotFound
+from aenv.schema import paths
+
+if TYPE_CHECKING:
+    from aenv.client.api import ApiClient
+    from aenv.schema.instance import EnvInstance
+
+log = getLogger("environment")
+
+RELEASE_SECONDS = 10.0
+Wish = dict[str, Any]
+
+
+class Placement(ABC):
+    """Gives an instance, and takes it back."""
+
+    @abstractmethod
+    async def create(self, wish: Wish) -> EnvInstance:
+        """Ask for one; it may still be starting."""
+
+    @abstractmethod
+    async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
+        """The same once it runs. Raises with the reason when it never will."""
+
+    @abstractmethod
+    async def look(self, instance: EnvInstance) -> EnvInstance:
+        """The same as it is now."""
+
+    @abstractmethod
+    def client(self, instance: EnvInstance) -> InstanceClient:
+        """The way to call it."""
+
+    @abstractmethod
+    async def delete(self, instance: EnvInstance | None) -> None:
+        """End it. A failure is logged and not raised: its time to live ends it then."""
+
+    async def presign_url(self, instance: EnvInstance, port: int, minutes: int) -> str:
+        """A URL of a port inside."""
+        return str(ServerUrl(instance.ip or "localhost", port))
+
+    def unreachable(self, client: InstanceClient, error: InstanceUnreachable) -> InstanceUnreachable | None:
+        """What to say at once when it cannot be reached while it starts; None to keep trying."""
+        return None
+
+
+class Started(Placement):
+    """A server that somebody started by hand; nothing is created, nothing deleted."""
+
+    def __init__(self, url: ServerUrl, token: str | None) -> None:
+        self._url = url
+        self._token = token
+
+    async def create(self, wish: Wish) -> EnvInstance:
+        from aenv.schema.instance import EnvInstance, EnvStatus
+
+        return EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._url.host)
+
+    async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
+        return instance
+
+    async def look(self, instance: EnvInstance) -> EnvInstance:
+        return instance
+
+    def client(self, instance: EnvInstance) -> InstanceClient:
+        return InstanceClient(self._url, token=self._token, patience=PATIENCE)
+
+    async def delete(self, instance: EnvInstance | None) -> None:
+        return
+
+    def unreachable(self, client: InstanceClient, error: InstanceUnreachable) -> InstanceUnreachable | None:
+        return InstanceUnreachable(
+            f"nothing answers at {client.url} ({error.message}); start the environment there with 'aenv run', "
+            "or unset DUMMY_INSTANCE_IP",
+            details=error.details,
+        )
+
+
+class OnPlatform(Placement):
+    """An instance that a platform makes for us."""
+
+    def __init__(
+        self, planes: Planes | None, *, timeout: float, max_retries: int, token: str | None, source: str | None = None
+    ) -> None:
+        self._planes = planes
+        """None stands for the local platform, which is started on first use."""
+        self._timeout = timeout
+        self._max_retries = max_retries
+        self._token = token
+        self._source = source
+        self._lease: str | None = None
+        self._api: ApiClient | None = None
+        self.url = str(planes.control) if planes else "the local platform"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether instances are sandboxes of this machine."""
+        return self._planes is None
+
+    async def api(self) -> ApiClient:
+        """The control plane."""
+        from aenv.client.api import ApiClient
+
+        if self._api is None:
+            if self._planes is None:
+                held = local.lease()
+                if held is None:
+                    held = await asyncio.to_thread(local.open_lease)
+                self.url, self._lease = held.where.url, held.name
+            self._api = ApiClient(self.url, self._timeout, self._max_retries, self._token)
+        return self._api
+
+    async def create(self, wish: Wish) -> EnvInstance:
+        api = await self.api()
+        try:
+            return await api.create_env_instance(wish["envName"], **self._complete(wish))
+        except InstanceUnreachable as error:
+            raise InstanceUnreachable(
+                f"no platform at {self.url} ({error.message}); without AENV_SYSTEM_URL and aenv_url, Environment runs "
+                "on this machine by itself, and with DUMMY_INSTANCE_IP it uses what 'aenv run' serves",
+                details=error.details,
+            ) from error
+
+    async def create_many(self, wish: Wish, count: int) -> list[EnvInstance]:
+        """Ask for several in one request."""
+        api = await self.api()
+        return await api.create_env_instances(count, envName=wish["envName"], **self._complete(wish))
+
+    def _complete(self, wish: Wish) -> Wish:
+        rest = {name: value for name, value in wish.items() if name != "envName"}
+        return {**rest, "source": self._source, "lease": self._lease}
+
+    async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
+        from aenv.schema.instance import EnvStatus
+
+        if instance.status == EnvStatus.RUNNING:
+            return instance
+        return await (await self.api()).wait_for_status(instance.id, timeout=timeout)
+
+    async def look(self, instance: EnvInstance) -> EnvInstance:
+        return await (await self.api()).get_env_instance(instance.id)
+
+    def client(self, instance: EnvInstance) -> InstanceClient:
+        if instance.data_url:
+            # Its own address: where nothing listens there, nothing will.
+            url = ServerUrl.parse(instance.data_url)
+            return InstanceClient(url, token=instance.token or self._token, patience=0.0)
+        assert self._planes is not None
+        headers = self.proxy_headers(instance)
+        return InstanceClient(self._planes.data, token=self._token, headers=headers, patience=PATIENCE)
+
+    @staticmethod
+    def proxy_headers(instance: EnvInstance) -> dict[str, str]:
+        """What tells a gateway which instance is meant."""
+        headers = {paths.INSTANCE_HEADER: instance.id}
+        if instance.ip:
+            headers[paths.PROXY_HEADER] = f"http://{instance.ip}:{paths.DATA_PORT}"
+        return headers
+
+    async def presign_url(self, instance: EnvInstance, port: int, minutes: int) -> str:
+        return await (await self.api()).presign_url(instance.id, port, minutes)
+
+    async def delete(self, instance: EnvInstance | None) -> None:
+        """End it, also when this task is being cancelled."""
+        if instance is None and self._api is None:
+            return
+        api, self._api = await self.api(), None
+        task = asyncio.ensure_future(_delete(api, instance))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait({task}, timeout=RELEASE_SECONDS)
+            raise
+
+
+async def _delete(api: ApiClient, instance: EnvInstance | None) -> None:
+    try:
+        if instance is not None:
+            async with asyncio.timeout(RELEASE_SECONDS):
+                await api.delete_env_instance(instance.id)
+    except (AEnvError, TimeoutError) as error:
+        name = instance.id if instance else "?"
+        log.warning("[ENV:%s] could not be deleted (%s); its time to live ends it", name, error)
+    finally:
+        await api.close()
+
+
+async def why_gone(placement: Placement, instance: EnvInstance) -> str | None:
+    """Why the platform says that an instance has ended; None while it has not."""
+    try:
+        now = await placement.look(instance)
+    except NotFound:
+        return "the platform does not know it any more"
+    except EnvironmentError:
+        return None
+    return now.reason or str(now.status) if now.status in ("Failed", "Terminated") else None
