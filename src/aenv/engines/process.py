@@ -27,6 +27,7 @@ class ProcessEngine(Engine):
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
+        self._copying: dict[str, asyncio.Task[None]] = {}
         log.warning("instances are plain processes: nothing keeps them from this user's files and network")
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
@@ -51,6 +52,7 @@ class ProcessEngine(Engine):
             code, said = await process.wait(), self.logs(ref)
             await self.stop(ref)
             raise LoadError(said.removeprefix("Error: ").strip() or f"the process ended with exit code {code}")
+        self._copying[name] = asyncio.create_task(_copy(process.stdout, self._log_of(name)))
         return ref
 
     async def poll(self, ref: SandboxRef) -> Exit | None:
@@ -73,6 +75,9 @@ class ProcessEngine(Engine):
             except TimeoutError:
                 process.kill()
                 await process.wait()
+        copying = self._copying.pop(ref.id, None)
+        if copying is not None:
+            await copying
         (self._folder / f"{ref.id}.sock").unlink(missing_ok=True)
         self._log_of(ref.id).unlink(missing_ok=True)
 
@@ -91,3 +96,11 @@ class ProcessEngine(Engine):
 
     def _log_of(self, name: str) -> Path:
         return self._folder / f"{name}.log"
+
+
+async def _copy(stream: asyncio.StreamReader, path: Path) -> None:
+    """What the tools print, into the log."""
+    with path.open("ab") as log_file:
+        while data := await stream.read(65536):
+            log_file.write(data)
+            log_file.flush()

@@ -1,0 +1,144 @@
+"""What every engine must do. Subclass it, give it an ``engine`` fixture, and pytest runs it over yours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aenv.client.instance import InstanceClient
+from aenv.client.url import ServerUrl
+from aenv.engines.base import Engine, SandboxRef, SandboxSpec
+from aenv.errors import AEnvError
+
+SOURCE = """
+import os
+from aenv import register_tool
+
+count = 0
+
+@register_tool
+def increment() -> int:
+    global count
+    count += 1
+    return count
+
+@register_tool
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+@register_tool
+def speak(text: str) -> None:
+    print(text, flush=True)
+"""
+
+MakeEngine = Callable[[], Engine]
+
+
+class EngineContract:
+    """``engine`` is a fixture that gives a function without arguments, which makes a new engine."""
+
+    def _run(self, engine: MakeEngine, use: Callable[[Engine], Awaitable[None]]) -> None:
+        async def main() -> None:
+            made = engine()
+            try:
+                await use(made)
+            finally:
+                await made.close()
+            assert [ref async for ref in made.running()] == []
+
+        asyncio.run(asyncio.wait_for(main(), 60))
+
+    def _spec(self, folder: Path, **more: Any) -> SandboxSpec:
+        project = folder / "project"
+        project.mkdir(exist_ok=True)
+        source = project / "env.py"
+        if not source.exists():
+            source.write_text(SOURCE)
+        return SandboxSpec("contract@1.0.0", project, project, **more)
+
+    def test_a_started_sandbox_answers_and_a_stopped_one_is_gone(self, engine: MakeEngine, tmp_path: Path) -> None:
+        async def use(made: Engine) -> None:
+            ref = await made.start(self._spec(tmp_path))
+            assert await _call(ref, "increment") == "1"
+            assert await made.poll(ref) is None
+            assert [r.id async for r in made.running()] == [ref.id]
+            await made.stop(ref)
+            await made.stop(ref)
+            assert await made.poll(ref) is not None
+            assert [r async for r in made.running()] == []
+
+        self._run(engine, use)
+
+    def test_two_of_one_environment_share_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
+        async def use(made: Engine) -> None:
+            one, other = await asyncio.gather(*(made.start(self._spec(tmp_path)) for _ in range(2)))
+            assert [await _call(ref, "increment") for ref in (one, one, other)] == ["1", "2", "1"]
+            assert one.token != other.token
+
+        self._run(engine, use)
+
+    def test_variables_are_the_sandboxs_own(self, engine: MakeEngine, tmp_path: Path) -> None:
+        async def use(made: Engine) -> None:
+            one = await made.start(self._spec(tmp_path, variables={"MINE": "1"}))
+            other = await made.start(self._spec(tmp_path))
+            assert await _call(one, "variable", name="MINE") == "1"
+            assert await _call(other, "variable", name="MINE") is None
+
+        self._run(engine, use)
+
+    def test_a_wrong_token_opens_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
+        async def use(made: Engine) -> None:
+            ref = await made.start(self._spec(tmp_path))
+            refused = await _refused(_call(SandboxRef(ref.id, ref.data_url, "wrong"), "increment"))
+            assert refused.status == 401
+
+        self._run(engine, use)
+
+    def test_broken_code_is_said_and_leaves_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
+        async def use(made: Engine) -> None:
+            spec = self._spec(tmp_path)
+            (spec.project / "env.py").write_text("import no_such_module_anywhere\n")
+            refused = await _refused(made.start(spec))
+            assert "no_such_module_anywhere" in refused.message
+            assert f"{spec.project / 'env.py'}:1" in refused.message
+            assert [r async for r in made.running()] == []
+
+        self._run(engine, use)
+
+    def test_what_tools_print_is_in_the_log(self, engine: MakeEngine, tmp_path: Path) -> None:
+        async def use(made: Engine) -> None:
+            ref = await made.start(self._spec(tmp_path))
+            await _call(ref, "speak", text="hello from inside")
+            while "hello from inside" not in made.logs(ref):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+        self._run(engine, use)
+
+    def test_a_start_that_is_cancelled_leaves_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
+        async def use(made: Engine) -> None:
+            task = asyncio.create_task(made.start(self._spec(tmp_path)))
+            await asyncio.sleep(0.01)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert [r async for r in made.running()] == []
+
+        self._run(engine, use)
+
+
+async def _refused(work: Awaitable[object]) -> AEnvError:
+    try:
+        await work
+    except AEnvError as error:
+        return error
+    raise AssertionError("it was not refused")
+
+
+async def _call(ref: SandboxRef, tool: str, **arguments: Any) -> str | None:
+    client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
+    try:
+        data = await client.call(f"/tools/{tool}", arguments, timeout=30)
+    finally:
+        client.close()
+    return data["content"][0]["text"] if data["content"] else None
