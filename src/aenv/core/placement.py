@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 log = getLogger("environment")
 
 RELEASE_SECONDS = 10.0
+LOCAL_RETRIES = 1
+"""Nothing is lost on the way to the local platform: where it does not answer, it is not there."""
 Wish = dict[str, Any]
 
 
@@ -100,6 +102,7 @@ class OnPlatform(Placement):
         self._token = token
         self._source = source
         self._lease: str | None = None
+        self._started_again = False
         self._api: ApiClient | None = None
         self.url = str(planes.control) if planes else "the local platform"
 
@@ -118,7 +121,8 @@ class OnPlatform(Placement):
                 if held is None:
                     held = await asyncio.to_thread(local.open_lease)
                 self.url, self._lease = held.where.url, held.name
-            self._api = ApiClient(self.url, self._timeout, self._max_retries, self._token)
+            retries = LOCAL_RETRIES if self.is_local else self._max_retries
+            self._api = ApiClient(self.url, self._timeout, retries, self._token)
         return self._api
 
     async def create(self, wish: Wish) -> EnvInstance:
@@ -126,6 +130,11 @@ class OnPlatform(Placement):
         try:
             return await api.create_env_instance(wish["envName"], **self._complete(wish))
         except InstanceUnreachable as error:
+            if self.is_local and not self._started_again:
+                self._started_again = True  # it ended between two looks at it: start the next one
+                await api.close()
+                self._api = None
+                return await self.create(wish)
             raise InstanceUnreachable(
                 f"no platform at {self.url} ({error.message}); without AENV_SYSTEM_URL and aenv_url, Environment runs "
                 "on this machine by itself, and with DUMMY_INSTANCE_IP it uses what 'aenv run' serves",

@@ -18,17 +18,30 @@ from aenv.errors import LoadError
 log = getLogger("layers")
 
 _LINE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:==\s*(?P<version>[^\s;,]+))?\s*$")
+_PLAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,\s-]+\])?\s*([<>=!~]=?[^/@:]*)?(;[^/@:]*)?$")
+"""A line that names a package and nothing else: installing runs on the host, so a path or an option is an open door."""
 _OWN = "aenvironment"
 
 
 def requirements_of(project: Path) -> list[str]:
-    """What the project asks for and this interpreter does not have."""
+    """What the project asks for and this interpreter does not have.
+
+    Raises:
+        LoadError: a line is more than the name and version of a package.
+    """
     try:
         text = (project / "requirements.txt").read_text()
     except OSError:
         return []
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-    return [line for line in lines if line and not _satisfied(line)]
+    wanted = [line for line in lines if line and not _satisfied(line)]
+    for line in wanted:
+        if not _PLAIN.match(line):
+            raise LoadError(
+                f"requirements.txt: '{line}': only names and versions of packages are installed for a sandbox, "
+                "like 'numpy>=2'; options, paths and addresses are not"
+            )
+    return wanted
 
 
 def _satisfied(line: str) -> bool:
@@ -78,13 +91,14 @@ async def layer(requirements: list[str], folder: Path) -> Path:
 
 
 async def _install(requirements: list[str], target: Path) -> None:
+    """From wheels only: building a package would run its code outside of any sandbox."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if uv:
         command = [uv, "pip", "install", "--python", sys.executable, "--compile-bytecode", "--no-progress"]
     else:
         command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
     process = await asyncio.create_subprocess_exec(
-        *command, "--target", str(target), *requirements,
+        *command, "--only-binary", ":all:", "--target", str(target), "--", *requirements,
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     try:

@@ -24,7 +24,7 @@ from aenv.engines.pool import Pool
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroup, Cgroups
 from aenv.isolation.rootfs import PROJECT
-from aenv.isolation.zygote import MESSAGE, Spawn, ZygoteSpec, spawn_message
+from aenv.isolation.zygote import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
 
 log = getLogger("native")
 
@@ -34,6 +34,8 @@ IDLE_ZYGOTES = 8
 """Warm parents without sandboxes that are kept; the longest unused goes first."""
 FIRST_USER, USERS = 900_000, 50_000
 """The host's users that root's sandboxes run as: one per warm parent, none of which owns anything."""
+PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
+"""Variables of the user's that a warm parent gets: sandboxes find all of its in their /proc/self/environ."""
 _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 
 
@@ -195,7 +197,7 @@ class _Zygote:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "aenv.isolation.zygote", str(theirs.fileno()),
                 pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=log_file, stderr=log_file,
-                cwd="/",
+                cwd="/", env={name: value for name, value in os.environ.items() if name in PASSED_ON},
             )  # fmt: skip
         user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
         spec = ZygoteSpec(
@@ -232,12 +234,13 @@ class _Zygote:
         log_pipe, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         os.set_blocking(log_end, True)
         os.set_blocking(status_end, True)
+        parameters = parameters_file(sandbox.parameters())
         joins = sandbox.group.open_for_joining() if sandbox.group else []
         try:
             listener.bind(str(sandbox.path))
             listener.listen(512)
-            fds = [listener.fileno(), status_end, log_end, *joins]
-            message = spawn_message(Spawn(name, sandbox.parameters(), sandbox.spec.limits))
+            fds = [listener.fileno(), status_end, log_end, parameters, *joins]
+            message = spawn_message(Spawn(name, sandbox.spec.limits))
             await self._send(message, fds)
         except BaseException:
             os.close(status)
@@ -246,7 +249,7 @@ class _Zygote:
             raise
         finally:
             listener.close()
-            for fd in (status_end, log_end, *joins):
+            for fd in (status_end, log_end, parameters, *joins):
                 os.close(fd)
         sandbox.read_log_from(log_pipe)
         answer = await _read_once(status)
@@ -254,7 +257,10 @@ class _Zygote:
             await sandbox.gone.wait()
             why = sandbox.exit.reason if sandbox.exit else "it ended"
             raise Unavailable(f"the sandbox did not start: {why}{_quote(sandbox.log_text())}")
-        told = json.loads(answer)
+        try:
+            told = json.loads(answer)
+        except ValueError:
+            raise Unavailable("the sandbox did not say whether it started") from None
         if "error" in told:
             message_text = str(told["error"]).replace(PROJECT + "/", f"{self._project}/")
             raise (LoadError if told.get("code") in ("load", "usage") else Unavailable)(message_text)

@@ -21,7 +21,6 @@ import signal
 import socket
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -60,7 +59,6 @@ class Spawn:
     """One sandbox to make."""
 
     id: str
-    parameters: dict[str, Any]
     limits: Limits = field(default_factory=Limits)
 
 
@@ -98,17 +96,13 @@ def isolate(spec: ZygoteSpec) -> list[str]:
     owner, group = os.geteuid(), os.getegid()
     with contextlib.suppress(OSError):
         linux.leave_session_keyring()
-    root = tempfile.mkdtemp(prefix="aenv-root-")
     if owner == 0:
         linux.unshare(linux.CLONE_NEWNS)
     else:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
         _map(owner, group)
-    parent = os.open(os.path.dirname(root), os.O_PATH | os.O_CLOEXEC)
-    hidden = rootfs.build(root, [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.basename(root), dir_fd=parent)
-    os.close(parent)
+    # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
+    hidden = rootfs.build("/sys", [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user)
     if owner == 0 and spec.user is not None:
         owner = group = spec.user
         os.setgroups([])
@@ -241,18 +235,20 @@ class _Sandbox:
     ) -> None:
         self._spec = spec
         self._hidden = hidden
-        self._parameters = message["parameters"]
         self._limits = Limits(**message["limits"])
-        self._listener, self._status, self._log, *self._cgroups = fds
+        self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
         self._program = program
 
     def run(self) -> None:
         """Never returns."""
         code = 1
         try:
+            # Read here and not in the zygote, whose memory all later sandboxes inherit.
+            with open(self._parameters, "rb") as file:
+                parameters = json.load(file)
             self._enter()
             entry = _load(self._spec.entry)
-            code = entry(socket.socket(fileno=self._listener), self._parameters, self._report)
+            code = entry(socket.socket(fileno=self._listener), parameters, self._report)
         except BaseException as error:
             with contextlib.suppress(Exception):
                 self._report({"error": f"{type(error).__name__}: {error}", "code": "sandbox"})
@@ -337,9 +333,16 @@ def _call(name: str) -> None:
 
 def spawn_message(spawn: Spawn) -> bytes:
     """As the zygote reads it."""
-    return json.dumps(
-        {"op": "spawn", "id": spawn.id, "parameters": spawn.parameters, "limits": asdict(spawn.limits)}
-    ).encode()
+    return json.dumps({"op": "spawn", "id": spawn.id, "limits": asdict(spawn.limits)}).encode()
+
+
+def parameters_file(parameters: dict[str, Any]) -> int:
+    """A descriptor that only the sandbox reads, and not the zygote that it is forked from."""
+    fd = os.memfd_create("parameters", os.MFD_CLOEXEC)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(json.dumps(parameters).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
 
 
 def peer_user(connection: socket.socket) -> int:

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv.core.sync import SyncEnvironment
+from tests.isolation.host import LINUX, Platform, begin_blocking_calls, own_platform
+
+HERE = Path(__file__).parent
+PROBE = HERE / "probe"
+SECRET = "exported-before-the-platform-was-started"
+
+
+class Box:
+    """One instance of the probe, and what it answers."""
+
+    def __init__(self, env: SyncEnvironment) -> None:
+        self.env = env
+
+    def call(self, tool: str, timeout: float | None = None, **arguments: Any) -> Any:
+        answer = self.env.call_tool(tool, arguments, timeout)
+        assert not answer.is_error, answer.text
+        return answer.data
+
+    def python(self, code: str) -> Any:
+        """The variable ``result`` of this code, run in the instance's own process."""
+        answer = self.call("python", code=textwrap.dedent(code))
+        assert "value" in answer, answer["text"]
+        return answer["value"]
+
+    def refused(self, code: str, *, forked: bool = False) -> str | None:
+        """The errno, or the exception, with which this code fails; None when it does not."""
+        answer: dict[str, Any] = self.call("forked" if forked else "python", code=textwrap.dedent(code))
+        return answer.get("raised")
+
+    def syscall(self, number: int, *arguments: int) -> str | None:
+        """The errno, or the signal, that a system call ends with; None when it is let through."""
+        answer: dict[str, Any] = self.call("syscall", number=number, arguments=list(arguments))
+        return answer.get("raised")
+
+    def shell(self, command: str) -> Any:
+        """Exit code, ``out`` and ``err`` of a command."""
+        return self.call("shell", command=command)
+
+
+@pytest.fixture(scope="session")
+def platform() -> Iterator[Platform]:
+    """One for all of this folder's tests, started by a shell that has a secret."""
+    if not LINUX:
+        pytest.skip("sandboxes of this kind need Linux")
+    begin_blocking_calls()
+    with own_platform() as started, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROBE_SECRET", SECRET)
+        _settings(patch, started)
+        yield started
+
+
+@pytest.fixture(autouse=True)
+def _on_our_platform(_no_settings_from_outside: None, monkeypatch: pytest.MonkeyPatch, platform: Platform) -> None:
+    _settings(monkeypatch, platform)
+
+
+def _settings(patch: pytest.MonkeyPatch, platform: Platform) -> None:
+    for name in ("DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL"):
+        patch.delenv(name, raising=False)
+    for name, value in platform.variables.items():
+        patch.setenv(name, value)
+
+
+@pytest.fixture(scope="session")
+def boxes(platform: Platform) -> Iterator[tuple[Box, Box]]:
+    """Two instances of one project."""
+    with pytest.MonkeyPatch.context() as patch:
+        _settings(patch, platform)
+        with SyncEnvironment(str(PROBE)) as one, SyncEnvironment(str(PROBE)) as other:
+            yield Box(one), Box(other)
+
+
+@pytest.fixture
+def box(boxes: tuple[Box, Box]) -> Box:
+    return boxes[0]
+
+
+@pytest.fixture
+def neighbour(boxes: tuple[Box, Box]) -> Box:
+    return boxes[1]
+
+
+@pytest.fixture
+def fresh(platform: Platform) -> Iterator[Box]:
+    """An instance in which nothing has been done."""
+    with SyncEnvironment(str(PROBE)) as env:
+        yield Box(env)
+
+
+def make_project(parent: Path, code: str = "", *, name: str = "made", **deploy: Any) -> Path:
+    """A project of its own; without code it is a probe."""
+    project = parent / name
+    (project / "src").mkdir(parents=True)
+    config = {"name": name, "version": "1.0.0", "deployConfig": deploy}
+    (project / "config.json").write_text(json.dumps(config))
+    text = textwrap.dedent(code) if code else (PROBE / "src" / "probe.py").read_text()
+    (project / "src" / f"{name}_env.py").write_text(text)
+    return project

@@ -1,0 +1,229 @@
+"""The host's side of the tests: a local platform of their own, and what it leaves on the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aenv.client import local
+from aenv.core.sync import _LoopThread
+
+CGROUPS = Path("/sys/fs/cgroup")
+PATIENCE = 20.0
+
+
+def eventually(check: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Wait for what the kernel tells nobody about; ``check`` returns what is still in the way."""
+    deadline = time.monotonic() + seconds
+    while left := check():
+        assert time.monotonic() < deadline, f"{what}: {left}"
+        time.sleep(0.01)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the host, told from a later one of the same number by when it started."""
+
+    pid: int
+    started: int
+    parent: int = field(compare=False)
+    state: str = field(compare=False)
+
+    @property
+    def alive(self) -> bool:
+        now = _process(self.pid)
+        if now is None or now.started != self.started:
+            return False
+        try:  # its first thread may be gone before the others are, and the last one closes its files
+            threads = len(os.listdir(f"/proc/{self.pid}/task"))
+        except OSError:
+            return False
+        return now.state not in "ZX" or threads > 1
+
+    @property
+    def command(self) -> str:
+        return _read(f"/proc/{self.pid}/cmdline").replace("\0", " ").strip()
+
+    @property
+    def name(self) -> str:
+        return _read(f"/proc/{self.pid}/comm").strip()
+
+    @property
+    def depth(self) -> int:
+        """In how many process namespaces it is: 1 on the host, 2 in a warm parent, 3 in a sandbox."""
+        return len(self._ids)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it is the first of its process namespace."""
+        return self._ids[-1:] == ["1"]
+
+    @property
+    def _ids(self) -> list[str]:
+        status = _read(f"/proc/{self.pid}/status")
+        return next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _process(pid: int) -> Process | None:
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return Process(pid, int(fields[19]), int(fields[1]), fields[0]) if fields else None
+
+
+def processes() -> dict[int, Process]:
+    found = (_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {process.pid: process for process in found if process is not None}
+
+
+class Platform:
+    """A runtime folder of the tests' own, and all that lives by it."""
+
+    def __init__(self, runtime: Path) -> None:
+        self.runtime = runtime
+        self._seen: set[Process] = set()
+        self._roots = set(_root_folders())
+
+    @property
+    def paths(self) -> local.LocalPaths:
+        return local.LocalPaths(self.runtime)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {"AENV_RUNTIME_DIR": str(self.runtime)}
+
+    def server(self) -> Process | None:
+        """Who listens at the socket."""
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(str(self.paths.socket))
+            except OSError:
+                return None
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        return _process(struct.unpack("3i", credentials)[0])
+
+    def processes(self) -> list[Process]:
+        """All that run for this runtime folder, parents first; whoever was seen once is known for ever."""
+        everything = processes()
+        mark = f"AENV_RUNTIME_DIR={self.runtime}"
+        ours = {
+            pid
+            for pid in everything
+            if pid != os.getpid()
+            and (
+                str(self.runtime) in _read(f"/proc/{pid}/cmdline") or mark in _read(f"/proc/{pid}/environ").split("\0")
+            )
+            and ("aenv.cli" in _read(f"/proc/{pid}/cmdline") or "janitor" in _read(f"/proc/{pid}/cmdline"))
+        }
+        grown = True
+        while grown:
+            below = {p.pid for p in everything.values() if p.parent in ours} - ours
+            ours |= below
+            grown = bool(below)
+        self._seen |= {everything[pid] for pid in ours}
+        return sorted((p for p in self._seen if p.alive), key=lambda p: (p.started, p.pid))
+
+    def servers(self) -> list[Process]:
+        return [p for p in self.processes() if "serve --local" in p.command and p.depth == 1]
+
+    def zygotes(self) -> list[Process]:
+        """Both processes of each: the outer, which waits, and the inner, which forks."""
+        found = [p for p in self.processes() if "aenv.isolation.zygote" in p.command]
+        return [p for p in found if p.depth == 1 or (p.depth == 2 and p.is_first)]
+
+    def instances(self) -> list[Process]:
+        """The first process of each sandbox."""
+        return [p for p in self.processes() if p.depth == 3 and p.is_first]
+
+    def instances_of(self, project: Path) -> list[Process]:
+        """Those that have this folder at /app."""
+        mark = f"{project.parent.name}/{project.name} /app "
+        return [p for p in self.instances() if mark in _read(f"/proc/{p.pid}/mountinfo")]
+
+    def cgroups(self) -> list[Path]:
+        """Of all servers that were ever seen here."""
+        own = CGROUPS / _read("/proc/self/cgroup").rpartition("0::")[2].strip().lstrip("/")
+        tops = [CGROUPS, own, own.parent, *(CGROUPS / name for name in ("memory", "pids", "cpu"))]
+        names = {f"aenv-{p.pid}" for p in self._seen}
+        return sorted({top / name for top in tops for name in names if (top / name).is_dir()})
+
+    def left_behind(self) -> list[str]:
+        """What should not be there any more when the server is not."""
+        left = [f"process {p.pid} {p.command}" for p in self.processes()]
+        left += [f"cgroup {path}" for path in self.cgroups()]
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        left += [f"mount {line}" for line in mounts if line.startswith("aenv ") or str(self.runtime) in line]
+        left += [f"file {p}" for p in self.runtime.iterdir() if p.name not in ("lock", "platform.log", "platform.sock")]
+        left += [f"server {server}"] if (server := self.server()) else []
+        left += [f"folder {path}" for path in _root_folders() if path not in self._roots]
+        return left
+
+    def log(self) -> str:
+        return _read(str(self.paths.log))
+
+    def stop(self) -> None:
+        """End it as ``aenv local stop`` does; whatever is left is a failure."""
+        eventually(lambda: self.servers() and not self.server(), "the server neither serves nor ends")
+        local.stop(self.paths)
+        eventually(self.left_behind, "left behind by the platform")
+
+
+def _root_folders() -> list[Path]:
+    return list(Path(tempfile.gettempdir()).glob("aenv-root-*"))
+
+
+@contextlib.contextmanager
+def own_platform() -> Iterator[Platform]:
+    """A platform that nobody else uses; nothing of it is left at the end."""
+    runtime = Path(tempfile.mkdtemp(prefix="ae", dir="/tmp"))  # short: the path of a socket has at most 107 bytes
+    platform = Platform(runtime)
+    try:
+        yield platform
+        platform.stop()
+    finally:
+        for process in platform.processes():
+            process.kill()
+        forget_lease()
+        shutil.rmtree(runtime, ignore_errors=True)
+
+
+def begin_blocking_calls() -> None:
+    """Start the threads that blocking handles share, so that no test is blamed for them."""
+    _LoopThread.run(asyncio.to_thread(int))
+
+
+def forget_lease() -> None:
+    """This process goes on to another platform, which a program never does."""
+    if local._lease is not None:
+        local._lease.close()
+        local._lease = None
+
+
+def limited_by(platform: Platform, controller: str) -> bool:
+    """Whether this host lets this user limit that with control groups."""
+    if (CGROUPS / "cgroup.controllers").exists():
+        return any(controller in _read(str(path / "cgroup.controllers")).split() for path in platform.cgroups())
+    return any(path.parent.name == controller for path in platform.cgroups())
+
+
+LINUX = sys.platform == "linux"

@@ -1,0 +1,67 @@
+"""Runs what a test gives it, inside of an instance."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+from typing import Any
+
+from aenv import register_tool
+
+
+@register_tool
+def python(code: str) -> dict[str, Any]:
+    """Run it in the instance's own process; its variable ``result``, or what it raised."""
+    scope: dict[str, Any] = {}
+    try:
+        exec(code, scope)
+    except Exception as error:
+        number = getattr(error, "errno", None)
+        return {"raised": errno.errorcode.get(number, "") or type(error).__name__, "text": repr(error)}
+    return {"value": scope.get("result")}
+
+
+@register_tool
+def forked(code: str) -> dict[str, Any]:
+    """The same in a child: what it raised, or the signal that ended it."""
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with os.fdopen(theirs, "w") as answer:
+                json.dump(python(code), answer)
+        finally:
+            os._exit(0)
+    os.close(theirs)
+    with os.fdopen(ours) as answer:
+        said = answer.read()
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status):
+        return {"raised": f"signal {os.WTERMSIG(status)}", "text": said}
+    return dict(json.loads(said))
+
+
+@register_tool
+def syscall(number: int, arguments: list[int]) -> dict[str, Any]:
+    """One system call, from a child, as it may be the end of it."""
+    call = (
+        f"ctypes.CDLL(None, use_errno=True).syscall({', '.join(f'ctypes.c_long({n})' for n in (number, *arguments))})"
+    )
+    return forked(
+        f"import ctypes, os\nresult = {call}\nif result < 0:\n    raise OSError(ctypes.get_errno(), 'refused')\n"
+    )
+
+
+@register_tool
+def shell(command: str) -> dict[str, Any]:
+    """Run it with sh."""
+    done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, errors="replace", check=False)
+    return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+
+
+@register_tool
+def hello() -> str:
+    """Answer."""
+    return "hello"

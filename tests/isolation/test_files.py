@@ -1,0 +1,219 @@
+"""What of the host's files an instance can see and change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.core.sync import SyncEnvironment
+from tests.isolation.conftest import HERE, PROBE, Box, make_project
+from tests.isolation.host import Platform
+
+WRITABLE = ("/tmp", "/var/tmp", "/run", "/home/env", "/dev/shm", "/app")
+
+
+def picture(folder: Path) -> dict[str, bytes]:
+    """All that is in a folder."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def project_unchanged() -> Iterator[None]:
+    before = picture(PROBE)
+    yield
+    assert picture(PROBE) == before
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/ssh", "/etc/ssl/private", "/etc/machine-id", "/etc/fstab",
+        "/boot", "/srv", "/var/log", "/var/lib", "/var/run", "/sys/kernel", "/sys/fs/cgroup", "/host", "/mnt/upper",
+        "/run/user", "/run/systemd", "/run/docker.sock", "/var/run/docker.sock", "/root/.ssh", "/root/.bashrc",
+        "/home/env/.ssh",
+    ],
+)  # fmt: skip
+def test_a_file_or_folder_of_the_host_is_not_there(box: Box, path: str) -> None:
+    assert box.python(f"import os; result = os.path.lexists({path!r})") is False
+
+
+def test_the_repository_and_the_files_of_this_test_are_not_there(box: Box, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("mine")
+    repository = HERE.parent.parent
+    hidden = [str(secret)]
+    if str(repository) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # what is on it is shown
+        hidden += [str(path) for path in (HERE / "conftest.py", repository / "pyproject.toml", repository / ".git")]
+    assert box.python(f"import os; result = [p for p in {hidden!r} if os.path.lexists(p)]") == []
+
+
+def test_the_home_folders_hold_nothing_but_the_interpreter(box: Box) -> None:
+    seen = box.python("""
+        import os, sys
+        result = []
+        for top in ("/root", "/home"):
+            for folder, _, files in os.walk(top):
+                if not any(folder.startswith(p) for p in (sys.prefix, sys.base_prefix, *filter(None, sys.path))):
+                    result += [os.path.join(folder, name) for name in files]
+    """)
+    assert seen == []
+
+
+def test_the_platform_and_its_sockets_are_not_there(box: Box, platform: Platform) -> None:
+    assert platform.paths.socket.exists()
+    assert box.python(f"import os; result = os.path.lexists({str(platform.runtime)!r})") is False
+
+
+def test_every_file_system_of_the_host_is_read_only_and_none_honours_setuid(box: Box) -> None:
+    mounts = box.python("""
+        result = []
+        for line in open("/proc/self/mountinfo"):
+            first, _, second = line.partition(" - ")
+            place, options = first.split()[4:6]
+            result.append([place, options.split(","), second.split()[0]])
+    """)
+    writable = {place for place, options, _ in mounts if "ro" not in options}
+    own = {place for place, _, kind in mounts if kind in ("tmpfs", "overlay", "proc")}
+    assert writable <= own
+    assert writable <= {*WRITABLE, "/mnt", "/proc"}
+    visible = {place: options for place, options, _ in mounts}  # the last of those at one place is the one on top
+    assert [place for place, options in visible.items() if "nosuid" not in options] == []
+    assert [p for p, o in visible.items() if "nodev" not in o and p in (*WRITABLE, "/", "/mnt", "/proc")] == []
+
+
+def test_nothing_can_be_written_but_in_its_own_places(box: Box) -> None:
+    found = box.python("""
+        import os
+        result = []
+        for folder, names, _ in os.walk("/"):
+            if folder == "/":
+                names[:] = [n for n in names if n != "proc"]
+            names[:] = [n for n in names if not os.path.islink(os.path.join(folder, n))][:400]
+            if os.access(folder, os.W_OK):
+                result.append(folder)
+                names.clear()
+    """)
+    assert set(found) == set(WRITABLE)
+
+
+@pytest.mark.parametrize("path", ["/usr/bin/env", "/etc/passwd", "/etc/hosts", "/usr/lib/os-release", "/bin/sh"])
+def test_a_program_or_setting_of_the_host_cannot_be_changed(box: Box, path: str) -> None:
+    before = Path(path).read_bytes()
+    for attempt in (
+        f"open({path!r}, 'a').close()",
+        f"import os; os.truncate({path!r}, 0)",
+        f"import os; os.unlink({path!r})",
+        f"import os; os.rename({path!r}, {path + '.old'!r})",
+        f"import os; os.chmod({path!r}, 0o777)",
+        f"import os; os.utime({path!r})",
+        f"import os; os.symlink('x', {path + '.new'!r})",
+    ):
+        assert box.refused(attempt) in ("EROFS", "EACCES", "EPERM", "EXDEV"), attempt
+    assert Path(path).read_bytes() == before
+
+
+@pytest.mark.usefixtures("project_unchanged")
+def test_a_file_written_into_the_project_is_there_for_this_instance_only(box: Box, neighbour: Box) -> None:
+    box.python("open('/app/made.txt', 'w').write('mine')")
+    assert box.python("result = open('/app/made.txt').read()") == "mine"
+    assert neighbour.refused("open('/app/made.txt')") == "ENOENT"
+    assert not (PROBE / "made.txt").exists()
+
+
+def test_the_files_of_the_project_may_be_changed_for_oneself(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    before = picture(project)
+    with SyncEnvironment(str(project)) as one, SyncEnvironment(str(project)) as other:
+        Box(one).python("open('/app/src/made_env.py', 'a').write('# changed')")
+        Box(one).python("open('/app/src/new.py', 'w').write('new')")
+        assert Box(one).python("result = open('/app/src/made_env.py').read()").endswith("# changed")
+        assert "# changed" not in Box(other).python("result = open('/app/src/made_env.py').read()")
+        assert Box(other).refused("open('/app/src/new.py')") == "ENOENT"
+    assert picture(project) == before
+
+
+def test_a_project_that_only_its_owner_may_enter_works(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    project.chmod(0o700)
+    with SyncEnvironment(str(project), max_retries=0) as env:
+        assert env.call_tool("hello").data == "hello"
+
+
+@pytest.mark.parametrize("place", WRITABLE)
+def test_what_one_instance_writes_no_other_one_finds(box: Box, neighbour: Box, place: str) -> None:
+    name = f"note-{os.urandom(8).hex()}"
+    box.python(f"open('{place}/{name}', 'w').write('mine')")
+    found = neighbour.python(f"""
+        import os
+        result = [top for top in {WRITABLE!r} for _, _, names in os.walk(top) if {name!r} in names]
+    """)
+    assert found == []
+    assert not Path(place, name).exists()
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["/proc/1/root", "/proc/self/root", "/proc/thread-self/root", "/proc/self/cwd/../..", "../../../../../../../.."],
+)
+def test_a_link_out_of_the_writable_layer_ends_at_the_instances_own_root(box: Box, target: str) -> None:
+    seen = box.python(f"""
+        import os
+        link = "/tmp/out-" + os.urandom(4).hex()
+        os.symlink({target!r}, link)
+        result = [os.path.samefile(link, "/"), os.path.exists(link + "/etc/shadow"), sorted(os.listdir(link + "/home"))]
+    """)
+    assert seen == [True, False, ["env"]]
+
+
+def test_a_hard_link_to_a_file_of_the_host_is_refused(box: Box) -> None:
+    for source in ("/usr/bin/env", "/etc/passwd", "/dev/null", "/proc/self/status"):
+        assert box.refused(f"import os; os.link({source!r}, '/tmp/linked')") in ("EXDEV", "EPERM", "EACCES")
+
+
+@pytest.mark.usefixtures("project_unchanged")
+def test_a_hard_link_within_the_project_is_not_a_way_to_change_it(box: Box) -> None:
+    box.refused("""
+        import os
+        os.link("/app/src/probe.py", "/app/linked.py")
+        open("/app/linked.py", "a").write("# changed")
+    """)
+
+
+def test_a_link_that_the_project_brings_leads_nowhere(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("of the host")
+    project = make_project(tmp_path, ephemeralStorage="16Mi")
+    for name, target in (("absolute", str(secret)), ("relative", "../secret.txt"), ("shadow", "/etc/shadow")):
+        (project / name).symlink_to(target)
+    with SyncEnvironment(str(project)) as env:
+        inside = Box(env)
+        for name in ("absolute", "relative", "shadow"):
+            assert inside.refused(f"open('/app/{name}')") == "ENOENT"
+
+
+def test_the_upper_layer_is_out_of_reach(box: Box) -> None:
+    assert box.refused("import os; os.listdir('/mnt')") == "EACCES"
+    assert box.refused("import os; os.stat('/mnt/upper')") == "EACCES"
+
+
+def test_the_device_folder_has_harmless_nodes_only(box: Box) -> None:
+    seen = box.python("import os; result = sorted(os.listdir('/dev'))")
+    assert set(seen) <= {
+        "null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "shm", "pts", "ptmx",
+    }  # fmt: skip
+    assert box.refused("open('/dev/tty')") == "ENXIO"  # there is no terminal to type into
+    assert box.refused("open('/dev/null', 'w').write('x')") is None
+
+
+def test_what_runs_is_an_ordinary_user_who_owns_nothing_of_the_host(box: Box) -> None:
+    seen = box.python("""
+        import os
+        result = [os.getresuid(), os.getresgid(), os.getgroups(), os.stat("/usr").st_uid, os.path.expanduser("~")]
+    """)
+    users, groups, further, owner_of_usr, home = seen
+    assert (users, groups, home) == ([1000] * 3, [1000] * 3, "/home/env")
+    assert set(further) <= {65534}  # those of the host's user that have no number here
+    assert owner_of_usr == 65534

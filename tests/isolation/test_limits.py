@@ -1,0 +1,205 @@
+"""Greedy instances, and their neighbours."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.core.sync import SyncEnvironment
+from aenv.errors import AEnvError
+from tests.isolation.conftest import PROBE, Box, make_project
+from tests.isolation.host import Platform, eventually, limited_by
+
+MEMORY = 192 << 20
+DISK = 16 << 20
+PROCESSES = 512
+OPEN_FILES = 4096
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that may use little."""
+    return make_project(
+        tmp_path_factory.mktemp("small"), name="small", cpu="0.25", memory="192Mi", ephemeralStorage="16Mi"
+    )
+
+
+@pytest.fixture
+def greedy(small: Path) -> Iterator[Box]:
+    with SyncEnvironment(str(small), max_retries=0) as env:
+        yield Box(env)
+
+
+@pytest.fixture
+def groups(greedy: Box, platform: Platform) -> None:
+    """Control groups, or a reason why there are none."""
+    assert greedy.call("hello") == "hello"
+    platform.processes()
+    if not all(limited_by(platform, controller) for controller in ("memory", "pids", "cpu")):
+        assert os.geteuid() != 0, "root can make control groups"
+        pytest.skip("this user may not make control groups here: of these, only memory per process is limited")
+
+
+def answers(neighbour: Box, times: int = 20) -> None:
+    for _ in range(times):
+        assert neighbour.call("hello", timeout=20) == "hello"
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_fork_bomb_stays_within_its_number_of_processes(small: Path, neighbour: Box, platform: Platform) -> None:
+    with SyncEnvironment(str(PROBE)) as env:
+        bomb = Box(env)
+        known = {p.pid for p in platform.processes()}
+        bomb.shell("b() { b | b & }; b >/dev/null 2>&1 &")
+
+        def refusals() -> int:
+            events = [g.read_text().split() for path in platform.cgroups() for g in path.glob("*/pids.events")]
+            return sum(int(words[words.index("max") + 1]) for words in events)
+
+        eventually(lambda: not refusals(), "it was never held back")
+        for _ in range(5):
+            answers(neighbour, 3)
+            assert len([p for p in platform.processes() if p.pid not in known]) <= PROCESSES
+    answers(neighbour, 3)
+    eventually(lambda: [p for p in platform.processes() if p.name == "sh"], "the bomb goes on")
+
+
+@pytest.mark.usefixtures("groups")
+def test_an_instance_that_has_no_process_left_still_answers(greedy: Box, neighbour: Box) -> None:
+    with SyncEnvironment(str(PROBE)) as env:
+        full = Box(env)
+        started = full.python("""
+            import os, subprocess
+            result = 0
+            try:
+                for _ in range(2000):
+                    subprocess.Popen(["/bin/sleep", "600"])
+                    result += 1
+            except OSError as error:
+                result = [result, error.strerror]
+        """)
+        assert started[0] < PROCESSES
+        assert started[1] == os.strerror(11)
+        assert full.call("hello") == "hello"
+        answers(neighbour, 3)
+        full.python("import os; os.kill(-1, 9)")
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_memory_hog_dies_and_its_neighbour_does_not(greedy: Box, neighbour: Box, small: Path) -> None:
+    with pytest.raises(AEnvError) as caught:
+        greedy.call("python", code=f"result = len(b'x' * {2 * MEMORY})")
+    assert caught.value.fault == "infra"
+    answers(neighbour)
+    with pytest.raises(AEnvError) as caught:  # at once: nobody is there
+        greedy.call("hello", timeout=5)
+    assert caught.value.fault == "infra"
+    info = greedy.env.get_env_info()
+    assert info["status"] not in ("Running", "RUNNING"), info
+    with SyncEnvironment(str(small)) as env:
+        assert Box(env).call("hello") == "hello"
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_program_that_uses_too_much_memory_dies_alone(greedy: Box, neighbour: Box) -> None:
+    done = greedy.call("forked", code=f"result = len(b'x' * {2 * MEMORY})")
+    assert done["raised"] in ("signal 9", "MemoryError")
+    assert greedy.call("hello") == "hello"
+    answers(neighbour, 3)
+
+
+def test_without_control_groups_one_process_gets_only_so_much_memory(greedy: Box, platform: Platform) -> None:
+    if limited_by(platform, "memory"):
+        pytest.skip("there are control groups, which limit all processes together")
+    assert greedy.refused(f"result = len(b'x' * {2 * MEMORY})") == "MemoryError"
+    assert greedy.call("hello") == "hello"
+
+
+def test_files_without_a_name_count_as_memory_too(greedy: Box, neighbour: Box, platform: Platform) -> None:
+    if not limited_by(platform, "memory"):
+        pytest.skip("without control groups, nobody counts them")
+    hog = f"""
+        import os
+        file = os.memfd_create("hog")
+        for _ in range({2 * MEMORY >> 20}):
+            os.write(file, bytes(1 << 20))
+    """
+    try:
+        ended = greedy.refused(hog, forked=True)
+    except AEnvError as error:
+        ended = f"the instance was killed: {error.fault}"
+    assert ended in ("signal 9", "ENOMEM", "EFAULT", "ENOSPC", "the instance was killed: infra")
+    answers(neighbour, 3)
+
+
+def test_a_disk_filler_runs_out_of_space_whatever_the_place(greedy: Box, neighbour: Box) -> None:
+    fill = """
+        import os
+        written = 0
+        try:
+            with open({path!r}, "wb", buffering=0) as file:
+                while written < {enough}:
+                    written += file.write(bytes(1 << 16))
+        except OSError as error:
+            result = [written, os.strerror(error.errno)]
+        else:
+            result = [written, "there is no limit"]
+    """
+    full = [
+        greedy.python(fill.format(path=f"{place}/filler", enough=4 * DISK))
+        for place in ("/app", "/tmp", "/dev/shm", "/home/env", "/var/tmp", "/run")
+    ]
+    assert {reason for _, reason in full} == {os.strerror(28)}
+    assert sum(written for written, _ in full) <= DISK
+    assert neighbour.python("open('/tmp/room', 'wb').write(bytes(1 << 20)); result = 1") == 1
+    assert greedy.call("hello") == "hello"
+
+
+def test_a_descriptor_hog_runs_out_of_descriptors(fresh: Box, neighbour: Box) -> None:
+    hog = """
+        import os
+        held = []
+        try:
+            while len(held) < 100000:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError as error:
+            result = [len(held), error.strerror]
+        else:
+            result = [len(held), "there is no limit"]
+        for fd in held:
+            os.close(fd)
+    """
+    held, reason = fresh.python(hog)
+    assert held <= OPEN_FILES
+    assert reason == os.strerror(24)
+    answers(neighbour, 3)
+    assert fresh.call("hello") == "hello"
+
+
+@pytest.mark.usefixtures("groups")
+def test_a_spinner_is_held_back_and_its_neighbour_is_not(greedy: Box, neighbour: Box, platform: Platform) -> None:
+    greedy.shell("for i in 1 2 3 4; do (while :; do :; done) >/dev/null 2>&1 & done")
+
+    def not_yet() -> bool:
+        stats = [g.read_text().split() for path in platform.cgroups() for g in path.glob("small-*/cpu.stat")]
+        return not any(int(words[words.index("nr_throttled") + 1]) >= 5 for words in stats)
+
+    eventually(not_yet, "nobody holds it back")
+    answers(neighbour)
+    assert greedy.call("hello", timeout=20) == "hello"
+
+
+def test_a_flood_of_words_does_not_fill_the_platform(greedy: Box, neighbour: Box, platform: Platform) -> None:
+    server = platform.server()
+    assert server is not None
+
+    def resident() -> int:
+        return int(Path(f"/proc/{server.pid}/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    greedy.python("import os; [os.write(2, b'x' * 65536) for _ in range(1000)]")
+    answers(neighbour, 3)
+    assert resident() - before < 32 << 20

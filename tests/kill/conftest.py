@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.isolation.host import LINUX, Platform, begin_blocking_calls, own_platform
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _blocking_calls() -> None:
+    begin_blocking_calls()
+
+
+@pytest.fixture
+def platform(_no_settings_from_outside: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    """A local platform of this test's own; nothing of it may be left in the end."""
+    if not LINUX:
+        pytest.skip("sandboxes of this kind need Linux")
+    with own_platform() as started:
+        monkeypatch.delenv("AENV_SYSTEM_URL", raising=False)
+        for name, value in started.variables.items():
+            monkeypatch.setenv(name, value)
+        yield started
