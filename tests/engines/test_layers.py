@@ -16,7 +16,8 @@ def asked(folder: Path, text: str) -> list[str]:
 
 def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
     assert requirements_of(tmp_path) == []
-    text = "# ours\naenvironment>=0.1\n\npytest\nno-such-package-a==1.0 # why\nno-such-package-b[x]>=2 ; python_version > '3'\n"
+    text = "# ours\naenvironment>=0.1\n\npytest\nno-such-package-a==1.0 # why\n"
+    text += "no-such-package-b[x]>=2 ; python_version > '3'\n"
     assert asked(tmp_path, text) == [
         "no-such-package-a==1.0",
         "no-such-package-b[x]>=2 ; python_version > '3'",

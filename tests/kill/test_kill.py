@@ -211,7 +211,6 @@ def test_the_socket_of_a_platform_that_was_killed_is_in_nobodys_way(platform: Pl
     works()
 
 
-@pytest.mark.xfail(strict=True, reason="the janitor removes folders and control groups, not the socket")
 def test_the_socket_of_a_platform_that_was_killed_is_removed(platform: Platform) -> None:
     kill_the_server(platform)
     eventually(lambda: platform.paths.socket.exists(), "the socket is still there", seconds=2)

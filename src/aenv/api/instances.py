@@ -53,6 +53,8 @@ class Instances:
         try:
             await asyncio.shield(record.started)
         except asyncio.CancelledError:
+            if record.started.cancelled():
+                raise NotFound(f"instance {record.id} was deleted while it was being made") from None
             if record.waiting == 1:
                 self._background(self._abandon(record))
             raise
@@ -128,7 +130,8 @@ class Instances:
             record.timer.cancel()
         self._forget_request(record)
         if record.status is EnvStatus.CREATING:
-            await asyncio.wait({record.started})  # it finds that it is not wanted any more, and ends
+            record.started.cancel()
+            await asyncio.wait({record.started})
         elif record.ref is not None:
             await self._engine.stop(record.ref)
         self.changed.set()

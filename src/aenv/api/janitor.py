@@ -5,8 +5,10 @@ library alone, so that it costs little while it waits.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -20,6 +22,18 @@ def main() -> None:
     for controller in ("memory", "pids", "cpu", "."):
         _remove(Path("/sys/fs/cgroup") / controller / f"aenv-{server}")
     shutil.rmtree(Path(runtime) / f"instances-{server}", ignore_errors=True)
+    _remove_socket(Path(runtime))
+
+
+def _remove_socket(runtime: Path) -> None:
+    """The killed server's, unless another server has its own there by now."""
+    with contextlib.suppress(OSError), (runtime / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with socket.socket(socket.AF_UNIX) as connection:
+            try:
+                connection.connect(str(runtime / "platform.sock"))
+            except ConnectionRefusedError:
+                (runtime / "platform.sock").unlink()
 
 
 def _remove(group: Path) -> None:

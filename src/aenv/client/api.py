@@ -80,8 +80,10 @@ class ApiClient:
         mount_points: list[dict[str, Any]] | None = None,
         source: str | None = None,
         lease: str | None = None,
+        *,
+        timeout: float | None = None,
     ) -> EnvInstance:
-        """Ask for an instance of ``name[@version]``."""
+        """Ask for an instance of ``name[@version]``; ``timeout`` is for a platform that answers when it runs."""
         wish = EnvInstanceCreateRequest(
             envName=name,
             datasource=datasource,
@@ -95,7 +97,7 @@ class ApiClient:
             source=source,
             lease=lease,
         )
-        return await self._model(EnvInstance, "POST", paths.INSTANCES, wish)
+        return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 
     async def create_env_instances(self, count: int, **wish: Any) -> list[EnvInstance]:
         """Ask for several of one environment in one request; the fields are those of EnvInstanceCreateRequest."""
@@ -196,12 +198,19 @@ class ApiClient:
     async def _model(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> M:
         return model.model_validate(await self._data(method, path, body))
 
-    async def _data(self, method: str, path: str, body: BaseModel | dict[str, Any] | None = None) -> Any:
+    async def _data(
+        self,
+        method: str,
+        path: str,
+        body: BaseModel | dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
         """The ``data`` of the answer. Safe to repeat, all of it: creating carries a request id."""
+        seconds = self.timeout if timeout is None else timeout
         sent = None if body is None else to_json(body, exclude_none=True)
         for attempt in range(self.max_retries + 1):
             try:
-                return _unwrap(await self._http.request(method, path, sent, timeout=self.timeout))
+                return _unwrap(await self._http.request(method, path, sent, timeout=seconds))
             except (NotConnected, ConnectionBroke, RateLimited, Unavailable) as error:
                 if attempt == self.max_retries:
                     if isinstance(error, NotConnected | ConnectionBroke):
@@ -210,8 +219,8 @@ class ApiClient:
                 await asyncio.sleep(_pause(attempt, error))
             except DeadlineExceeded as error:
                 raise EnvironmentTimeoutError(
-                    f"{method} {path}: no answer within {self.timeout:g} s",
-                    details={"budget": "request", "seconds": self.timeout},
+                    f"{method} {path}: no answer within {seconds:g} s",
+                    details={"budget": "request" if timeout is None else "startup", "seconds": seconds},
                 ) from error
         raise AssertionError("unreachable")
 

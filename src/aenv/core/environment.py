@@ -124,6 +124,7 @@ class Environment:
             self._placement = OnPlatform(
                 planes if platform_url else None,
                 timeout=timeout,
+                startup_timeout=startup_timeout,
                 max_retries=max_retries,
                 token=self.api_key,
                 source=source,

@@ -93,8 +93,16 @@ class OnPlatform(Placement):
     """An instance that a platform makes for us."""
 
     def __init__(
-        self, planes: Planes | None, *, timeout: float, max_retries: int, token: str | None, source: str | None = None
+        self,
+        planes: Planes | None,
+        *,
+        timeout: float,
+        startup_timeout: float,
+        max_retries: int,
+        token: str | None,
+        source: str | None = None,
     ) -> None:
+        self._startup_timeout = startup_timeout
         self._planes = planes
         """None stands for the local platform, which is started on first use."""
         self._timeout = timeout
@@ -128,7 +136,8 @@ class OnPlatform(Placement):
     async def create(self, wish: Wish) -> EnvInstance:
         api = await self.api()
         try:
-            return await api.create_env_instance(wish["envName"], **self._complete(wish))
+            timeout = self._startup_timeout if self.is_local else None
+            return await api.create_env_instance(wish["envName"], **self._complete(wish), timeout=timeout)
         except InstanceUnreachable as error:
             if self.is_local and not self._started_again:
                 self._started_again = True  # it ended between two looks at it: start the next one

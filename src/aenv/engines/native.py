@@ -255,8 +255,11 @@ class _Zygote:
         answer = await _read_once(status)
         if answer is None:
             await sandbox.gone.wait()
-            why = sandbox.exit.reason if sandbox.exit else "it ended"
-            raise Unavailable(f"the sandbox did not start: {why}{_quote(sandbox.log_text())}")
+            ended = sandbox.exit or Exit(-1, "it ended")
+            said = _quote(sandbox.log_text())
+            if ended.code >= 0:
+                raise LoadError(f"the environment's code ended the process while it was loaded: {ended.reason}{said}")
+            raise Unavailable(f"the sandbox did not start: {ended.reason}{said}")
         try:
             told = json.loads(answer)
         except ValueError:
