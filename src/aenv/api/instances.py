@@ -25,7 +25,7 @@ from aenv.schema.instance import EnvInstance, EnvInstanceCreateRequest, EnvStatu
 log = getLogger("instances")
 
 DEFAULT_TTL = duration.parse("30m")
-ABANDONED = 5.0
+ABANDONED = 2.0
 """Seconds in which a create whose caller hung up may be asked for again."""
 
 

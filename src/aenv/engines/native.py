@@ -50,8 +50,9 @@ class NativeEngine(Engine):
         self._retired: set[_Zygote] = set()
         self._sandboxes: dict[str, _Sandbox] = {}
         self._specs: dict[str, SandboxSpec] = {}
-        self._pool: Pool[_Sandbox] = Pool(self._spare, self._end, lambda sandbox: sandbox.exit is None)
-        self._nudging: asyncio.Future[None] | None = None
+        self._pool: Pool[_Sandbox] = Pool(
+            self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=lambda key: self._specs.pop(key, None)
+        )
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
@@ -68,8 +69,6 @@ class NativeEngine(Engine):
 
     async def _fork(self, spec: SandboxSpec) -> _Sandbox:
         zygote = await self._zygote(spec.project)
-        if self._cgroups.controllers:
-            self._nudging = asyncio.get_running_loop().run_in_executor(None, self._cgroups.nudge, zygote.pid)
         unique = secrets.token_hex(4)
         name = f"{spec.name.partition('@')[0]}-{unique}"
         group = self._cgroups.make(name, spec.limits)
@@ -99,8 +98,6 @@ class NativeEngine(Engine):
 
     async def close(self) -> None:
         await self._pool.close()
-        if self._nudging is not None:
-            await self._nudging
         for sandbox in list(self._sandboxes.values()):
             sandbox.zygote.kill(sandbox.id)
         for zygote in [*self._zygotes.values(), *self._retired]:
@@ -180,12 +177,6 @@ class _Zygote:
         self._ready: asyncio.Future[None] | None = None
         self.sandboxes: dict[str, _Sandbox] = {}
         self.alive = False
-
-    @property
-    def pid(self) -> int:
-        """Of the outer of its two processes, which only waits."""
-        assert self._process is not None
-        return self._process.pid
 
     async def start(self, shown: list[str], preload: list[str]) -> None:
         loop = asyncio.get_running_loop()

@@ -23,7 +23,9 @@ KEPT = 20.0
 
 
 class Pool(Generic[T]):
-    """Ready things by key. ``make`` makes one, ``end`` ends one, ``alive`` tells whether one can still be used."""
+    """Ready things by key. ``make`` makes one, ``end`` ends one, ``alive`` tells whether one can still be used,
+    ``forget`` hears of a key that nobody asks for any more.
+    """
 
     def __init__(
         self,
@@ -31,12 +33,14 @@ class Pool(Generic[T]):
         end: Callable[[T], Awaitable[None]],
         alive: Callable[[T], bool],
         *,
+        forget: Callable[[str], object] = lambda key: None,
         most: int = MOST,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._make = make
         self._end = end
         self._alive = alive
+        self._forget = forget
         self._most = most
         self._clock = clock
         self._ready: dict[str, deque[T]] = defaultdict(deque)
@@ -105,6 +109,7 @@ class Pool(Generic[T]):
     def _expire(self, key: str) -> None:
         self._asked.pop(key, None)
         self._expiring.pop(key, None)
+        self._forget(key)
         for one in self._ready.pop(key, ()):
             task = asyncio.ensure_future(self._end(one))
             self._ending.add(task)

@@ -53,16 +53,6 @@ class Cgroups:
             raise
         return group
 
-    def nudge(self, pid: int) -> None:
-        """Have the kernel get ready to let processes join; blocks for as long as that takes.
-
-        A join waits until every CPU has been through the scheduler, unless another join has just done so. Moving an
-        idle process, ``pid``, at the moment when a sandbox begins to be made takes that wait off its path.
-        """
-        for root in list(self._roots.values())[:1]:
-            with contextlib.suppress(OSError):
-                (root / "cgroup.procs").write_text(str(pid))
-
     def remove(self) -> None:
         """Take everything of ours away."""
         for root in set(self._roots.values()):
@@ -80,8 +70,13 @@ class Cgroup:
     paths: list[Path]
 
     def open_for_joining(self) -> list[int]:
-        """Descriptors; a process that writes 0 to each of them is in the group."""
-        return [os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC) for path in self.paths]
+        """Descriptors; a process with one thread that writes 0 to each of them is in the group.
+
+        Version 1 has a file for threads, too: a thread that moves itself alone waits for nobody, while moving a
+        process waits until every CPU has been through the scheduler, which takes the kernel some ten milliseconds.
+        """
+        names = [(path, "tasks" if (path / "tasks").exists() else "cgroup.procs") for path in self.paths]
+        return [os.open(path / name, os.O_WRONLY | os.O_CLOEXEC) for path, name in names]
 
     def usage(self) -> dict[str, int]:
         """Bytes of memory and nanoseconds of CPU used so far."""

@@ -267,8 +267,6 @@ class _Sandbox:
         rootfs.private_places(size=self._limits.disk, shown=self._hidden)
         socket.sethostname("sandbox")
         linux.loopback_up()
-        # As late as can be: the kernel may take ten milliseconds over the first join, which the server has asked it
-        # to begin with when it asked us to fork (`Cgroups.nudge`).
         for fd in self._cgroups:
             os.write(fd, b"0")
         linux.unshare(linux.CLONE_NEWCGROUP)

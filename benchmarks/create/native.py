@@ -1,0 +1,262 @@
+"""Measures our own instances through the public SDK. Runs in an environment with aenv; prints one JSON line.
+
+Modules of `benchmarks/calls` are on its path.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+from collections import Counter
+from contextlib import suppress
+
+from load import cpu_of_tree, expect, fresh, short
+from proc import TICKS, cpu, descendants, memory, system_memory
+
+_numbers = itertools.count()
+WARM_UP = 5
+SETTLE = 1.0  # seconds after many were made: the pool is filled in the background
+INSTANCES = 3  # generations below the server: its warm parent is two processes
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def unique() -> dict[str, str]:
+    """Variables that no ready sandbox has."""
+    return {"BENCH_NUMBER": str(next(_numbers))}
+
+
+class Series:
+    """Creates one after another, each released before the next."""
+
+    def __init__(self, project: str, runs: int, *, pooled: bool, gap: float) -> None:
+        self._project, self._runs, self._pooled, self._gap = project, runs, pooled, gap
+        self._errors: Counter[str] = Counter()
+        self._create: list[float] = []
+        self._release: list[float] = []
+
+    async def run(self) -> dict[str, object]:
+        for number in range(WARM_UP + self._runs):
+            try:
+                created, released = await self._one()
+            except Exception as error:
+                if number >= WARM_UP:
+                    self._errors[short(error)] += 1
+            else:
+                if number >= WARM_UP:
+                    self._create.append(created)
+                    self._release.append(released)
+            await asyncio.sleep(self._gap)
+        return {
+            "asked": self._runs,
+            "create_ms": self._create,
+            "release_ms": self._release,
+            "errors": self._errors.most_common(3),
+        }
+
+    async def _one(self) -> tuple[float, float]:
+        variables = {} if self._pooled else unique()
+        began = time.perf_counter()
+        env = Environment(self._project, environment_variables=variables)
+        try:
+            await echo(env)
+            answered = time.perf_counter()
+        finally:
+            await env.release()
+        return (answered - began) * 1000, (time.perf_counter() - answered) * 1000
+
+
+class Crowd:
+    """Instances that stay alive while others are measured. Each has answered once."""
+
+    def __init__(self, project: str) -> None:
+        self._project = project
+        self._batches: list = []
+        self.alive = 0
+
+    async def grow(self, size: int) -> None:
+        while self.alive < size:
+            count = min(128, size - self.alive)
+            batch = Environment.batch(self._project, count)
+            self._batches.append(batch)
+            await asyncio.gather(*[echo(env) for env in await batch.all()])
+            self.alive += count
+        await asyncio.sleep(SETTLE)
+
+    async def end(self) -> float:
+        began = time.perf_counter()
+        for batch in self._batches:
+            await batch.release()
+        return time.perf_counter() - began
+
+
+class Native:
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._args = args
+        self._crowd = Crowd(args.project)
+        self.report: dict[str, object] = {"levels": {}, "batches": {}}
+
+    async def run(self) -> None:
+        self.report["first_seconds"] = await self._first()
+        await self._batches()
+        await self._levels()
+        if self._crowd.alive >= 500:
+            self.report["idle"] = await self._idle()
+        seconds = await self._crowd.end()
+        say(f"aenv: {self._crowd.alive:,} released in {seconds:.1f} s")
+
+    async def _first(self) -> float:
+        """The local server and the warm parent are started by it."""
+        began = time.perf_counter()
+        async with Environment(self._args.project) as env:
+            await echo(env)
+            seconds = time.perf_counter() - began
+        say(f"aenv: first ever {seconds:.2f} s")
+        return seconds
+
+    async def _batches(self) -> None:
+        for size in self._args.batches:
+            for _ in range(self._args.rounds):
+                began = time.perf_counter()
+                try:
+                    async with Environment.batch(self._args.project, size, environment_variables=unique()) as batch:
+                        await asyncio.gather(*[self._answer(env) async for env in batch])
+                        seconds = time.perf_counter() - began
+                    found: object = size / seconds
+                except Exception as error:
+                    found = short(error)
+                say(f"aenv: {size} at once, per second: {found}")
+                self.report["batches"].setdefault(size, []).append(found)
+                await asyncio.sleep(SETTLE)
+
+    def _answer(self, env: object) -> asyncio.Task:
+        """Call each as soon as it is there."""
+        return asyncio.create_task(echo(env))
+
+    async def _levels(self) -> None:
+        runs, before = self._args.runs, None
+        for alive in self._args.alive:
+            await self._crowd.grow(alive)
+            if before is None:
+                before = (alive, system_memory())
+            else:
+                self.report["memory"] = self._memory(*before)
+            level = {}
+            for name, pooled, gap in (("demand", False, 0.02), ("pool", True, 0.1)):
+                level[name] = await Series(self._args.project, runs, pooled=pooled, gap=gap).run()
+                middle = sorted(level[name]["create_ms"])[runs // 2 : runs // 2 + 1]
+                say(f"aenv: {alive:,} alive, {name}: p50 {middle} ms, errors {level[name]['errors']}")
+            self.report["levels"][alive] = level
+
+    def _memory(self, others: int, before: dict[str, float]) -> dict[str, object]:
+        pids = descendants(server_pid(), INSTANCES)
+        after = system_memory()
+        grown = {name: (after[name] - before[name]) for name in after}
+        found = {"alive": len(pids), "added": len(pids) - others, "grown_mb": grown, **memory(pids)}
+        say(f"aenv: memory {found}")
+        return found
+
+    async def _idle(self) -> dict[str, float]:
+        """CPU of instances that nobody calls."""
+        await asyncio.sleep(SETTLE)
+        server = server_pid()
+        pids = descendants(server, INSTANCES)
+        used, tree, began = cpu(pids), cpu_of_tree(server), time.perf_counter()
+        await asyncio.sleep(self._args.idle)
+        seconds, now = time.perf_counter() - began, cpu(pids)
+        ticks = sum(now[pid] - used[pid] for pid in used if pid in now)
+        found = {
+            "instances": len(now),
+            "seconds": seconds,
+            "instances_ms_per_s": ticks / TICKS * 1000 / seconds,
+            "platform_ms_per_s": (cpu_of_tree(server) - tree) * 1000 / seconds,
+        }
+        say(f"aenv: idle {found}")
+        return found
+
+
+async def echo(env: "Environment") -> None:
+    said = fresh()
+    result = await env.call_tool("echo", {"content": said})
+    expect(not result.is_error and f'"{said}"' in result.content[0]["text"], result)
+
+
+def server_pid() -> int:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(local.LocalPaths.of_user().socket))
+        return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("project")
+    parser.add_argument("--runtime", required=True, help="folder of the local platform")
+    parser.add_argument("--alive", type=numbers, required=True)
+    parser.add_argument("--batches", type=numbers, required=True)
+    parser.add_argument("--runs", type=int, required=True)
+    parser.add_argument("--rounds", type=int, required=True)
+    parser.add_argument("--idle", type=float, required=True)
+    return parser.parse_args()
+
+
+def main() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    bench = Native(args)
+    try:
+        asyncio.run(bench.run())
+        server = server_pid()
+        processes = {pid: start_time(pid) for pid in descendants(server, 0)}
+    finally:
+        local.stop(local.LocalPaths.of_user())
+    bench.report["left"] = left_behind(server, processes)
+    print(json.dumps(bench.report), flush=True)
+
+
+def left_behind(server: int, processes: dict[int, str]) -> list[str]:
+    """What should have gone with the platform: processes, control groups, sockets."""
+    time.sleep(SETTLE)
+    found = [f"process {pid}" for pid, began in processes.items() if start_time(pid) == began]
+    for folder in ("", "memory", "pids", "cpu"):
+        group = os.path.join("/sys/fs/cgroup", folder, f"aenv-{server}")
+        found += [group] if os.path.isdir(group) else []
+    found += [name for name in os.listdir(args.runtime) if name not in ("lock", "platform.log")]
+    return found
+
+
+def start_time(pid: int) -> str:
+    """With its id, this names a process for good."""
+    with suppress(OSError), open(f"/proc/{pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+        return "gone" if fields[0] == "Z" else fields[19]
+    return "gone"
+
+
+if __name__ == "__main__":
+    args = arguments()
+    # Before aenv is imported: it reads some of them then. Bytecode as users have it.
+    for name in ("DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH"):
+        os.environ.pop(name, None)
+    os.environ["AENV_RUNTIME_DIR"] = args.runtime
+    import logging
+
+    from aenv import Environment
+    from aenv.client import local
+
+    logging.getLogger("aenv").setLevel(logging.WARNING)
+    main()
