@@ -14,6 +14,7 @@ from pydantic_core import from_json, to_json
 from aenv.client.http import HttpClient
 from aenv.client.url import ServerUrl
 from aenv.core.declarations import Registry, fresh_registry
+from aenv.isolation.check import why_not
 from aenv.runtime.app import App
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
@@ -27,6 +28,14 @@ ENVS = HERE / "envs"
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in os.environ if n.startswith("AENV_")] + ["DUMMY_INSTANCE_IP"]:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="session")
+def sandboxes() -> None:
+    """For tests that need real sandboxes: they are skipped where the host does not let this user make any."""
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(f"no sandboxes here: {reason}")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aenv.core.sync import SyncEnvironment
-from tests.isolation.host import LINUX, Platform, begin_blocking_calls, own_platform
+from tests.isolation.host import Platform, begin_blocking_calls, own_platform
 
 HERE = Path(__file__).parent
 PROBE = HERE / "probe"
@@ -49,10 +49,8 @@ class Box:
 
 
 @pytest.fixture(scope="session")
-def platform() -> Iterator[Platform]:
+def platform(sandboxes: None) -> Iterator[Platform]:
     """One for all of this folder's tests, started by a shell that has a secret."""
-    if not LINUX:
-        pytest.skip("sandboxes of this kind need Linux")
     begin_blocking_calls()
     with own_platform() as started, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROBE_SECRET", SECRET)

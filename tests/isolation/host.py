@@ -9,7 +9,6 @@ import shutil
 import signal
 import socket
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -224,6 +223,3 @@ def limited_by(platform: Platform, controller: str) -> bool:
     if (CGROUPS / "cgroup.controllers").exists():
         return any(controller in _read(str(path / "cgroup.controllers")).split() for path in platform.cgroups())
     return any(path.parent.name == controller for path in platform.cgroups())
-
-
-LINUX = sys.platform == "linux"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.isolation.host import LINUX, Platform, begin_blocking_calls, own_platform
+from tests.isolation.host import Platform, begin_blocking_calls, own_platform
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -13,10 +13,8 @@ def _blocking_calls() -> None:
 
 
 @pytest.fixture
-def platform(_no_settings_from_outside: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+def platform(sandboxes: None, _no_settings_from_outside: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """A local platform of this test's own; nothing of it may be left in the end."""
-    if not LINUX:
-        pytest.skip("sandboxes of this kind need Linux")
     with own_platform() as started:
         monkeypatch.delenv("AENV_SYSTEM_URL", raising=False)
         for name, value in started.variables.items():

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from aenv.client import local
-from aenv.isolation.check import why_not
 
 ENV = '''
 import os
@@ -53,15 +52,8 @@ def reward() -> float:
 '''
 
 
-@pytest.fixture(scope="session")
-def _sandboxes() -> None:
-    reason = why_not()
-    if reason is not None:
-        pytest.skip(f"no sandboxes here: {reason}")
-
-
 @pytest.fixture(scope="module")
-def platform(_sandboxes: None) -> Iterator[local.LocalPaths]:
+def platform(sandboxes: None) -> Iterator[local.LocalPaths]:
     """A local platform of this module's own, which the first Environment starts."""
     folder = tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp")
     try:
