@@ -22,7 +22,7 @@ def why_not() -> str | None:
 
 def _try() -> None:
     """Make the namespaces and the mounts of a sandbox, and go."""
-    spec = zygote.ZygoteSpec("", "", user=65534 if os.geteuid() == 0 else None)
+    spec = zygote.ZygoteSpec("", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
         hidden = zygote.isolate(spec)
         child = os.fork()

@@ -21,12 +21,12 @@ import signal
 import socket
 import struct
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aenv.isolation import linux, rootfs, seccomp
+from aenv.isolation import branches, forkable, linux, ptrace, rootfs, seccomp
+from aenv.isolation.branches import Branch, Parent
 from aenv.isolation.limits import Limits, set_resource_limits
 
 MESSAGE = 1 << 20
@@ -42,6 +42,9 @@ class ZygoteSpec:
 
     entry: str
     """``module:function`` that a sandbox runs: it takes a Listener, the parameters, and a function to report with."""
+    prepare: str
+    """``module:function`` that loads code for others to begin with: it takes the parameters and a function to report
+    with, and returns what a fork then calls as ``entry`` is called, or nothing after reporting why not."""
     warm: str
     """``module:function`` that the zygote runs once, to have everything imported and used."""
     shown: list[str] = field(default_factory=list)
@@ -60,6 +63,9 @@ class Spawn:
 
     id: str
     limits: Limits = field(default_factory=Limits)
+    op: str = "spawn"
+    """``spawn`` one that loads its code itself, ``prepare`` one that others are forked from, ``branch`` off from that;
+    ``multiply``: make a zygote like this one."""
 
 
 Report = Callable[[dict[str, Any]], None]
@@ -156,8 +162,14 @@ class _Zygote:
         self._hidden = hidden
         self._control = control
         self._children: dict[int, str] = {}
+        self._parent: Parent | None = None
+        self._early: set[int] = set()  # stopped at birth, before the parent was seen to have forked them
+        self._branches: dict[int, Branch] = {}
+        self._ends: dict[str, int] = {}  # exit codes of branches whose init is still to be seen ending
+        self._selector = selectors.DefaultSelector()
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._filter = seccomp.program()
+        self._movable = seccomp.program(movable=True)
 
     def run(self) -> None:
         _call(self._spec.warm)
@@ -166,59 +178,138 @@ class _Zygote:
         for name in self._spec.preload:
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(name)
-        if not _alone() or _has_children():
+        if not forkable.alone() or forkable.has_children():
             self._send({"op": "unsafe", "error": "an import left threads or processes running"})
             os._exit(1)
         gc.collect()
         gc.freeze()
         gc.disable()
+        sys.dont_write_bytecode = True  # in a layer that goes with the sandbox
+        self._send({"op": "ready"})
+        self._serve()
+
+    def _serve(self) -> None:
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._send({"op": "ready"})
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
-            selector.register(woken, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is self._control:
-                        self._handle(selector)
-                    else:
-                        os.read(woken, 4096)
-                self._reap()
+        self._when_readable(self._control, self._handle)
+        self._when_readable(woken, lambda: os.read(woken, 4096))
+        while True:
+            for key, _ in self._selector.select():
+                key.data()
+            self._reap()
 
-    def _handle(self, selector: selectors.BaseSelector) -> None:
+    def _when_readable(self, file: socket.socket | int, act: Callable[[], object]) -> None:
+        self._selector.register(file, selectors.EVENT_READ, act)
+
+    def _handle(self) -> None:
         data, fds, _, _ = socket.recv_fds(self._control, MESSAGE, MAX_FDS)
         if not data:
             os._exit(0)  # nobody is left to fork for
         message = json.loads(data)
-        if message["op"] == "kill":
-            for pid, name in self._children.items():
-                if name == message["id"]:
-                    os.kill(pid, signal.SIGKILL)
-            return
+        op, name = message["op"], message["id"]
         try:
-            self._fork(message, list(fds))
+            if op == "kill":
+                for pid in [pid for pid, other in self._children.items() if other == name]:
+                    os.kill(pid, signal.SIGKILL)
+            elif op == "multiply":
+                self._fork(name, lambda: _Zygote(self._spec, socket.socket(fileno=fds[0]), self._hidden)._serve())
+            elif op == "prepare":
+                self._prepare(name, message, fds)
+            elif op == "branch":
+                self._branch(name, message, fds)
+                fds = []  # until it is forked
+            else:
+                self._fork(name, lambda: _Sandbox(self._spec, message, fds, self._filter, self._hidden).run())
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _fork(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _prepare(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
+        """Have the author's code loaded by a process that others are then forked from."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            pid = os.fork()
+            if pid == 0:
+                _Sandbox(self._spec, message, fds, self._movable, self._hidden).prepare(theirs)
+        self._children[pid] = name
+        self._parent = Parent(pid, ours)
+
+    def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
+        """Make the namespaces, then have the parent fork into them."""
+        ready, ready_end = os.pipe2(os.O_CLOEXEC)
+        init = linux.fork_into(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | FRESH)
+        if init == 0:
+            _Sandbox(self._spec, message, fds, self._filter, self._hidden).hold(ready_end)
+        self._children[init] = name
+        os.close(ready_end)
+        branch = Branch(name, init, fds[:4], fds[4:])
+
+        def made() -> None:
+            self._selector.unregister(ready)
+            said = os.read(ready, 1)
+            os.close(ready)
+            if said and self._parent is not None:
+                self._parent.add(branch)
+            else:
+                branch.give_up()
+
+        self._when_readable(ready, made)
+
+    def _fork(self, name: str, run: Callable[[], None]) -> int:
         linux.unshare(linux.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
-            _Sandbox(self._spec, message, fds, self._filter, self._hidden).run()
+            run()
         linux.setns(self._own_pids, linux.CLONE_NEWPID)  # the next unshare is refused otherwise
-        self._children[pid] = message["id"]
+        self._children[pid] = name
+        return pid
 
     def _reap(self) -> None:
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if os.WIFSTOPPED(status):
+                self._stopped(pid, status)
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            branch = self._branches.pop(pid, None)
             name = self._children.pop(pid, None)
+            if self._parent is not None and pid == self._parent.pid:
+                self._parent.end()
+                self._parent = None
+            if branch is not None and branch.init in self._children:
+                self._ends[branch.id] = code
+                os.kill(branch.init, signal.SIGKILL)
+                self._send({"op": "ending", "id": branch.id, "code": code})
             if name is not None:
-                self._send({"op": "exit", "id": name, "code": os.waitstatus_to_exitcode(status)})
+                self._send({"op": "exit", "id": name, "code": self._ends.pop(name, code)})
+
+    def _stopped(self, pid: int, status: int) -> None:
+        """Something that is being traced stopped: the parent, for having forked, or the newborn itself."""
+        parent = self._parent
+        if parent is None or pid != parent.pid:
+            self._early.add(pid)
+            return
+        child = ptrace.forked(pid, status)
+        if child is None:
+            ptrace.carry_on(pid, status)
+            return
+        ptrace.release(pid)
+        born = ptrace.Stopped(child, waited=child in self._early)
+        self._early.discard(child)
+        branch, parent.asked = parent.asked, None
+        if branch is None:
+            born.kill()
+            return
+        try:
+            self._branches[branches.settle(born, branch)] = branch
+        except OSError as error:
+            branch.give_up(error)
+        else:
+            branch.close()
+        parent.next()
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
@@ -238,17 +329,53 @@ class _Sandbox:
         self._limits = Limits(**message["limits"])
         self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
         self._program = program
+        self._code = 1
 
     def run(self) -> None:
         """Never returns."""
-        code = 1
-        try:
-            # Read here and not in the zygote, whose memory all later sandboxes inherit.
-            with open(self._parameters, "rb") as file:
-                parameters = json.load(file)
+        with self._to_the_end():
+            parameters = self._read_parameters()
             self._enter()
-            entry = _load(self._spec.entry)
-            code = entry(socket.socket(fileno=self._listener), parameters, self._report)
+            self._code = _load(self._spec.entry)(socket.socket(fileno=self._listener), parameters, self._report)
+
+    def prepare(self, channel: socket.socket) -> None:
+        """Load the author's code, then fork whenever told to. Never returns."""
+        with self._to_the_end():
+            parameters = self._read_parameters()
+            self._listener = -1
+            self._enter(keep=channel.fileno())
+            with forkable.Watch() as watch:
+                resume = _load(self._spec.prepare)(parameters, self._report)
+            if resume is None:
+                return
+            unfit = watch.why_not()
+            if unfit is not None:
+                self._report({"unfit": unfit})
+                return
+            gc.collect()
+            gc.freeze()
+            self._report({"prepared": True})
+            self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(channel)
+            parameters = self._read_parameters()
+            os.dup2(self._log, 1)
+            os.dup2(self._log, 2)
+            os.close(self._log)
+            self._code = resume(socket.socket(fileno=self._listener), parameters, self._report)
+
+    def hold(self, ready: int) -> None:
+        """Make the namespaces for a process that is still to come, and be its init. Never returns."""
+        with self._to_the_end():
+            _map(rootfs.USER_ID, rootfs.USER_ID)
+            self._listener = -1
+            self._enter(namespaces=0, keep=ready)
+            os.close(self._status)
+            self._status = -1
+            branches.wait_for_orphans(ready)
+
+    @contextlib.contextmanager
+    def _to_the_end(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             with contextlib.suppress(Exception):
                 self._report({"error": f"{type(error).__name__}: {error}", "code": "sandbox"})
@@ -256,21 +383,27 @@ class _Sandbox:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            os._exit(code)
+            os._exit(self._code)
 
-    def _enter(self) -> None:
+    def _read_parameters(self) -> dict[str, Any]:
+        """Here and not in the zygote, whose memory all later sandboxes inherit."""
+        with open(self._parameters, "rb") as file:
+            parameters: dict[str, Any] = json.load(file)
+        return parameters
+
+    def _enter(self, *, namespaces: int = FRESH, keep: int = -1) -> None:
         os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        linux.unshare(FRESH)
+        linux.unshare(namespaces)
         rootfs.private_places(size=self._limits.disk, shown=self._hidden)
         socket.sethostname("sandbox")
         linux.loopback_up()
         for fd in self._cgroups:
             os.write(fd, b"0")
         linux.unshare(linux.CLONE_NEWCGROUP)
-        self._keep_only_our_descriptors()
+        self._keep_only_our_descriptors(keep)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
         linux.no_new_privileges()
@@ -278,18 +411,19 @@ class _Sandbox:
         linux.load_seccomp(self._program)
         gc.enable()
 
-    def _keep_only_our_descriptors(self) -> None:
+    def _keep_only_our_descriptors(self, one_more: int) -> None:
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(self._log, 1)
         os.dup2(self._log, 2)
-        keep = {0, 1, 2, self._listener, self._status}
+        keep = {0, 1, 2, self._listener, self._status, one_more}
         for name in os.listdir("/proc/self/fd"):
             if int(name) not in keep:
                 with contextlib.suppress(OSError):
                     os.close(int(name))
-        os.set_inheritable(self._listener, False)
-        os.set_inheritable(self._status, False)
+        for fd in (self._listener, self._status):
+            if fd >= 0:
+                os.set_inheritable(fd, False)
 
     def _report(self, message: dict[str, Any]) -> None:
         """Tell who asked for the sandbox, once."""
@@ -300,23 +434,6 @@ class _Sandbox:
             os.write(self._status, json.dumps(message).encode())
             os.close(self._status)
             self._status = -1
-
-
-def _alone() -> bool:
-    """Whether this is the only thread, once those that are just ending have ended."""
-    for _ in range(100):
-        if len(os.listdir("/proc/self/task")) == 1:
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def _has_children() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _load(name: str) -> Callable[..., Any]:
@@ -331,7 +448,7 @@ def _call(name: str) -> None:
 
 def spawn_message(spawn: Spawn) -> bytes:
     """As the zygote reads it."""
-    return json.dumps({"op": "spawn", "id": spawn.id, "limits": asdict(spawn.limits)}).encode()
+    return json.dumps(asdict(spawn)).encode()
 
 
 def parameters_file(parameters: dict[str, Any]) -> int:
