@@ -377,9 +377,6 @@ class _Zygote:
             sandbox = self.sandboxes.pop(message["id"], None)
             if sandbox is not None:
                 sandbox.ended(_exit_of(message["code"]))
-        elif message["op"] == "ending":  # what is left of it is on its way out, too
-            if message["id"] in self.sandboxes:
-                self.sandboxes[message["id"]].exit = _exit_of(message["code"])
         elif self._ready is not None and not self._ready.done():
             if message["op"] == "ready":
                 self._ready.set_result(None)

@@ -1,10 +1,9 @@
 """Sandboxes that begin with the author's code loaded: forks of one process that has loaded it, each on its own.
 
 Three processes make one. The *parent* has loaded the code, behind the filter and without capabilities, and forks when
-it is told to. An *init*, which never sees that code, makes the namespaces and the files and stays as their first
-process. Between the two stands a zygote: it stops the parent's child at birth, has it enter the namespaces of the
-init and give up what that brought it, and lets it go on. A process can only enter process namespaces below its own,
-so each parent has a zygote for itself, whose process namespace all three are in or below.
+it is told to. A *builder*, which never sees that code, makes the namespaces and the files. Between the two stands the
+zygote: it stops the parent's child at birth, has it enter the namespaces that were built, give up what that brought
+it, and lets it go on.
 """
 
 from __future__ import annotations
@@ -18,14 +17,15 @@ import struct
 from collections import deque
 from dataclasses import dataclass, field
 
-from aenv.isolation import linux, ptrace
+from aenv.isolation import linux, ptrace, rootfs
 
 NAMESPACES = (
-    linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC
-    | linux.CLONE_NEWUTS | linux.CLONE_NEWCGROUP
+    linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+    | linux.CLONE_NEWCGROUP
 )  # fmt: skip
+"""What the builder makes; the namespace of processes comes with the fork."""
 FIRST_FD = 200
-"""Where the parent puts the descriptors of the child to come: the init, then those that it is to have."""
+"""Where the parent puts the descriptors of the child to come: the builder, then those that it is to have."""
 _PR_SET_DUMPABLE = 4
 
 
@@ -34,7 +34,7 @@ class Branch:
     """One to be made."""
 
     id: str
-    init: int
+    builder: int
     """The process that holds its namespaces."""
     fds: list[int]
     """Listener, status, log, parameters."""
@@ -49,7 +49,7 @@ class Branch:
     def give_up(self, error: OSError | None = None) -> None:
         """End what has been made of it so far."""
         with contextlib.suppress(ProcessLookupError):
-            os.kill(self.init, signal.SIGKILL)
+            os.kill(self.builder, signal.SIGKILL)
         if error is not None and self.fds:
             with contextlib.suppress(OSError):
                 os.write(self.fds[1], json.dumps({"error": str(error), "code": "branch"}).encode())
@@ -75,7 +75,7 @@ class Parent:
         while self.waiting and self.asked is None:
             branch = self.waiting.popleft()
             try:
-                namespaces = os.pidfd_open(branch.init)
+                namespaces = os.pidfd_open(branch.builder)
                 try:
                     ptrace.watch_forks(self.pid)
                     socket.send_fds(self.channel, [b"fork"], [namespaces, *branch.fds])
@@ -103,11 +103,14 @@ def settle(child: ptrace.Stopped, branch: Branch) -> int:
     call = linux.number
     try:
         child.call(call("setns"), FIRST_FD, NAMESPACES)
-        child = child.fork_again()
+        child = child.fork_again(linux.CLONE_NEWPID)
+        at = child.scratch(_WORDS)
+        for source, target, kind, flags in rootfs.PROC:
+            place = [at + _WORDS.index(b"%s\0" % word.encode()) if word else 0 for word in (source, target, kind)]
+            child.call(call("mount"), *place, flags, 0)
         child.call(call("setsid"))
         child.drop_bounding_set()
-        header = child.scratch(struct.pack("=IiQQQ", linux.CAP_VERSION_3, 0, 0, 0, 0))
-        child.call(call("capset"), header, header + 8)
+        child.call(call("capset"), at, at + 8)
         child.call(call("prctl"), _PR_SET_DUMPABLE, 1, 0, 0, 0)
         for fd in branch.cgroups:
             os.write(fd, str(child.pid).encode())
@@ -117,6 +120,12 @@ def settle(child: ptrace.Stopped, branch: Branch) -> int:
         raise
     child.go_on()
     return child.pid
+
+
+_WORDS = struct.pack("=IiQQQ", linux.CAP_VERSION_3, 0, 0, 0, 0) + b"".join(
+    b"%s\0" % word.encode() for mount in rootfs.PROC for word in mount[:3] if word
+)
+"""What system calls point at: no capabilities at all, and names."""
 
 
 def fork_on_demand(channel: socket.socket) -> list[int]:
@@ -138,15 +147,3 @@ def fork_on_demand(channel: socket.socket) -> list[int]:
     os.close(FIRST_FD)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     return list(places)[1:]
-
-
-def wait_for_orphans(ready: int) -> None:
-    """In the init: say that the namespaces are there, then do what a first process does. Never returns."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    os.write(ready, b"1")
-    os.close(ready)
-    while True:
-        try:
-            os.waitpid(-1, 0)
-        except ChildProcessError:
-            signal.sigwait({signal.SIGCHLD})

@@ -30,6 +30,7 @@ def _try() -> None:
             try:
                 linux.unshare(zygote.FRESH)
                 rootfs.private_places(size=1 << 20, shown=hidden)
+                rootfs.own_proc()
             except OSError as error:
                 print(zygote.explain(error), flush=True)  # noqa: T201
                 os._exit(1)

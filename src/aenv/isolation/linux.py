@@ -31,12 +31,12 @@ _LAST_CAP = 63
 
 _SYSCALLS = {
     "x86_64": {
-        "capset": 126, "clone": 56, "keyctl": 250, "mount_setattr": 442, "pivot_root": 155, "prctl": 157,
-        "seccomp": 317, "setns": 308, "setsid": 112,
+        "capset": 126, "clone": 56, "keyctl": 250, "mount": 165, "mount_setattr": 442, "pivot_root": 155,
+        "prctl": 157, "seccomp": 317, "setns": 308, "setsid": 112,
     },
     "aarch64": {
-        "capset": 91, "clone": 220, "keyctl": 219, "mount_setattr": 442, "pivot_root": 41, "prctl": 167, "seccomp": 277,
-        "setns": 268, "setsid": 157,
+        "capset": 91, "clone": 220, "keyctl": 219, "mount": 40, "mount_setattr": 442, "pivot_root": 41,
+        "prctl": 167, "seccomp": 277, "setns": 268, "setsid": 157,
     },
 }  # fmt: skip
 MACHINE = os.uname().machine

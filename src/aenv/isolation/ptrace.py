@@ -20,6 +20,7 @@ _ON_FORK, _ON_VFORK, _ON_CLONE, _ON_FILTER, _EXIT_KILL = 0x2, 0x4, 0x8, 0x80, 0x
 _FORKS = (1, 2, 3)
 _FILTER = 7
 _WALL = 0x40000000
+_CLONE = 56  # what fork() is, in the GNU C library
 _SYSCALL_SIZE = 2  # bytes of the instruction
 _REGISTERS = 27  # of struct user_regs_struct, 8 bytes each
 _R10, _R9, _R8, _RAX, _RDX, _RSI, _RDI, _ORIG_RAX, _RIP, _RSP = 7, 8, 9, 10, 12, 13, 14, 15, 16, 19
@@ -81,6 +82,9 @@ class Stopped:
         if not waited:
             _wait(pid)
         self._born = _registers(pid)
+        if self._born[_ORIG_RAX] != _CLONE:
+            self.kill()
+            raise OSError(0, f"it was not made by clone but by system call {self._born[_ORIG_RAX]}")
 
     def call(self, number: int, *arguments: int) -> int:
         """Make it do a system call.
@@ -98,13 +102,18 @@ class Stopped:
             raise OSError(-result, f"system call {number}: {os.strerror(-result)}")
         return result
 
-    def fork_again(self) -> Stopped:
-        """A second child in place of this one, which ends: only what is forked is in a new process namespace."""
-        self._enter(self._born[_ORIG_RAX], ())
-        _ptrace(_CONTINUE, self.pid, 0, 0)
-        child = forked(self.pid, _wait(self.pid))
+    def fork_again(self, namespaces: int) -> Stopped:
+        """A second child in place of this one, which ends; that one has further namespaces of its own."""
+        flags, *others = (self._born[register] for register in _ARGUMENTS)
+        self._enter(_CLONE, (flags | namespaces, *others))
+        while True:
+            _ptrace(_CONTINUE, self.pid, 0, 0)
+            status = _wait(self.pid)
+            if status >> 16 != _FILTER:
+                break
+        child = forked(self.pid, status)
         if child is None:
-            raise OSError(0, "a stopped process did not fork")
+            raise OSError(0, f"a stopped process did not fork: {_registers(self.pid)[_RAX]:#x}")
         self.kill()
         return Stopped(child)
 

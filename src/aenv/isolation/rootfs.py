@@ -37,6 +37,13 @@ _FILES = {
 }
 
 
+_PROC_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+PROC: list[tuple[str, str, str | None, int]] = [("proc", "/proc", "proc", _PROC_FLAGS)]
+"""What to mount once in the process namespace of a sandbox: source, target, kind, flags."""
+if os.path.exists("/proc/keys"):
+    PROC.append(("/dev/null", "/proc/keys", None, linux.MS_BIND))  # has the names of all keys of the host's user
+
+
 def interpreter_paths() -> list[str]:
     """Where this Python and all that it can import live, as far as the system's folders do not hold it."""
     wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
@@ -139,8 +146,11 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
     os.makedirs("/mnt/work")
     layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     linux.mount("overlay", PROJECT, "overlay", flags, layers)
-    linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
-    if os.path.exists("/proc/keys"):
-        linux.bind("/dev/null", "/proc/keys")  # has the names of all keys of the host's user
     # Not seen, not reached: through it a sandbox could write into its own lower layers.
     linux.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
+
+
+def own_proc() -> None:
+    """Show the sandbox's processes in place of the host's."""
+    for source, target, kind, flags in PROC:
+        linux.mount(source, target, kind, flags)

@@ -57,23 +57,24 @@ def supported() -> bool:
 
 
 def program(*, movable: bool = False) -> bytes:
-    """The filter, as the kernel takes it. ``movable``: who traces the process may have it enter other namespaces;
-    where nobody traces it, there is no such system call.
+    """The filter, as the kernel takes it. ``movable``: who traces the process may have it enter other namespaces and
+    mount; where nobody traces it, there are no such system calls.
     """
     audit, denied, clone, clone3, open_socket = _ARCHITECTURES[MACHINE]
     refuse = _ERRNO | errno.EPERM
-    setns = denied["setns"]
+    ask = _TRACE if movable else refuse
+    asked = (denied["setns"], denied["mount"])
     code = [
         _op(_LOAD, _ARCH), _op(_JUMP_EQ, audit, 1, 0), _op(_RETURN, _KILL),
         _op(_LOAD, _NR), _op(_JUMP_GE, _X32_BIT, 0, 1), _op(_RETURN, _KILL),
     ]  # fmt: skip
     for number in sorted(denied.values()):
-        code += [_op(_JUMP_EQ, number, 0, 1), _op(_RETURN, _TRACE if movable and number == setns else refuse)]
+        code += [_op(_JUMP_EQ, number, 0, 1), _op(_RETURN, ask if number in asked else refuse)]
     # clone3 hides its flags behind a pointer; glibc falls back to clone when there is none.
     code += [_op(_JUMP_EQ, clone3, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
     code += [
         _op(_JUMP_EQ, clone, 0, 4), _op(_LOAD, _ARG0), _op(_JUMP_SET, _CLONE_NAMESPACES, 0, 1),
-        _op(_RETURN, refuse), _op(_RETURN, _ALLOW),
+        _op(_RETURN, ask), _op(_RETURN, _ALLOW),
     ]  # fmt: skip
     code += [_op(_JUMP_EQ, open_socket, 0, len(_FAMILIES) + 3), _op(_LOAD, _ARG0)]
     for place, family in enumerate(_FAMILIES):

@@ -164,8 +164,6 @@ class _Zygote:
         self._children: dict[int, str] = {}
         self._parent: Parent | None = None
         self._early: set[int] = set()  # stopped at birth, before the parent was seen to have forked them
-        self._branches: dict[int, Branch] = {}
-        self._ends: dict[str, int] = {}  # exit codes of branches whose init is still to be seen ending
         self._selector = selectors.DefaultSelector()
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._filter = seccomp.program()
@@ -238,12 +236,12 @@ class _Zygote:
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Make the namespaces, then have the parent fork into them."""
         ready, ready_end = os.pipe2(os.O_CLOEXEC)
-        init = linux.fork_into(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | FRESH)
-        if init == 0:
-            _Sandbox(self._spec, message, fds, self._filter, self._hidden).hold(ready_end)
-        self._children[init] = name
+        builder = linux.fork_into(linux.CLONE_NEWUSER | FRESH)
+        if builder == 0:
+            _Sandbox(self._spec, message, fds, self._filter, self._hidden).build(ready_end)
+        self._children[builder] = name
         os.close(ready_end)
-        branch = Branch(name, init, fds[:4], fds[4:])
+        branch = Branch(name, builder, fds[:4], fds[4:])
 
         def made() -> None:
             self._selector.unregister(ready)
@@ -274,17 +272,12 @@ class _Zygote:
                 self._stopped(pid, status)
                 continue
             code = os.waitstatus_to_exitcode(status)
-            branch = self._branches.pop(pid, None)
-            name = self._children.pop(pid, None)
             if self._parent is not None and pid == self._parent.pid:
                 self._parent.end()
                 self._parent = None
-            if branch is not None and branch.init in self._children:
-                self._ends[branch.id] = code
-                os.kill(branch.init, signal.SIGKILL)
-                self._send({"op": "ending", "id": branch.id, "code": code})
+            name = self._children.pop(pid, None)
             if name is not None:
-                self._send({"op": "exit", "id": name, "code": self._ends.pop(name, code)})
+                self._send({"op": "exit", "id": name, "code": code})
 
     def _stopped(self, pid: int, status: int) -> None:
         """Something that is being traced stopped: the parent, for having forked, or the newborn itself."""
@@ -297,18 +290,21 @@ class _Zygote:
             ptrace.carry_on(pid, status)
             return
         ptrace.release(pid)
-        born = ptrace.Stopped(child, waited=child in self._early)
+        waited = child in self._early
         self._early.discard(child)
         branch, parent.asked = parent.asked, None
-        if branch is None:
-            born.kill()
-            return
+        assert branch is not None  # it is traced only while it is asked to fork one
         try:
-            self._branches[branches.settle(born, branch)] = branch
+            settled = branches.settle(ptrace.Stopped(child, waited=waited), branch)
         except OSError as error:
             branch.give_up(error)
         else:
-            branch.close()
+            name = self._children.pop(branch.builder, None)
+            branch.give_up()  # what was needed to make it
+            if name is None:
+                os.kill(settled, signal.SIGKILL)  # it was not to be, meanwhile
+            else:
+                self._children[settled] = name
         parent.next()
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -362,15 +358,13 @@ class _Sandbox:
             os.close(self._log)
             self._code = resume(socket.socket(fileno=self._listener), parameters, self._report)
 
-    def hold(self, ready: int) -> None:
-        """Make the namespaces for a process that is still to come, and be its init. Never returns."""
+    def build(self, ready: int) -> None:
+        """Make the namespaces for a process that is still to come, and wait for the end. Never returns."""
         with self._to_the_end():
             _map(rootfs.USER_ID, rootfs.USER_ID)
-            self._listener = -1
-            self._enter(namespaces=0, keep=ready)
-            os.close(self._status)
-            self._status = -1
-            branches.wait_for_orphans(ready)
+            self._furnish()
+            os.write(ready, b"1")
+            signal.pause()
 
     @contextlib.contextmanager
     def _to_the_end(self) -> Iterator[None]:
@@ -391,18 +385,23 @@ class _Sandbox:
             parameters: dict[str, Any] = json.load(file)
         return parameters
 
-    def _enter(self, *, namespaces: int = FRESH, keep: int = -1) -> None:
-        os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        linux.unshare(namespaces)
+    def _furnish(self) -> None:
+        """What new namespaces need to be lived in."""
         rootfs.private_places(size=self._limits.disk, shown=self._hidden)
         socket.sethostname("sandbox")
         linux.loopback_up()
         for fd in self._cgroups:
             os.write(fd, b"0")
         linux.unshare(linux.CLONE_NEWCGROUP)
+
+    def _enter(self, *, keep: int = -1) -> None:
+        os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        linux.unshare(FRESH)
+        self._furnish()
+        rootfs.own_proc()
         self._keep_only_our_descriptors(keep)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
