@@ -248,6 +248,7 @@ class _Record:
             id=self.id, status=self.status, created_at=at, updated_at=at, labels=self.wish.labels, ttl=str(self.ttl),
             owner=self.wish.owner, reason=self.reason, data_url=self.ref.data_url if self.ref else None,
             token=self.ref.token if self.ref else None, usage=self.usage or None,
+            healthy=True if self.ref and self.ref.healthy else None,
         )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from aenv.engines import layers
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
 from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
-from aenv.engines.pool import Pool
+from aenv.engines.pool import MOST, Pool
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroup, Cgroups
 from aenv.isolation.rootfs import PROJECT
@@ -43,7 +43,7 @@ _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cac
 class NativeEngine(Engine):
     """Forks sandboxes from one zygote per project, as it was when the zygote started."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, pool: int = MOST) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._cgroups = Cgroups(f"aenv-{os.getpid()}")
@@ -52,7 +52,7 @@ class NativeEngine(Engine):
         self._sandboxes: dict[str, _Sandbox] = {}
         self._specs: dict[str, SandboxSpec] = {}
         self._pool: Pool[_Sandbox] = Pool(
-            self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=self._forget
+            self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=self._forget, most=pool
         )
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
         self._parents: Parents[_Sandbox] = Parents(self._prepare, self._end_parent, lambda parent: parent.exit is None)
@@ -69,20 +69,20 @@ class NativeEngine(Engine):
         return sandbox.ref
 
     async def _spare(self, key: str) -> _Sandbox:
-        return await self._fork(self._specs[key], key)
+        return await self._fork(self._specs[key], key, spare=True)
 
-    async def _fork(self, spec: SandboxSpec, key: str) -> _Sandbox:
+    async def _fork(self, spec: SandboxSpec, key: str, *, spare: bool = False) -> _Sandbox:
         """One that answers: a fork of what has loaded the same before, or else one that loads it for itself."""
         zygote = await self._zygote(spec.project)
         parent = await self._parents.of(key, spec)
         if parent is not None:
             try:
-                return await self._spawned(spec, parent.zygote, "branch")
+                return await self._spawned(spec, parent.zygote, "branch", spare)
             except Unavailable as error:
                 if parent.exit is None:
                     log.warning("%s is loaded anew for every instance: %s", spec.name, error.message)
                     self._parents.unfit(key)
-        return await self._spawned(spec, zygote, "spawn")
+        return await self._spawned(spec, zygote, "spawn", spare)
 
     async def _prepare(self, spec: SandboxSpec) -> _Sandbox | None:
         """A sandbox that has loaded the environment and waits to be forked; None when it is not fit for that."""
@@ -108,14 +108,16 @@ class NativeEngine(Engine):
         self._retired.add(parent.zygote)
         await self._tidy()
 
-    async def _spawned(self, spec: SandboxSpec, zygote: _Zygote, op: str) -> _Sandbox:
+    async def _spawned(self, spec: SandboxSpec, zygote: _Zygote, op: str, spare: bool) -> _Sandbox:
         sandbox = self._made(spec, zygote)
+        sandbox.spare = spare
         self._sandboxes[sandbox.id] = sandbox
         try:
-            await zygote.spawn(sandbox, op)
+            said = await zygote.spawn(sandbox, op)
         except BaseException:
             await asyncio.shield(self._end(sandbox))
             raise
+        sandbox.ref = replace(sandbox.ref, healthy=bool(said.get("healthy")))
         return sandbox
 
     def _made(self, spec: SandboxSpec, zygote: _Zygote) -> _Sandbox:
@@ -410,6 +412,7 @@ class _Sandbox:
         self.path = path
         self.zygote = zygote
         self.group = group
+        self.spare = False
         self.exit: Exit | None = None
         self.gone = asyncio.Event()
         self._log: deque[bytes] = deque()
@@ -426,6 +429,7 @@ class _Sandbox:
             "token": self.ref.token,
             "variables": spec.variables,
             "arguments": spec.arguments,
+            "rehearse": self.spare,
         }
 
     def read_log_from(self, fd: int) -> None:

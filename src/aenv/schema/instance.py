@@ -82,6 +82,8 @@ class EnvInstance(Message):
     """What its calls must carry."""
     usage: dict[str, int] | None = None
     """Memory, processes and CPU in use, as far as the engine can tell."""
+    healthy: bool | None = None
+    """It has been seen to answer, and has no health check of its own that could say otherwise."""
 
 
 class EnvInstanceCreateRequest(Message):
