@@ -13,11 +13,16 @@ from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
 from aenv.project import quantities
 from aenv.schema import duration
+from aenv.schema.names import (
+    NAME_LIMIT,
+    NAME_PATTERN,
+    VERSION_LIMIT,
+    VERSION_PATTERN,
+    check_name,
+    check_version,
+    quoted,
+)
 
-NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-NAME_LIMIT = 253
-VERSION_PATTERN = r"^[0-9][0-9A-Za-z]*([.+-][0-9A-Za-z]+)*$"
-VERSION_LIMIT = 128
 STATUSES = ("Init", "Pending", "Creating", "Created", "Testing", "Verified", "Ready", "Released", "Failed")
 
 
@@ -29,44 +34,7 @@ def shown(value: object) -> str:
         return "an object"
     if isinstance(value, list):
         return "a list"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…'"
-
-
-def check_name(name: str) -> str:
-    """The name itself.
-
-    Raises:
-        ValueError: when it cannot name an environment.
-    """
-    if len(name) > NAME_LIMIT:
-        raise ValueError(f"a name has at most {NAME_LIMIT} characters, this one has {len(name)}")
-    if not re.fullmatch(NAME_PATTERN.strip("^$"), name):
-        raise ValueError(
-            f"{shown(name)} is not a name; use small letters, digits and dashes, like {suggest_name(name)}"
-        )
-    return name
-
-
-def suggest_name(name: str) -> str:
-    """The nearest valid name."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name)
-    return re.sub(r"[^a-z0-9]+", "-", words.lower())[:NAME_LIMIT].strip("-") or "my-env"
-
-
-def check_version(version: str) -> str:
-    """The version itself.
-
-    Raises:
-        ValueError: when it is not a version.
-    """
-    if len(version) > VERSION_LIMIT:
-        raise ValueError(f"a version has at most {VERSION_LIMIT} characters")
-    if not re.fullmatch(VERSION_PATTERN.strip("^$"), version):
-        bare = version.removeprefix("v")
-        like = bare if re.fullmatch(VERSION_PATTERN.strip("^$"), bare) else "1.0.0"
-        raise ValueError(f"{shown(version)} is not a version; write it like {like}")
-    return version
+    return quoted(value)
 
 
 def _cpu(value: Any) -> Any:
