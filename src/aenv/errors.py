@@ -50,6 +50,12 @@ class UsageError(AEnvError):
     code, status, fault, exit_code = "usage", 400, "caller", 2
 
 
+class BadBundle(AEnvError):
+    """A bundle that is not what it says it is, or that would not stay in its folder."""
+
+    code, status, fault = "bad_bundle", 422, "caller"
+
+
 class LoadError(AEnvError):
     """The author's code could not be imported; the message has the file and the line."""
 

@@ -28,11 +28,15 @@ SIZE_LIMIT = 16 * 1024**3
 """The files' bytes together."""
 MANIFEST_LIMIT = 16 * 1024 * 1024
 """A manifest's own JSON."""
+REPEAT_LIMIT, REPEAT_FLOOR = 100, 256 * 1024 * 1024
+"""How many times over its blobs a bundle may unpack to, once it is larger than that: one blob can be named often."""
 CONFIG_LIMIT = 1024 * 1024
 PATH_LIMIT = 1024
 PART_LIMIT = 255
 DEPTH_LIMIT = 64
 
+SETTINGS = ".aenv/cli_config.json"
+"""Where ``aenv`` looks for its settings in a project: somebody else's bundle must not bring its own."""
 CONFIG = "config.json"
 """Stands in ``config`` and not among the files: there is one truth about a version's settings."""
 
@@ -82,6 +86,8 @@ def check_path(path: str) -> str:
             raise ValueError(f"{wrong} has a part of more than {PART_LIMIT} bytes")
         if part.casefold() == ".git":
             raise ValueError(f"{wrong} lies in a .git folder, where git would run what it finds")
+    if path.casefold() == SETTINGS:
+        raise ValueError(f"{wrong} holds settings of aenv, which are no part of an environment")
     return path
 
 
@@ -184,6 +190,8 @@ class Bundle(_Part):
         for digest, size in self._parts():
             if sizes.setdefault(digest, size) != size:
                 raise ValueError(f"the blob {digest} is said to have {sizes[digest]} bytes and {size} bytes")
+        if self.size > max(REPEAT_FLOOR, REPEAT_LIMIT * sum(sizes.values())):
+            raise ValueError(f"{sum(sizes.values())} bytes of blobs would unpack to {self.size}; that is a trap")
         return self
 
     def entries(self) -> list[File | Link]:
