@@ -50,12 +50,6 @@ class UsageError(AEnvError):
     code, status, fault, exit_code = "usage", 400, "caller", 2
 
 
-class BadBundle(AEnvError):
-    """A bundle that is not what it says it is, or that would not stay in its folder."""
-
-    code, status, fault = "bad_bundle", 422, "caller"
-
-
 class LoadError(AEnvError):
     """The author's code could not be imported; the message has the file and the line."""
 
@@ -150,6 +144,12 @@ class Conflict(EnvironmentError):
     code, status, fault = "conflict", 409, "caller"
 
 
+class InvalidBundle(EnvironmentError):
+    """A bundle that is not whole or not safe; ``details["missing"]`` lists the blobs that are not there."""
+
+    code, status, fault = "invalid_bundle", 422, "caller"
+
+
 class TooLarge(EnvironmentError):
     """The request's body is over the limit."""
 
@@ -240,11 +240,11 @@ _BY_CODE: dict[str, type[EnvironmentError]] = {
     cls.code: cls
     for cls in (
         Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
-        TooLarge, RateLimited, Unavailable,
+        InvalidBundle, TooLarge, RateLimited, Unavailable,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
-    cls.status: cls for cls in _BY_CODE.values() if cls is not FunctionFailed
+    cls.status: cls for cls in _BY_CODE.values() if cls not in (FunctionFailed, InvalidBundle)
 }
 
 

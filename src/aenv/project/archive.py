@@ -13,7 +13,7 @@ import tarfile
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from aenv.errors import BadBundle, UsageError
+from aenv.errors import InvalidBundle, UsageError
 from aenv.project.bundle import Packed
 from aenv.project.sources import BUNDLE_SUFFIX
 from aenv.schema.bundle import MANIFEST_LIMIT, Bundle, parse
@@ -51,7 +51,7 @@ class Archive:
 
         Raises:
             UsageError: there is no such file.
-            BadBundle: it is not a bundle, or one that must not be unpacked.
+            InvalidBundle: it is not a bundle, or one that must not be unpacked.
         """
         try:
             self._file = path.open("rb")
@@ -61,7 +61,7 @@ class Archive:
             self.bundle, self._places = self._index()
         except ValueError as error:
             self._file.close()
-            raise BadBundle(f"{path.name}: {error}") from None
+            raise InvalidBundle(f"{path.name}: {error}") from None
 
     def __enter__(self) -> Archive:
         return self

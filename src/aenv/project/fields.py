@@ -13,28 +13,9 @@ from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
 from aenv.project import quantities
 from aenv.schema import duration
-from aenv.schema.names import (
-    NAME_LIMIT,
-    NAME_PATTERN,
-    VERSION_LIMIT,
-    VERSION_PATTERN,
-    check_name,
-    check_version,
-    quoted,
-)
+from aenv.schema.names import STATUSES, Name, Version, check_name, check_version, shown, suggest_name
 
-STATUSES = ("Init", "Pending", "Creating", "Created", "Testing", "Verified", "Ready", "Released", "Failed")
-
-
-def shown(value: object) -> str:
-    """A value as it stands in JSON, short enough for a sentence."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "a list"
-    return quoted(value)
+__all__ = ["Name", "Version", "check_name", "check_version", "shown", "suggest_name"]
 
 
 def _cpu(value: Any) -> Any:
@@ -93,16 +74,6 @@ def _scalar(value: Any, what: str, like: str) -> Any:
     return value
 
 
-Name = Annotated[
-    str,
-    AfterValidator(check_name),
-    WithJsonSchema({"type": "string", "pattern": NAME_PATTERN, "maxLength": NAME_LIMIT}),
-]
-Version = Annotated[
-    str,
-    AfterValidator(check_version),
-    WithJsonSchema({"type": "string", "pattern": VERSION_PATTERN, "maxLength": VERSION_LIMIT}),
-]
 Cpu = Annotated[
     str | int | float,
     PlainValidator(_cpu),

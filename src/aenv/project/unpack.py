@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from aenv.errors import BadBundle, EnvironmentError, UsageError
+from aenv.errors import InvalidBundle, EnvironmentError, UsageError
 from aenv.project.bundle import config_text
 from aenv.schema.bundle import BLOB_LIMIT, CONFIG, Bundle, digest_of
 
@@ -31,7 +31,7 @@ async def unpack(
 
     Raises:
         UsageError: there is something at ``target`` already.
-        BadBundle: a blob is not what its digest says.
+        InvalidBundle: a blob is not what its digest says.
     """
     target = target.absolute()
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
@@ -66,7 +66,7 @@ async def _fill(bundle: Bundle, fetch: Fetch, root: Path, progress: Callable[[in
         async with slots:
             data = await fetch(digest)
             if len(data) != size or digest_of(data) != digest:
-                raise BadBundle(f"the blob {digest} does not have the bytes that its digest stands for")
+                raise InvalidBundle(f"the blob {digest} does not have the bytes that its digest stands for")
             await asyncio.to_thread(_write, data, uses[digest])
             progress(size)
 

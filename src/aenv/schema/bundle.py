@@ -19,7 +19,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from aenv.schema.names import check_name, check_version, quoted
+from aenv.schema.names import check_name, check_version, shown
+from aenv.schema.ref import DIGEST_PATTERN
 
 BLOB_LIMIT = 8 * 1024 * 1024
 ENTRY_LIMIT = 50_000
@@ -40,23 +41,10 @@ SETTINGS = ".aenv/cli_config.json"
 CONFIG = "config.json"
 """Stands in ``config`` and not among the files: there is one truth about a version's settings."""
 
-DIGEST_PATTERN = r"^sha256:[0-9a-f]{64}$"
-
 
 def digest_of(data: bytes | memoryview) -> str:
     """What a blob is called."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
-
-
-def check_digest(text: str) -> str:
-    """The digest itself.
-
-    Raises:
-        ValueError: when it is none.
-    """
-    if not re.fullmatch(DIGEST_PATTERN.strip("^$"), text):
-        raise ValueError(f"{quoted(text)} is not a digest; it is written sha256: and 64 digits of 0-9 and a-f")
-    return text
 
 
 def check_path(path: str) -> str:
@@ -65,7 +53,7 @@ def check_path(path: str) -> str:
     Raises:
         ValueError: it could lead out of the folder, or cannot be a file's name everywhere.
     """
-    wrong = f"the path {quoted(path)}"
+    wrong = f"the path {shown(path)}"
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
@@ -100,7 +88,7 @@ def check_target(path: str, target: str) -> str:
     Raises:
         ValueError: it leads out of the project, or could.
     """
-    wrong = f"the link {quoted(path)} points to {quoted(target)}"
+    wrong = f"the link {shown(path)} points to {shown(target)}"
     parts = target.split("/")
     climbs = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
     if target.startswith("/") or climbs > path.count("/"):
@@ -137,7 +125,7 @@ class File(_Part):
     def _blobs_hold_the_bytes(self) -> Self:
         count = -(-self.size // BLOB_LIMIT)
         if len(self.blobs) != count:
-            raise ValueError(f"{quoted(self.path)} has {self.size} bytes, so {count} blobs, not {len(self.blobs)}")
+            raise ValueError(f"{shown(self.path)} has {self.size} bytes, so {count} blobs, not {len(self.blobs)}")
         return self
 
     def parts(self) -> Iterator[tuple[str, int]]:
@@ -269,7 +257,7 @@ def _check_order(paths: list[str]) -> None:
     if any(paths[at] >= paths[at + 1] for at in range(len(paths) - 1)):
         at = next(at for at in range(len(paths) - 1) if paths[at] >= paths[at + 1])
         why = "is there twice" if paths[at] == paths[at + 1] else "is not in order; sort the entries by their paths"
-        raise ValueError(f"{quoted(paths[at + 1])} {why}")
+        raise ValueError(f"{shown(paths[at + 1])} {why}")
 
 
 def _check_collisions(paths: list[str]) -> None:
@@ -279,17 +267,17 @@ def _check_collisions(paths: list[str]) -> None:
         for end in _ends(path):
             folder = path[:end]
             if spelled.setdefault(_folded(folder) + "/", folder) != folder:
-                raise ValueError(f"{quoted(folder)} and {quoted(spelled[_folded(folder) + '/'])} differ only in case")
+                raise ValueError(f"{shown(folder)} and {shown(spelled[_folded(folder) + '/'])} differ only in case")
     taken: dict[str, str] = {}
     for path in paths:
         key = _folded(path)
         if key in taken:
             same = taken[key] == path
             raise ValueError(
-                f"{quoted(path)} {'is there twice' if same else f'and {quoted(taken[key])} differ only in case'}"
+                f"{shown(path)} {'is there twice' if same else f'and {shown(taken[key])} differ only in case'}"
             )
         if key + "/" in spelled:
-            raise ValueError(f"{quoted(path)} is a file or a link, and other entries lie inside of it")
+            raise ValueError(f"{shown(path)} is a file or a link, and other entries lie inside of it")
         taken[key] = path
 
 
