@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from aenv.errors import InvalidBundle, EnvironmentError, UsageError
+from aenv.errors import EnvironmentError, InvalidBundle, UsageError
 from aenv.project.bundle import config_text
 from aenv.schema.bundle import BLOB_LIMIT, CONFIG, Bundle, digest_of
 
