@@ -43,7 +43,7 @@ def output_option(command: F) -> F:
     )(command)
 
 
-def format_option(command: F) -> F:
+def format_option(default: Output = Output.TABLE) -> Callable[[F], F]:
     """``-f/--format table|json``, or ``--output``, as the argument ``output``."""
     return click.option(
         "-f",
@@ -51,10 +51,10 @@ def format_option(command: F) -> F:
         "--output",
         "output",
         type=click.Choice([each.value for each in Output]),
-        default=Output.TABLE.value,
+        default=default.value,
         callback=lambda ctx, param, value: Output(value),
-        help="How to show the result.  [default: table]",
-    )(command)
+        help=f"How to show the result.  [default: {default.value}]",
+    )
 
 
 def note(text: str) -> None:

@@ -30,7 +30,7 @@ from pydantic.alias_generators import to_camel
 
 from aenv.errors import ConfigError
 from aenv.project import jsontext, problems, quantities
-from aenv.project.fields import AbsolutePath, Cpu, Name, Size, Status, TemplateName, Ttl, Variables, Version
+from aenv.project.fields import AbsolutePath, Cpu, Dependency, Name, Size, Status, TemplateName, Ttl, Variables, Version
 from aenv.project.problems import Problem
 from aenv.schema import duration
 
@@ -240,6 +240,8 @@ class Manifest(Block):
     """Where the source code is. `aenv push` fills it in."""
     artifacts: list[Artifact] = Field(default_factory=list)
     """What was built. `aenv build` fills it in."""
+    dependencies: list[Dependency] = Field(default_factory=list)
+    """Other environments that this one uses, like `tau2@^1.2`."""
     build_config: BuildConfig = Field(default_factory=BuildConfig)
     """How the image is built."""
     test_config: TestConfig = Field(default_factory=TestConfig)

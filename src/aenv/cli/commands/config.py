@@ -22,7 +22,7 @@ def command() -> None:
 
 @command.command()
 @click.option("-k", "--key", help="Only this setting, or this group of them.")
-@format_option
+@format_option()
 def show(key: str | None, output: Output) -> None:
     """Show the settings as they count: defaults, your file, and variables. Secrets stay hidden."""
     from aenv import config
