@@ -359,13 +359,17 @@ def parse(text: str, *, file: str = FILE_NAME) -> Manifest:
         raise problems.refusal(file, problems.of_validation(error)) from None
 
 
+def text(document: Mapping[str, Any]) -> bytes:
+    """The file's bytes."""
+    try:
+        return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half of a surrogate pair can be escaped in JSON, and not be written as UTF-8
+        return (json.dumps(document, indent=2) + "\n").encode()
+
+
 def save(manifest: Manifest, path: Path) -> None:
     """Write it, whole or not at all, with every key it was loaded with."""
-    content = json.dumps(manifest.document(), indent=2, ensure_ascii=False) + "\n"
-    try:
-        raw = content.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair can be escaped in JSON, and not be written as UTF-8
-        raw = (json.dumps(manifest.document(), indent=2) + "\n").encode()
+    raw = text(manifest.document())
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
