@@ -30,8 +30,8 @@ from aenv.schema.instance import (
     EnvService,
     EnvServiceCreateRequest,
     EnvServiceUpdateRequest,
-    HubAccess,
     EnvStatus,
+    HubAccess,
 )
 
 M = TypeVar("M", bound=BaseModel)

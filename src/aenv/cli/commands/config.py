@@ -44,7 +44,7 @@ def get(key: str) -> None:
     click.echo(_text(value))
 
 
-@command.command(name="set")
+@command.command(name="set", context_settings={"ignore_unknown_options": True})  # a value may begin with a dash
 @click.argument("key")
 @click.argument("value")
 def set_(key: str, value: str) -> None:
