@@ -30,6 +30,8 @@ async def bundle_of(hub: Hub, version: EnvVersion) -> Bundle:
         raise InvalidBundle(f"{title}: {error}") from None
     if bundle.digest() != version.digest or (bundle.name, bundle.version) != (version.name, version.version):
         raise InvalidBundle(f"{title}: the hub gave another bundle than {version.digest}")
+    if version.config == bundle.config:  # the same, with its keys in their author's order
+        return bundle.model_copy(update={"config": version.config})
     return bundle
 
 

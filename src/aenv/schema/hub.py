@@ -21,7 +21,7 @@ MISSING_LIMIT = 10_000
 PAGE_LIMIT = 1000
 """The most entries of one page."""
 
-READY, RELEASED = "Ready", "Released"
+RELEASED: Literal["Released"] = "Released"
 Status = Literal["Init", "Pending", "Creating", "Created", "Testing", "Verified", "Ready", "Released", "Failed"]
 
 

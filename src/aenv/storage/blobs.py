@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import os
 import re
 import tempfile
@@ -17,14 +16,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 from aenv.errors import InvalidBundle, NotFound, Unavailable
+from aenv.schema.bundle import digest_of
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 STALE_PART_SECONDS = 24 * 3600.0
-
-
-def digest_of(data: bytes) -> str:
-    """The name of these bytes."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 class BlobStore(ABC):

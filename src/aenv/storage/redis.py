@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -45,10 +46,8 @@ except ImportError as error:  # pragma: no cover - the extra is installed where 
 T = TypeVar("T")
 
 PREFIX = "aenv:"
-REMEMBERED_SECONDS = 600
-"""How long a commit's outcome is kept for who did not hear it."""
-
-# KEYS[1] is what all names start with. Records: <p>r:<space>:<key>, indexes: <p>i:<space>:<index>.
+# KEYS[1] is what all names start with. Records: <p>r:<space>:<key>, indexes: <p>i:<space>:<index>. How a commit went
+# is kept for ten minutes, for who did not hear it.
 _COMMIT = """
 local p = KEYS[1]
 local done = p .. 'done:' .. ARGV[1]
@@ -91,9 +90,9 @@ for _ = 1, count do
   end
   at = at + 8 + entries * 2
 end
-redis.call('SET', done, revision, 'EX', %d)
+redis.call('SET', done, revision, 'EX', 600)
 return revision
-""" % REMEMBERED_SECONDS  # noqa: UP031 - Lua is full of braces
+"""
 
 _PAGE = """
 local p, space = KEYS[1], ARGV[1]
@@ -232,7 +231,16 @@ class RedisStore(BlockingStore):
         elif query.after is not None and query.after >= query.low:
             low = f"({query.after}"
         budget = SCAN_BUDGET if len(query.indexes) > 1 else query.limit
-        args = [query.space, low, high, int(query.reverse), query.limit, query.offset, budget, *query.indexes]
+        args: list[Any] = [
+            query.space,
+            low,
+            high,
+            int(query.reverse),
+            query.limit,
+            query.offset,
+            budget,
+            *query.indexes,
+        ]
         following, *rest = self._ask(lambda: self._page_script(keys=[self._prefix], args=args))
         records = [Record(rest[i].decode(), rest[i + 1], int(rest[i + 2])) for i in range(0, len(rest), 3)]
         return Page(records, following.decode() if following is not None else None)
@@ -242,13 +250,12 @@ class RedisStore(BlockingStore):
             yield from self._dump_space(space.decode())
 
     def _dump_space(self, space: str) -> Iterator[list[Put]]:
-        after = "-"
+        after = b"-"
         while True:
-            places = self._ask(
-                lambda after=after: self._redis.zrangebylex(
-                    f"{self._prefix}i:{space}:{BY_KEY}", after, "+", start=0, num=self.CHUNK
-                )
+            ask_places = partial(
+                self._redis.zrangebylex, f"{self._prefix}i:{space}:{BY_KEY}", after, "+", start=0, num=self.CHUNK
             )
+            places = self._ask(ask_places)
             if not places:
                 return
             after = b"(" + places[-1]

@@ -71,7 +71,8 @@ def command(
         facts = with_hub(lambda hub: _dry_run(hub, packed))
         output.show(facts, lambda: _tell_dry(facts))
         return
-    schemas = Schemas() if no_load else asyncio.run(_load(packed))
+    known = with_hub(lambda hub: _is_there(hub, packed))
+    schemas = Schemas() if no_load or (known and not force) else asyncio.run(_load(packed))
     request = publish.request_for(packed, schemas, author=config.load().owner or getpass.getuser(), public=public)
     pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
     said = {"outcome": pushed.outcome, **pushed.version.model_dump()}
@@ -102,22 +103,28 @@ async def _push(hub: Hub, packed: Packed, request: PushRequest, force: bool, rel
     total = sum((await publish.missing(hub, packed)).values())
     with Progress("sending", total) as progress:
         pushed = await publish.publish(hub, packed, request, force=force, progress=progress)
+    if request.public not in (None, pushed.version.public):  # nothing else was new
+        await hub.set_public(packed.bundle.name, bool(request.public))
     if release:
         version = await hub.release(packed.bundle.name, packed.bundle.version)
         return pushed.model_copy(update={"version": version})
     return pushed
 
 
+async def _is_there(hub: Hub, packed: Packed) -> bool | None:
+    """Whether the version is there with this content; None when it is not there at all."""
+    try:
+        known = await hub.get(packed.bundle.name, packed.bundle.version)
+    except NotFound:
+        return None
+    return known.digest == packed.bundle.digest()
+
+
 async def _dry_run(hub: Hub, packed: Packed) -> dict[str, Any]:
     from aenv.project import publish
 
     bundle = packed.bundle
-    try:
-        known = await hub.get(bundle.name, bundle.version)
-    except NotFound:
-        outcome = "created"
-    else:
-        outcome = "unchanged" if known.digest == bundle.digest() else "conflict"
+    outcome = {None: "created", True: "unchanged", False: "conflict"}[await _is_there(hub, packed)]
     absent = await publish.missing(hub, packed)
     return {
         "name": bundle.name,
