@@ -13,7 +13,7 @@ import click
 from aenv.cli.hub import with_hub
 from aenv.cli.output import Output, note, output_option, size
 from aenv.cli.progress import Progress
-from aenv.errors import NotFound, UsageError
+from aenv.errors import Conflict, NotFound, UsageError
 
 if TYPE_CHECKING:
     from aenv.project.bundle import Packed
@@ -74,7 +74,10 @@ def command(
     known = with_hub(lambda hub: _is_there(hub, packed))
     schemas = Schemas() if no_load or (known and not force) else asyncio.run(_load(packed))
     request = publish.request_for(packed, schemas, author=config.load().owner or getpass.getuser(), public=public)
-    pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
+    try:
+        pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
+    except Conflict as error:
+        raise Conflict("\n".join([error.message, *error.details.get("differs", ())]), details=error.details) from None
     said = {"outcome": pushed.outcome, **pushed.version.model_dump()}
     output.show(said, lambda: _tell(pushed))
 
@@ -116,6 +119,8 @@ async def _is_there(hub: Hub, packed: Packed) -> bool | None:
     try:
         known = await hub.get(packed.bundle.name, packed.bundle.version)
     except NotFound:
+        return None
+    if known.version != packed.bundle.version:  # a short version stands for a range, too
         return None
     return known.digest == packed.bundle.digest()
 
