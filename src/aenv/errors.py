@@ -56,6 +56,12 @@ class LoadError(AEnvError):
     code, status, fault, exit_code = "load", 500, "env", 4
 
 
+class BuildFailed(AEnvError):
+    """The builder of images failed; its last line is in the message."""
+
+    code, fault = "build_failed", "caller"
+
+
 class ValidationError(AEnvError):
     """A value has the wrong shape."""
 

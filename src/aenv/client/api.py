@@ -31,6 +31,7 @@ from aenv.schema.instance import (
     EnvServiceCreateRequest,
     EnvServiceUpdateRequest,
     EnvStatus,
+    HubAccess,
 )
 
 M = TypeVar("M", bound=BaseModel)
@@ -80,6 +81,7 @@ class ApiClient:
         mount_points: list[dict[str, Any]] | None = None,
         source: str | None = None,
         lease: str | None = None,
+        hub: HubAccess | None = None,
         *,
         timeout: float | None = None,
     ) -> EnvInstance:
@@ -96,6 +98,7 @@ class ApiClient:
             request_id=str(uuid.uuid4()),
             source=source,
             lease=lease,
+            hub=hub,
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 

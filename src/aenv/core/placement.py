@@ -15,7 +15,7 @@ from aenv.schema import paths
 
 if TYPE_CHECKING:
     from aenv.client.api import ApiClient
-    from aenv.schema.instance import EnvInstance
+    from aenv.schema.instance import EnvInstance, HubAccess
 
 log = getLogger("environment")
 
@@ -157,7 +157,8 @@ class OnPlatform(Placement):
 
     def _complete(self, wish: Wish) -> Wish:
         rest = {name: value for name, value in wish.items() if name != "envName"}
-        return {**rest, "source": self._source, "lease": self._lease}
+        hub = _hub_access() if self.is_local and self._source is None else None
+        return {**rest, "source": self._source, "lease": self._lease, "hub": hub}
 
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
         from aenv.schema.instance import EnvStatus
@@ -200,6 +201,16 @@ class OnPlatform(Placement):
         except asyncio.CancelledError:
             await asyncio.wait({task}, timeout=RELEASE_SECONDS)
             raise
+
+
+def _hub_access() -> HubAccess:
+    """This process's hub, for the local platform: it was started by another one, whose settings may differ."""
+    from aenv import config
+    from aenv.schema.instance import HubAccess
+    from aenv.storage.open import data_folder
+
+    hub = config.load().hub_config
+    return HubAccess(url=hub.hub_backend, token=hub.api_key, timeout=hub.timeout, data=str(data_folder()))
 
 
 async def _delete(api: ApiClient, instance: EnvInstance | None) -> None:

@@ -34,7 +34,7 @@ def write(packed: Packed, path: Path) -> None:
     temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
-            _put(file, MANIFEST, packed.bundle.canonical())
+            _put(file, MANIFEST, packed.bundle.model_dump_json().encode())  # with the keys in their author's order
             for digest in packed.bundle.blobs():
                 _put(file, _member(digest), packed.read(digest))
             file.write(_END * 2)

@@ -16,6 +16,7 @@ from aenv.errors import ConfigError, Conflict
 from aenv.project import manifest
 from aenv.project.sources import Source, sources
 from aenv.schema.bundle import BLOB_LIMIT, CONFIG, Bundle, File, Link, check_path, check_target, digest_of, explain
+from aenv.schema.names import check_version
 
 THREADS = min(8, os.cpu_count() or 1)
 """Hashing lets go of the interpreter's lock."""
@@ -64,8 +65,10 @@ def pack(root: Path, *, version: str | None = None, progress: Callable[[int], No
     loaded = manifest.load(root)
     config: dict[str, Any] = loaded.manifest.document()
     if version is not None:
-        config["version"] = version
-        manifest.Manifest.model_validate(config)
+        try:
+            config["version"] = check_version(version)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     found = [source for source in sources(root) if source.path != CONFIG]
     _check(found)
     pieces: dict[str, Piece] = {}

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 from aenv.project import quantities
 from aenv.schema import duration
 from aenv.schema.names import STATUSES, Name, Version, check_name, check_version, shown, suggest_name
+from aenv.schema.ref import EnvRef
 
 __all__ = ["Name", "Version", "check_name", "check_version", "shown", "suggest_name"]
 
@@ -68,6 +69,13 @@ def _label(value: str) -> str:
     return value
 
 
+def _dependency(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not an environment; write it like tau2@^1.2")
+    EnvRef.parse(value)
+    return value
+
+
 def _scalar(value: Any, what: str, like: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{shown(value)} is not {what}; write it like {like}")
@@ -99,4 +107,5 @@ Variables = dict[
 ]
 Status = Annotated[str, PlainValidator(_status), WithJsonSchema({"type": "string", "enum": list(STATUSES)})]
 AbsolutePath = Annotated[str, PlainValidator(_absolute), WithJsonSchema({"type": "string", "pattern": "^/"})]
+Dependency = Annotated[str, PlainValidator(_dependency), WithJsonSchema({"type": "string", "examples": ["tau2@^1.2"]})]
 TemplateName = Annotated[str, AfterValidator(_label)]

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from aenv.errors import InvalidBundle, EnvironmentError, UsageError
+from aenv.errors import EnvironmentError, InvalidBundle, UsageError
 from aenv.project.bundle import config_text
 from aenv.schema.bundle import BLOB_LIMIT, CONFIG, Bundle, digest_of
 
@@ -25,7 +25,12 @@ Fetch = Callable[[str], Awaitable[bytes]]
 
 
 async def unpack(
-    bundle: Bundle, fetch: Fetch, target: Path, *, progress: Callable[[int], None] = lambda size: None
+    bundle: Bundle,
+    fetch: Fetch,
+    target: Path,
+    *,
+    read_only: bool = False,
+    progress: Callable[[int], None] = lambda size: None,
 ) -> None:
     """Make the folder ``target`` of it; ``fetch`` gives a blob's bytes by its digest.
 
@@ -44,9 +49,12 @@ async def unpack(
     made.mkdir(mode=0o755)
     try:
         await _fill(bundle, fetch, made, progress)
+        if read_only:
+            await asyncio.to_thread(_close, made)
         made.rename(target)
     finally:
-        await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+        if made.exists():
+            await asyncio.to_thread(remove, made)
 
 
 async def _fill(bundle: Bundle, fetch: Fetch, root: Path, progress: Callable[[int], None]) -> None:
@@ -99,3 +107,26 @@ def _write(data: bytes, places: list[tuple[Path, int]]) -> None:
             left = memoryview(data)
             while left:
                 left = left[file.write(left) :]
+
+
+def _close(root: Path) -> None:
+    """Take away the right to write; the top folder keeps it, or it could not take its name."""
+    for folder, folders, files in os.walk(root):
+        for name in files:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                path.chmod(path.stat().st_mode & 0o555)
+        for name in folders:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                path.chmod(0o555)
+
+
+def remove(root: Path) -> None:
+    """Remove a folder of ours, read only or not."""
+    for folder, folders, _ in os.walk(root):
+        for name in folders:
+            path = Path(folder, name)
+            if not path.is_symlink():
+                path.chmod(0o755)
+    shutil.rmtree(root, ignore_errors=True)
