@@ -36,6 +36,7 @@ COMMANDS = {
     "deprecate": "Advise against a version.",
     "yank": "Hide a version from all who do not name it exactly.",
     "config": "Show and change your settings.",
+    "hub": "Serve a hub, and look after it.",
     "local": "Look after the local platform.",
     "version": "Show which aenv this is.",
     "completion": "Print a script that completes aenv commands in your shell.",

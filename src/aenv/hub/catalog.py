@@ -50,11 +50,24 @@ class Catalog:
     blobs: BlobStore
     notices: Notices = field(default_factory=lambda: Notices(None))
     clock: Callable[[], float] = time.time
+    prepare: Callable[[Catalog], Awaitable[None]] | None = None
+    """Done once, before the first look at what there is."""
+    _preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def ready(self) -> None:
+        """Have it prepared."""
+        if self.prepare is None:
+            return
+        async with self._preparing:
+            if self.prepare is not None:
+                await self.prepare(self)
+                self.prepare = None
 
     # --- finding
 
     async def head(self, name: str) -> Head | None:
         """An environment."""
+        await self.ready()
         found = await self.store.get(ENV, name)
         return records.head_of(found) if found else None
 
@@ -64,10 +77,9 @@ class Catalog:
         Raises:
             NotFound: nothing fits; the message says what there is.
         """
-        found = await self.store.get(ENV, ref.name)
-        if found is None:
+        head = await self.head(ref.name)
+        if head is None:
             raise _no_env(ref.name)
-        head = records.head_of(found)
         if not ref.want:
             if head.current is None:
                 raise NotFound(f"every version of {ref.name} was yanked; name the one you want exactly", ref.name)
@@ -101,6 +113,7 @@ class Catalog:
 
     async def every_version(self, limit: int, offset: int) -> list[EnvSummary]:
         """Versions of all environments, by name, for who cannot page otherwise."""
+        await self.ready()
         page = await self.store.page(Query(VERSION, limit=limit, offset=offset))
         return [records.summary(record) for record in page.records]
 
@@ -115,6 +128,7 @@ class Catalog:
         after: str | None = None,
     ) -> EnvPage:
         """Environments that stand in all of the indexes, by name."""
+        await self.ready()
         if offset and len(indexes) == 1 and visible is everything:
             return await self._heads_page(indexes, visible, prefix, limit, offset, after)
         while offset:
@@ -157,6 +171,8 @@ class Catalog:
 
     async def push(self, request: PushRequest, *, force: bool, author: str, builtin: bool = False) -> Pushed:
         """Publish a version, whole or not at all."""
+        if not builtin:
+            await self.ready()
         bundle = await asyncio.to_thread(_bundle, request.bundle)
         _check_dependencies(request.dependencies)
         await self._check_blobs(bundle)

@@ -9,9 +9,9 @@ from typing import Any, get_args
 from aenv.errors import Forbidden, InvalidArguments, NotFound, Unavailable
 from aenv.hub.access import Token, Tokens
 from aenv.hub.records import Detail
-from aenv.hub.route import Exchange, Route
+from aenv.hub.route import Exchange, Handler, Route
 from aenv.hub.wire import LegacyEnv, LegacyImage, LegacyToken
-from aenv.schema.hub import RELEASED, EnvSummary, EnvVersion, Status, status_number
+from aenv.schema.hub import RELEASED, EnvSummary, EnvVersion, Status, Wish, status_number
 from aenv.schema.instance import Env
 from aenv.schema.names import STATUSES, check_version
 from aenv.schema.ref import EnvRef
@@ -227,20 +227,29 @@ def _number(text: str | None, default: int) -> int:
 
 
 _ONE = "/env/{name}/{version}"
+_Object = dict[str, Any]
+
+
+def _route(
+    method: str, path: str, summary: str, handler: Handler, answer: Any, body: type[Wish] | None = None, needs: str = ""
+) -> Route:
+    return Route(method, path, summary, handler, answer, None, body, needs, legacy=True, tag="older")
+
+
 ROUTES = (
-    Route("GET", f"{_ONE}/exists", "Whether a version is there", _exists, dict[str, Any], legacy=True, tag="older"),
-    Route("GET", f"{_ONE}/status", "The state of a version", _state, dict[str, str], legacy=True, tag="older"),
-    Route("POST", f"{_ONE}/release", "Release a version", _release, bool, needs="push", legacy=True, tag="older"),
-    Route("POST", f"{_ONE}/sign", "A pre-signed URL", _sign, str, needs="push", legacy=True, tag="older"),
-    Route("POST", f"{_ONE}/aci_trigger", "An image was built", _image_built, bool, None, LegacyImage, "push", True, "older"),
-    Route("GET", _ONE, "Get a version", _get, Env, legacy=True, tag="older"),
-    Route("PUT", _ONE, "Change what is said of a version", _update, bool, None, LegacyEnv, "push", True, "older"),
-    Route("POST", "/env", "Register a version without its files", _create, bool, None, LegacyEnv, "push", True, "older"),
-    Route("GET", "/env", "List all versions", _list, list[Env], legacy=True, tag="older"),
-    Route("GET", "/data", "The image of a benchmark's task", _data, dict[str, str] | None, legacy=True, tag="older"),
-    Route("POST", "/token", "Make a token", _make_token, dict[str, Any], None, LegacyToken, "admin", True, "older"),
-    Route("PUT", "/token", "Change a token", _change_token, dict[str, Any], None, LegacyToken, "admin", True, "older"),
-    Route("GET", "/token/validate/{token}", "Whose token it is", _validate_token, dict[str, Any], legacy=True, tag="older"),
-    Route("GET", "/token/info/{id}", "Get a token", _token_info, dict[str, Any], needs="admin", legacy=True, tag="older"),
-    Route("DELETE", "/token/{id}", "Revoke a token", _drop_token, bool, needs="admin", legacy=True, tag="older"),
-)  # fmt: skip
+    _route("GET", f"{_ONE}/exists", "Whether a version is there", _exists, _Object),
+    _route("GET", f"{_ONE}/status", "The state of a version", _state, dict[str, str]),
+    _route("POST", f"{_ONE}/release", "Release a version", _release, bool, None, "push"),
+    _route("POST", f"{_ONE}/sign", "A pre-signed URL", _sign, str, None, "push"),
+    _route("POST", f"{_ONE}/aci_trigger", "An image was built", _image_built, bool, LegacyImage, "push"),
+    _route("GET", _ONE, "Get a version", _get, Env),
+    _route("PUT", _ONE, "Change what is said of a version", _update, bool, LegacyEnv, "push"),
+    _route("POST", "/env", "Register a version without its files", _create, bool, LegacyEnv, "push"),
+    _route("GET", "/env", "List all versions", _list, list[Env]),
+    _route("GET", "/data", "The image of a benchmark's task", _data, dict[str, str] | None),
+    _route("POST", "/token", "Make a token", _make_token, _Object, LegacyToken, "admin"),
+    _route("PUT", "/token", "Change a token", _change_token, _Object, LegacyToken, "admin"),
+    _route("GET", "/token/validate/{token}", "Whose token it is", _validate_token, _Object),
+    _route("GET", "/token/info/{id}", "Get a token", _token_info, _Object, None, "admin"),
+    _route("DELETE", "/token/{id}", "Revoke a token", _drop_token, bool, None, "admin"),
+)

@@ -17,12 +17,15 @@ Cursor = Annotated[Text, Field(max_length=2000)]
 Namespace = Annotated[str, Field(pattern=r"^(\*|[a-z0-9]([a-z0-9-]*[a-z0-9])?)$", max_length=253)]
 
 
+_EVENTS: list[Event] = ["push"]
+
+
 class ListQuery(Wish):
     """Which environments to list."""
 
     name: Annotated[Text, Field(max_length=253)] = ""
     """How their names start."""
-    tags: Annotated[list[Annotated[Text, Field(max_length=64)]], Field(max_length=16)] = []
+    tags: Annotated[list[Annotated[Text, Field(max_length=64)]], Field(max_length=16)] = Field(default_factory=list)
     """Tags that they must all have."""
     limit: Limit = 100
     offset: Offset = 0
@@ -95,7 +98,7 @@ class TokenWish(Wish):
 
     user: Annotated[Text, Field(max_length=128)] = ""
     scope: Scope = "read"
-    namespaces: Annotated[list[Namespace], Field(min_length=1, max_length=64)] = ["*"]
+    namespaces: Annotated[list[Namespace], Field(min_length=1, max_length=64)] = Field(default_factory=lambda: ["*"])
     """Names, each with all names that start with it and a dash; `*` for all."""
     expires_in: Annotated[int, Field(ge=1, le=10 * 366 * 86400)] | None = None
     """Seconds."""
@@ -107,7 +110,7 @@ class TokenSaid(Said):
     id: str
     user: str = ""
     scope: Scope = "read"
-    namespaces: list[str] = []
+    namespaces: list[str] = Field(default_factory=list)
     created_at: str = ""
     expires_at: float | None = None
     """Seconds since 1970."""
@@ -125,8 +128,8 @@ class HookWish(Wish):
     """Somebody to tell."""
 
     url: Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=2000)]
-    events: Annotated[list[Event], Field(min_length=1, max_length=8)] = ["push"]
-    namespaces: Annotated[list[Namespace], Field(min_length=1, max_length=64)] = ["*"]
+    events: Annotated[list[Event], Field(min_length=1, max_length=8)] = Field(default_factory=lambda: [*_EVENTS])
+    namespaces: Annotated[list[Namespace], Field(min_length=1, max_length=64)] = Field(default_factory=lambda: ["*"])
 
 
 class HookSaid(Said):
@@ -156,7 +159,7 @@ class Problem(Said):
     code: str
     """For programs."""
     fault: str
-    details: dict[str, Any] = {}
+    details: dict[str, Any] = Field(default_factory=dict)
 
 
 class LegacyEnv(Wish):
