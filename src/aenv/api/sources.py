@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 from aenv.core.logging import getLogger
@@ -23,7 +23,7 @@ log = getLogger("sources")
 FRESH = 2.0
 """Seconds for which a name stands for the same version: a group of instances asks the hub once."""
 
-OpenHub = Callable[[HubAccess], Awaitable[Hub]]
+OpenHub = Callable[[HubAccess], Hub]
 
 
 class Sources:
@@ -70,7 +70,7 @@ class Sources:
         hub = self._hubs.get(access)
         if hub is None:
             assert self._open_hub is not None
-            hub = self._hubs[access] = await self._open_hub(access)
+            hub = self._hubs[access] = self._open_hub(access)
         try:
             version = await hub.get(ref.name, ref.want)
         except NotFound as error:

@@ -13,7 +13,6 @@ from aenv.errors import UsageError
 
 if TYPE_CHECKING:
     from aenv.schema.hub import EnvSummary, Hub
-    from aenv.schema.instance import HubAccess
     from aenv.schema.ref import EnvRef
 
 T = TypeVar("T")
@@ -23,24 +22,13 @@ _SHORT = 60
 @asynccontextmanager
 async def opened() -> AsyncIterator[Hub]:
     """The hub of the settings: the one with that URL, else the one in the user's data folder."""
-    from aenv import config
-    from aenv.hub.embedded import open_hub
+    from aenv.hub.open import open_hub
 
-    settings = config.load().hub_config
-    hub = await open_hub(settings.hub_backend or None, settings.api_key or None, timeout=settings.timeout)
+    hub = open_hub()
     try:
         yield hub
     finally:
         await hub.close()
-
-
-async def open_for(access: HubAccess) -> Hub:
-    """The hub of somebody who asks the platform for an instance."""
-    from aenv.hub.embedded import Place, open_embedded, open_hub
-
-    if access.url:
-        return await open_hub(access.url, access.token or None, timeout=access.timeout)
-    return await open_embedded(Place.of(f"sqlite:{Path(access.data) / 'hub' / 'hub.db'}"))
 
 
 def with_hub(work: Callable[[Hub], Awaitable[T]]) -> T:
