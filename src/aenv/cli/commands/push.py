@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aenv.cli.hub import with_hub
+from aenv.cli.options import work_dir_option
 from aenv.cli.output import Output, note, output_option, size
 from aenv.cli.progress import Progress
 from aenv.errors import Conflict, NotFound, UsageError
@@ -22,13 +23,7 @@ if TYPE_CHECKING:
 
 @click.command(name="push")
 @click.argument("name", required=False)
-@click.option(
-    "-w",
-    "--work-dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path(),
-    help="The project.  [default: the current directory]",
-)
+@work_dir_option
 @click.option("-v", "--version", help="Publish it as this version.  [default: the one in config.json]")
 @click.option("--force", is_flag=True, help="Replace a version that is not released.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
