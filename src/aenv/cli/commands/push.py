@@ -68,13 +68,20 @@ def command(
         return
     known = with_hub(lambda hub: _is_there(hub, packed))
     schemas = Schemas() if no_load or (known and not force) else asyncio.run(_load(packed))
-    request = publish.request_for(packed, schemas, author=config.load().owner or getpass.getuser(), public=public)
+    request = publish.request_for(packed, schemas, author=config.load().owner or _user(), public=public)
     try:
         pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
     except Conflict as error:
         raise Conflict("\n".join([error.message, *error.details.get("differs", ())]), details=error.details) from None
     said = {"outcome": pushed.outcome, **pushed.version.model_dump()}
     output.show(said, lambda: _tell(pushed))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as containers have them
+        return ""
 
 
 async def _load(packed: Packed) -> Schemas:
