@@ -124,6 +124,12 @@ SECRET = {"hub_config.api_key", "build_config.registry.password"}
 HIDDEN = "********"
 
 
+def cache_folder() -> Path:
+    """Where things are kept that can be had again: ``aenv`` in the user's cache folder."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "aenv"
+
+
 def find() -> Path:
     """The file that counts: AENV_CONFIG, else the first that exists, else the user's own, which need not exist."""
     given = os.environ.get("AENV_CONFIG")

@@ -78,7 +78,7 @@ class Sources:
         for word, reason in (("deprecated", version.deprecated), ("yanked", version.yanked)):
             if reason is not None:
                 log.warning("%s@%s is %s: %s", version.name, version.version, word, reason)
-        return await cached(hub, version)
+        return await cached(hub, version, Path(access.cache))
 
 
 _ADVICE = (

@@ -64,14 +64,17 @@ def one_version(text: str | None, version: str | None) -> tuple[str, str]:
         UsageError: only a name, or a range, was given.
     """
     from aenv.project import manifest
+    from aenv.schema.names import check_version
 
     if text is None:
         own = manifest.load(Path()).manifest
         return own.name, version or own.version
     ref = reference(text, version)
-    if not ref.want or ref.span is not None:
-        raise UsageError(f"say which version: {ref.name}@1.0.0", {"hint": f"See them: aenv get {ref.name} -f table"})
-    return ref.name, ref.want
+    try:
+        return ref.name, check_version(ref.want)
+    except ValueError:
+        hint = {"hint": f"See them: aenv get {ref.name} --format table"}
+        raise UsageError(f"say which version exactly, like {ref.name}@1.0.0", hint) from None
 
 
 def document(version: EnvSummary) -> dict[str, Any]:

@@ -26,7 +26,7 @@ COMMANDS = {
     "run": "Serve an environment on this machine.",
     "test": "Run a project's tests.",
     "serve": "Serve instances of environments.",
-    "build": "Make a bundle of a project, and an image where there is a builder.",
+    "build": "Make a bundle of a project, and its image.",
     "push": "Publish a project's bundle in the hub.",
     "pull": "Get an environment's files from the hub.",
     "list": "List the environments in the hub.",

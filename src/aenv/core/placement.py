@@ -210,7 +210,13 @@ def _hub_access() -> HubAccess:
     from aenv.storage.open import data_folder
 
     hub = config.load().hub_config
-    return HubAccess(url=hub.hub_backend, token=hub.api_key, timeout=hub.timeout, data=str(data_folder()))
+    return HubAccess(
+        url=hub.hub_backend,
+        token=hub.api_key,
+        timeout=hub.timeout,
+        data=str(data_folder()),
+        cache=str(config.cache_folder()),
+    )
 
 
 async def _delete(api: ApiClient, instance: EnvInstance | None) -> None:

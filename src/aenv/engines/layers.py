@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from aenv import config
 from aenv.core.logging import getLogger
 from aenv.errors import LoadError
 from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current
@@ -76,9 +77,8 @@ def _named(line: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where layers are kept: below the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "aenv" / "layers"
+    """Where layers are kept."""
+    return config.cache_folder() / "layers"
 
 
 async def layer(requirements: list[str], folder: Path) -> Path:

@@ -44,7 +44,10 @@ async def describe(root: Path, name: str) -> Described:
             raise LoadError(error.message) from error
         if isinstance(error, EnvironmentTimeoutError):
             raise LoadError(f"loading the environment took too long: {error.message}") from error
-        return Described(await _in_a_process(root), error.message)
+        reason = error.message
+    except OSError as error:  # no place for the platform's socket, no memory for another process
+        reason = str(error)
+    return Described(await _in_a_process(root), reason)
 
 
 async def _in_a_sandbox(root: Path, name: str) -> Schemas:

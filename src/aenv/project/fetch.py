@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +30,8 @@ async def bundle_of(hub: Hub, version: EnvVersion) -> Bundle:
         raise InvalidBundle(f"{title}: {error}") from None
     if bundle.digest() != version.digest or (bundle.name, bundle.version) != (version.name, version.version):
         raise InvalidBundle(f"{title}: the hub gave another bundle than {version.digest}")
+    if version.config == bundle.config:  # the same, with its keys in their author's order
+        return bundle.model_copy(update={"config": version.config})
     return bundle
 
 
@@ -41,15 +42,9 @@ async def fetch(hub: Hub, version: EnvVersion, target: Path, progress: Progress 
     return bundle
 
 
-def cache_folder() -> Path:
-    """Where bundles that instances run from are kept: below the user's cache folder."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "aenv" / "bundles"
-
-
-async def cached(hub: Hub, version: EnvVersion) -> Path:
-    """The version's files in the cache, read only. Many processes may ask for it at once: one of them wins."""
-    target = cache_folder() / version.digest.replace(":", "-")
+async def cached(hub: Hub, version: EnvVersion, folder: Path) -> Path:
+    """The version's files in a cache, read only. Many processes may ask for it at once: one of them wins."""
+    target = folder / "bundles" / version.digest.replace(":", "-")
     if version.digest and target.is_dir():
         return target
     bundle = await bundle_of(hub, version)

@@ -95,6 +95,8 @@ class HubAccess(Message):
     timeout: float = 30.0
     data: str = ""
     """The user's data folder."""
+    cache: str = ""
+    """The user's cache folder."""
 
 
 class EnvInstanceCreateRequest(Message):

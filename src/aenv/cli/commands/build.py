@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aenv.cli.options import work_dir_option
 from aenv.cli.output import Output, note, output_option, size
 from aenv.cli.session import Session
 
@@ -15,13 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="build")
-@click.option(
-    "-w",
-    "--work-dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path(),
-    help="The project.  [default: the current directory]",
-)
+@work_dir_option
 @click.option("-n", "--image-name", help="The image's name.  [default: buildConfig.image_name, then the name]")
 @click.option("-t", "--image-tag", multiple=True, help="The image's tag; several give several.  [default: the version]")
 @click.option("-r", "--registry", help="The registry.  [default: the setting build_config.registry.host]")

@@ -1,27 +1,10 @@
 """``aenv deprecate``: advise against a version."""
 
-from __future__ import annotations
+from aenv.cli.advice import advice
 
-import click
-
-from aenv.cli.hub import document, one_version, with_hub
-from aenv.cli.output import Output, output_option
-from aenv.errors import UsageError
-
-
-@click.command(name="deprecate")
-@click.argument("name")
-@click.option("-v", "--version", help="The version, when NAME does not say it.")
-@click.option("-r", "--reason", help="Why, and what to use instead.")
-@click.option("--undo", is_flag=True, help="Take it back.")
-@output_option
-def command(name: str, version: str | None, reason: str | None, undo: bool, output: Output) -> None:
-    """Advise against NAME@VERSION: it works on, and whoever gets it is told the reason."""
-    which, number = one_version(name, version)
-    if not undo and not reason:
-        raise UsageError("say why with --reason; people will read it")
-    changed = with_hub(lambda hub: hub.deprecate(which, number, None if undo else reason))
-    output.show(
-        document(changed),
-        lambda: f"{which}@{number} is {'not ' if undo else ''}deprecated{' any more' if undo else ''}",
-    )
+command = advice(
+    "deprecate",
+    "deprecated",
+    "Advise against NAME@VERSION: it works on, and whoever gets it is told the reason.",
+    lambda hub, name, version, reason: hub.deprecate(name, version, reason),
+)

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aenv.cli.hub import with_hub
+from aenv.cli.options import work_dir_option
 from aenv.cli.output import Output, note, output_option, size
 from aenv.cli.progress import Progress
-from aenv.errors import NotFound, UsageError
+from aenv.errors import Conflict, NotFound, UsageError
 
 if TYPE_CHECKING:
     from aenv.project.bundle import Packed
@@ -22,13 +23,7 @@ if TYPE_CHECKING:
 
 @click.command(name="push")
 @click.argument("name", required=False)
-@click.option(
-    "-w",
-    "--work-dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path(),
-    help="The project.  [default: the current directory]",
-)
+@work_dir_option
 @click.option("-v", "--version", help="Publish it as this version.  [default: the one in config.json]")
 @click.option("--force", is_flag=True, help="Replace a version that is not released.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
@@ -71,9 +66,13 @@ def command(
         facts = with_hub(lambda hub: _dry_run(hub, packed))
         output.show(facts, lambda: _tell_dry(facts))
         return
-    schemas = Schemas() if no_load else asyncio.run(_load(packed))
+    known = with_hub(lambda hub: _is_there(hub, packed))
+    schemas = Schemas() if no_load or (known and not force) else asyncio.run(_load(packed))
     request = publish.request_for(packed, schemas, author=config.load().owner or getpass.getuser(), public=public)
-    pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
+    try:
+        pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
+    except Conflict as error:
+        raise Conflict("\n".join([error.message, *error.details.get("differs", ())]), details=error.details) from None
     said = {"outcome": pushed.outcome, **pushed.version.model_dump()}
     output.show(said, lambda: _tell(pushed))
 
@@ -102,22 +101,30 @@ async def _push(hub: Hub, packed: Packed, request: PushRequest, force: bool, rel
     total = sum((await publish.missing(hub, packed)).values())
     with Progress("sending", total) as progress:
         pushed = await publish.publish(hub, packed, request, force=force, progress=progress)
+    if request.public not in (None, pushed.version.public):  # nothing else was new
+        await hub.set_public(packed.bundle.name, bool(request.public))
     if release:
         version = await hub.release(packed.bundle.name, packed.bundle.version)
         return pushed.model_copy(update={"version": version})
     return pushed
 
 
+async def _is_there(hub: Hub, packed: Packed) -> bool | None:
+    """Whether the version is there with this content; None when it is not there at all."""
+    try:
+        known = await hub.get(packed.bundle.name, packed.bundle.version)
+    except NotFound:
+        return None
+    if known.version != packed.bundle.version:  # a short version stands for a range, too
+        return None
+    return known.digest == packed.bundle.digest()
+
+
 async def _dry_run(hub: Hub, packed: Packed) -> dict[str, Any]:
     from aenv.project import publish
 
     bundle = packed.bundle
-    try:
-        known = await hub.get(bundle.name, bundle.version)
-    except NotFound:
-        outcome = "created"
-    else:
-        outcome = "unchanged" if known.digest == bundle.digest() else "conflict"
+    outcome = {None: "created", True: "unchanged", False: "conflict"}[await _is_there(hub, packed)]
     absent = await publish.missing(hub, packed)
     return {
         "name": bundle.name,
