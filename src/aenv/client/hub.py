@@ -93,7 +93,7 @@ class HubClient(Hub):
     # --- the way there
 
     async def _page(self, path: str, query: dict[str, Any]) -> EnvPage:
-        given = {key: value for key, value in query.items() if value}
+        given = {key: value for key, value in query.items() if value is not None}
         return EnvPage.model_validate(await self._data("GET", f"{path}?{urlencode(given, doseq=True)}"))
 
     async def _change(self, name: str, version: str, what: str, body: dict[str, Any] | None) -> EnvSummary:

@@ -37,7 +37,7 @@ class Exchange:
                 raise InvalidArguments(f"{name} is given twice")
             else:
                 values[name] = value
-        return _checked(lambda: model.model_validate_strings(values))
+        return _checked(lambda: model.model_validate(values))
 
     def body(self, model: type[M]) -> M:
         """The JSON that was sent."""

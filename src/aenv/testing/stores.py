@@ -1,4 +1,7 @@
-"""What every store must do. Subclass `StoreContract`, give it a ``store`` fixture, and pytest runs it over yours."""
+"""What every store must do.
+
+Subclass `StoreContract` or `BlobContract`, give it its fixture, and pytest runs it over yours.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aenv.errors import UsageError
+from aenv.errors import InvalidBundle, NotFound, UsageError
+from aenv.schema.bundle import digest_of
 from aenv.storage.base import ABSENT, SCAN_BUDGET, Change, Check, Delete, Put, Query, Stale, Store
+from aenv.storage.blobs import BlobStore
 
 MakeStore = Callable[[], Store]
 
@@ -257,3 +262,73 @@ class StoreContract:
                 raise AssertionError(f"{query} went through")
 
         self._run(store, use)
+
+
+MakeBlobs = Callable[[], BlobStore]
+
+
+class BlobContract:
+    """``blobs`` is a fixture that gives a function without arguments, which opens the same, at first empty, place."""
+
+    def _run(self, blobs: MakeBlobs, use: Callable[[BlobStore], Awaitable[None]]) -> None:
+        async def main() -> None:
+            opened = blobs()
+            try:
+                await use(opened)
+            finally:
+                await opened.close()
+
+        asyncio.run(asyncio.wait_for(main(), 60))
+
+    def test_a_blob_comes_back_and_is_there_once(self, blobs: MakeBlobs) -> None:
+        data = [b"", b"x", bytes(range(256)) * 4096]
+        digests = [digest_of(each) for each in data]
+
+        async def put(opened: BlobStore) -> None:
+            assert await opened.sizes(digests) == [None, None, None]
+            for digest, each in zip(digests, data, strict=True):
+                await opened.put(digest, each)
+                await opened.put(digest, each)
+
+        async def get(opened: BlobStore) -> None:
+            assert await opened.sizes([*digests, digest_of(b"no")]) == [0, 1, 1 << 20, None]
+            assert [await opened.get(digest) for digest in digests] == data
+            assert sorted([digest async for digest in opened.walk()]) == sorted(digests)
+
+        self._run(blobs, put)
+        self._run(blobs, get)
+
+    def test_bytes_under_another_digest_are_refused(self, blobs: MakeBlobs) -> None:
+        async def use(opened: BlobStore) -> None:
+            refused = False
+            try:
+                await opened.put(digest_of(b"one"), b"two")
+            except InvalidBundle:
+                refused = True
+            assert refused
+            assert await opened.sizes([digest_of(b"one"), digest_of(b"two")]) == [None, None]
+
+        self._run(blobs, use)
+
+    def test_what_is_not_there_is_not_found(self, blobs: MakeBlobs) -> None:
+        async def use(opened: BlobStore) -> None:
+            found = True
+            try:
+                await opened.get(digest_of(b"nothing"))
+            except NotFound:
+                found = False
+            assert not found
+            assert await opened.delete_older(digest_of(b"nothing"), 0.0)
+
+        self._run(blobs, use)
+
+    def test_only_what_is_old_is_deleted(self, blobs: MakeBlobs) -> None:
+        async def use(opened: BlobStore) -> None:
+            digest = digest_of(b"young")
+            await opened.put(digest, b"young")
+            assert not await opened.delete_older(digest, 3600.0)
+            assert await opened.get(digest) == b"young"
+            assert await opened.delete_older(digest, -60.0)
+            assert await opened.sizes([digest]) == [None]
+
+        self._run(blobs, use)
