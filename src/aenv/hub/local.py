@@ -14,8 +14,8 @@ from aenv.errors import InvalidArguments, NotFound, TooLarge
 from aenv.hub import records
 from aenv.hub.access import OWNER, Caller
 from aenv.hub.catalog import Catalog, everything
+from aenv.schema.bundle import BLOB_LIMIT
 from aenv.schema.hub import (
-    BLOB_LIMIT,
     MISSING_LIMIT,
     PAGE_LIMIT,
     RELEASED,
