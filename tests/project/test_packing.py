@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.errors import ConfigError, Conflict, InvalidBundle, UsageError
+from aenv.errors import ConfigError, Conflict, EnvironmentError, InvalidBundle, UsageError
 from aenv.project import archive, scaffold
 from aenv.project.archive import Archive
 from aenv.project.bundle import pack
@@ -142,8 +142,16 @@ def test_a_blob_that_lies_leaves_nothing(tmp_path, lie):
         return lie
 
     with pytest.raises(InvalidBundle, match="digest"):
-        asyncio.run(unpack(bundle, fetch, tmp_path / "out"))
+        asyncio.run(unpack(bundle, fetch, tmp_path / "deep" / "er" / "out", read_only=True))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_does_not_fit_on_the_disk_is_not_begun(project, tmp_path, monkeypatch):
+    full = shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000)
+    monkeypatch.setattr("aenv.project.unpack.shutil.disk_usage", lambda path: full)
+    with pytest.raises(EnvironmentError, match="do not fit"):
+        carried(project, tmp_path / "new" / "copy")
+    assert os.listdir(tmp_path) == ["hello"]
 
 
 # --- files that somebody made to harm

@@ -102,10 +102,11 @@ class ApiClient:
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 
-    async def create_env_instances(self, count: int, **wish: Any) -> list[EnvInstance]:
+    async def create_env_instances(self, count: int, *, timeout: float | None = None, **wish: Any) -> list[EnvInstance]:
         """Ask for several of one environment in one request; the fields are those of EnvInstanceCreateRequest."""
         request = EnvInstanceCreateRequest(count=count, request_id=str(uuid.uuid4()), **wish)
-        return [EnvInstance.model_validate(item) for item in _items(await self._data("POST", paths.INSTANCES, request))]
+        data = await self._data("POST", paths.INSTANCES, request, timeout)
+        return [EnvInstance.model_validate(item) for item in _items(data)]
 
     async def get_env_instance(self, instance_id: str) -> EnvInstance:
         """One instance."""

@@ -153,7 +153,8 @@ class OnPlatform(Placement):
     async def create_many(self, wish: Wish, count: int) -> list[EnvInstance]:
         """Ask for several in one request."""
         api = await self.api()
-        return await api.create_env_instances(count, envName=wish["envName"], **self._complete(wish))
+        timeout = self._startup_timeout if self.is_local else None  # its files may have to be fetched first
+        return await api.create_env_instances(count, envName=wish["envName"], **self._complete(wish), timeout=timeout)
 
     def _complete(self, wish: Wish) -> Wish:
         rest = {name: value for name, value in wish.items() if name != "envName"}

@@ -79,13 +79,14 @@ async def _in_a_process(root: Path) -> Schemas:
             cwd=folder, env={**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "HOME": folder},
             limit=LARGEST, start_new_session=True,
         )  # fmt: skip
+        talk = asyncio.ensure_future(process.communicate())
         try:
-            async with asyncio.timeout(PLAIN_SECONDS):
-                said, noise = await process.communicate()
-        except TimeoutError:
-            raise LoadError(f"loading the environment took longer than {PLAIN_SECONDS:g} s") from None
+            done, _ = await asyncio.wait({talk}, timeout=PLAIN_SECONDS)
         finally:
             _end(process)
+            said, noise = await talk
+    if not done:
+        raise LoadError(f"loading the environment took longer than {PLAIN_SECONDS:g} s")
     try:
         found = json.loads(said)
     except ValueError:

@@ -9,10 +9,12 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from aenv.errors import InvalidBundle
+from aenv.errors import Conflict, InvalidBundle, NotFound
 from aenv.project import manifest
 from aenv.project.bundle import Packed
-from aenv.schema.hub import MISSING_LIMIT, Hub, Pushed, PushRequest, Schemas
+from aenv.project.fetch import bundle_of
+from aenv.schema.bundle import differences
+from aenv.schema.hub import MISSING_LIMIT, RELEASED, EnvVersion, Hub, Pushed, PushRequest, Schemas
 from aenv.schema.requirements import LOCK
 
 AT_ONCE = 4
@@ -41,6 +43,32 @@ def request_for(packed: Packed, schemas: Schemas, *, author: str = "", public: b
         lock=_lock(packed),
         public=public,
     )
+
+
+async def published(hub: Hub, packed: Packed) -> EnvVersion | None:
+    """The version as the hub has it, if it does."""
+    try:
+        found = await hub.get(packed.bundle.name, packed.bundle.version)
+    except NotFound:
+        return None
+    return found if found.version == packed.bundle.version else None  # a short version stands for a range, too
+
+
+async def refuse_other_content(hub: Hub, packed: Packed, known: EnvVersion) -> None:
+    """Say early what the hub would say in the end, before anything is loaded or sent.
+
+    Raises:
+        Conflict: the version is there with other content.
+    """
+    if known.digest == packed.bundle.digest():
+        return
+    title = f"{known.name}@{known.version}"
+    differs = differences(await bundle_of(hub, known), packed.bundle) if known.digest else []
+    if known.status == RELEASED:
+        hint = "Raise the version in config.json: a released one never changes."
+        raise Conflict(f"{title} is released with other content", details={"differs": differs, "hint": hint})
+    hint = "Raise the version in config.json, or replace this one with: aenv push --force"
+    raise Conflict(f"{title} is there with other content", details={"differs": differs, "hint": hint})
 
 
 async def missing(hub: Hub, packed: Packed) -> dict[str, int]:

@@ -7,6 +7,7 @@ and the folder takes its name when all of it is there. Every blob is checked aga
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -41,20 +42,24 @@ async def unpack(
     target = target.absolute()
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise UsageError(f"{target} is there already", {"hint": "Name another folder, or remove this one."})
+    new = [folder for folder in target.parents if not folder.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     room = shutil.disk_usage(target.parent).free
-    if bundle.size + SPARE_ROOM > room:
-        raise EnvironmentError(f"{bundle.size} bytes do not fit on the disk of {target.parent}, which has {room} left")
     made = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
-    made.mkdir(mode=0o755)
     try:
+        if bundle.size + SPARE_ROOM > room:
+            raise EnvironmentError(f"{bundle.size} bytes do not fit on {target.parent}, which has {room} left")
+        made.mkdir(mode=0o755)
         await _fill(bundle, fetch, made, progress)
         if read_only:
             await asyncio.to_thread(_close, made)
         made.rename(target)
-    finally:
-        if made.exists():
-            await asyncio.to_thread(remove, made)
+    except BaseException:
+        await asyncio.to_thread(remove, made)
+        for folder in new:
+            with contextlib.suppress(OSError):  # somebody put something there meanwhile
+                folder.rmdir()
+        raise
 
 
 async def _fill(bundle: Bundle, fetch: Fetch, root: Path, progress: Callable[[int], None]) -> None:

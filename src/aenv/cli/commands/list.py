@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from aenv.cli.hub import document, table, with_hub
-from aenv.cli.output import Output, format_option
+from aenv.cli.output import Output, format_option, note
 
 
 @click.command(name="list")
@@ -21,3 +21,5 @@ def command(name: str | None, tags: tuple[str, ...], limit: int, offset: int, ou
     wanted = [tag.strip() for given in tags for tag in given.split(",") if tag.strip()]
     page = with_hub(lambda hub: hub.list(name, wanted or None, limit=limit, offset=offset))
     output.show([document(each) for each in page.items], lambda: table(page.items))
+    if page.next is not None:
+        note(f"There are more: --offset {offset + len(page.items)}")

@@ -14,7 +14,7 @@ from aenv.cli.hub import with_hub
 from aenv.cli.options import work_dir_option
 from aenv.cli.output import Output, note, output_option, size
 from aenv.cli.progress import Progress
-from aenv.errors import Conflict, NotFound, UsageError
+from aenv.errors import Conflict, UsageError
 
 if TYPE_CHECKING:
     from aenv.project.bundle import Packed
@@ -66,15 +66,22 @@ def command(
         facts = with_hub(lambda hub: _dry_run(hub, packed))
         output.show(facts, lambda: _tell_dry(facts))
         return
-    known = with_hub(lambda hub: _is_there(hub, packed))
-    schemas = Schemas() if no_load or (known and not force) else asyncio.run(_load(packed))
-    request = publish.request_for(packed, schemas, author=config.load().owner or getpass.getuser(), public=public)
     try:
+        is_there = with_hub(lambda hub: _look(hub, packed, force))
+        schemas = Schemas() if no_load or (is_there and not force) else asyncio.run(_load(packed))
+        request = publish.request_for(packed, schemas, author=config.load().owner or _user(), public=public)
         pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
     except Conflict as error:
         raise Conflict("\n".join([error.message, *error.details.get("differs", ())]), details=error.details) from None
     said = {"outcome": pushed.outcome, **pushed.version.model_dump()}
     output.show(said, lambda: _tell(pushed))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as containers have them
+        return ""
 
 
 async def _load(packed: Packed) -> Schemas:
@@ -109,22 +116,23 @@ async def _push(hub: Hub, packed: Packed, request: PushRequest, force: bool, rel
     return pushed
 
 
-async def _is_there(hub: Hub, packed: Packed) -> bool | None:
-    """Whether the version is there with this content; None when it is not there at all."""
-    try:
-        known = await hub.get(packed.bundle.name, packed.bundle.version)
-    except NotFound:
-        return None
-    if known.version != packed.bundle.version:  # a short version stands for a range, too
-        return None
-    return known.digest == packed.bundle.digest()
+async def _look(hub: Hub, packed: Packed, force: bool) -> bool:
+    """Whether the version is there with this content; another content is refused here already."""
+    from aenv.project import publish
+
+    known = await publish.published(hub, packed)
+    if known is not None and not force:
+        await publish.refuse_other_content(hub, packed, known)
+    return known is not None and known.digest == packed.bundle.digest()
 
 
 async def _dry_run(hub: Hub, packed: Packed) -> dict[str, Any]:
     from aenv.project import publish
 
     bundle = packed.bundle
-    outcome = {None: "created", True: "unchanged", False: "conflict"}[await _is_there(hub, packed)]
+    known = await publish.published(hub, packed)
+    same = known is not None and known.digest == bundle.digest()
+    outcome = "created" if known is None else "unchanged" if same else "conflict"
     absent = await publish.missing(hub, packed)
     return {
         "name": bundle.name,
