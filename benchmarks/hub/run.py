@@ -33,22 +33,7 @@ from aenv.storage.base import ANY, Put
 from aenv.storage.blobs import DiskBlobs
 from aenv.storage.open import open_store
 
-TOPICS = [
-    "weather",
-    "chess",
-    "browser",
-    "terminal",
-    "email",
-    "airline",
-    "retail",
-    "math",
-    "code",
-    "search",
-    "robot",
-    "game",
-    "maps",
-    "music",
-]
+TOPICS = ["weather", "chess", "browser", "terminal", "email", "airline", "retail", "math", "code", "search", "robot"]
 KINDS = ["env", "bench", "task", "suite", "world", "arena"]
 BIG = "big-env"
 BATCH = 500

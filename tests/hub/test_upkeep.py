@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from aenv.errors import InvalidBundle
 from aenv.hub.access import Tokens
@@ -80,6 +81,34 @@ def test_a_hub_moves_from_a_file_to_redis_and_back(valkey: Valkey, tmp_path: Pat
     aenv("migrate", middle.store, last.store, "--from-blobs", middle.blobs)
     use(last, lambda hub: check(hub, token))
     assert "the same store" in aenv("migrate", last.store, last.store, code=2)
+
+
+def test_what_a_hub_of_before_kept_in_its_redis_is_taken_over(valkey: Valkey, tmp_path: Path) -> None:
+    def env(name: str, version: str, status: int, **more: Any) -> dict[str, Any]:
+        return {"id": "", "name": name, "version": version, "status": status, "code_url": "oss://x", **more}
+
+    documents = {
+        "old-1.0.0": env("old", "1.0.0", 7, tags=["a"], deploy_config={"cpu": "2"}, artifacts=[{"type": "image"}]),
+        "old-1.1.0": env("old", "1.1.0", 6, description="newer"),
+        "Bad_Name-1": env("Bad_Name", "1", 6),
+    }
+    client = redis.Redis.from_url(valkey.url(database=3).partition("?")[0])
+    for key, document in documents.items():
+        client.sadd("env:index", key)
+        client.set(f"env:data:{key}", json.dumps({"env": document, "labels": {}, "resourceVersion": 1}))
+    client.close()
+    place = Place.of(str(tmp_path / "hub.db"))
+    said = aenv("migrate", "--older", valkey.url(database=3), place.store)
+    assert said == {"records": 2, "there": 0, "refused": 1}
+    assert aenv("migrate", "--older", valkey.url(database=3), place.store)["there"] == 2
+
+    async def look(hub: LocalHub) -> None:
+        found = await hub.get("old")
+        assert (found.version, found.status, found.tags) == ("1.0.0", "Released", ["a"])
+        assert (found.config["deployConfig"], found.code_url) == ({"cpu": "2"}, "oss://x")
+        assert (await hub.get("old", "1.1.0")).description == "newer"
+
+    use(place, look)
 
 
 def test_a_backup_brings_everything_back(store_url: str, tmp_path: Path) -> None:

@@ -71,13 +71,13 @@ class Catalog:
         found = await self.store.get(ENV, name)
         return records.head_of(found) if found else None
 
-    async def resolve(self, ref: EnvRef) -> EnvSummary:
-        """The version that a reference stands for.
+    async def resolve(self, ref: EnvRef, head: Head | None = None) -> EnvSummary:
+        """The version that a reference stands for; ``head`` is its environment, where that was looked up already.
 
         Raises:
             NotFound: nothing fits; the message says what there is.
         """
-        head = await self.head(ref.name)
+        head = head or await self.head(ref.name)
         if head is None:
             raise _no_env(ref.name)
         if not ref.want:
@@ -89,9 +89,9 @@ class Catalog:
             raise await self._nothing_fits(ref)
         return version.model_copy(update={"public": head.public, "versions": head.versions})
 
-    async def get(self, ref: EnvRef) -> EnvVersion:
+    async def get(self, ref: EnvRef, head: Head | None = None) -> EnvVersion:
         """The same, with all that is kept of it."""
-        version = await self.resolve(ref)
+        version = await self.resolve(ref, head)
         detail = await self.store.get(DETAIL, records.key(version.name, version.version))
         return records.whole(version, detail)
 

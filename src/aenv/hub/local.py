@@ -14,6 +14,7 @@ from aenv.errors import InvalidArguments, NotFound, TooLarge
 from aenv.hub import records
 from aenv.hub.access import OWNER, Caller
 from aenv.hub.catalog import Catalog, everything
+from aenv.hub.records import Head
 from aenv.schema.bundle import BLOB_LIMIT
 from aenv.schema.hub import (
     MISSING_LIMIT,
@@ -65,12 +66,12 @@ class LocalHub(Hub):
         return await self.catalog.push(request, force=force, author=author)
 
     async def get(self, name: str, ref: str = "") -> EnvVersion:
-        await self._see(name)
+        head = await self._see(name)
         try:
             wanted = EnvRef.parse(f"{name}@{ref}")
         except ValueError as error:
             raise InvalidArguments(str(error)) from None
-        return await self.catalog.get(wanted)
+        return await self.catalog.get(wanted, head)
 
     async def versions(self, name: str, limit: int = 100, after: str | None = None) -> EnvPage:
         await self._see(name)
@@ -137,13 +138,16 @@ class LocalHub(Hub):
 
     async def sees(self, name: str) -> bool:
         """Whether there is such an environment, and the caller may read it."""
-        head = await self.catalog.head(name)
-        return head is not None and (head.public or head.builtin or self.caller.allows("read", name))
+        return self._may_see(await self.catalog.head(name))
 
-    async def _see(self, name: str) -> None:
-        """Go on only if the environment may be read. To others it is as if it were not there."""
-        if await self.sees(_name(name)):
-            return
+    def _may_see(self, head: Head | None) -> bool:
+        return head is not None and (head.public or head.builtin or self.caller.allows("read", head.name))
+
+    async def _see(self, name: str) -> Head:
+        """The environment, if it may be read. To others it is as if it were not there."""
+        head = await self.catalog.head(_name(name))
+        if head is not None and self._may_see(head):
+            return head
         hint = "See what there is: aenv list"
         if not self.caller.allows("read", name):
             hint = "If it is private, this needs a token that is good for it."

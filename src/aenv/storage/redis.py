@@ -293,6 +293,19 @@ class RedisStore(BlockingStore):
             raise Unavailable(f"the store at {self.url} refuses: {error}") from error
 
 
+def older_records(url: str, prefix: str = "env") -> Iterator[bytes]:
+    """What an older hub kept in its Redis: the set ``env:index`` of keys, and a JSON document under each."""
+    source = RedisStore(url)
+    try:
+        for key in source._ask(lambda: sorted(source._redis.sscan_iter(f"{prefix}:index", count=500))):
+            whole = key if key.startswith(f"{prefix}:".encode()) else f"{prefix}:data:".encode() + key
+            value = source._ask(partial(source._redis.get, whole))
+            if value is not None:
+                yield value
+    finally:
+        source._redis.close()
+
+
 def without_password(url: str) -> str:
     """The URL for people and logs."""
     parts = urlsplit(url)

@@ -261,12 +261,18 @@ def webhook_remove(id: str, store: str | None, blobs: str | None) -> None:
 @click.argument("target", metavar="TO")
 @click.option("--from-blobs", help="Where the files are.  [default: beside a store that is a file]")
 @click.option("--to-blobs", help="Where they go.  [default: beside a store that is a file]")
+@click.option("--older", is_flag=True, help="FROM is the Redis of an AEnvironment hub of before, which had no files.")
 @output_option
-def migrate(source: str, target: str, from_blobs: str | None, to_blobs: str | None, output: Output) -> None:
+def migrate(
+    source: str, target: str, from_blobs: str | None, to_blobs: str | None, older: bool, output: Output
+) -> None:
     """Copy a hub from one store to another: a file, redis://HOST or rediss://HOST.
 
     Stop pushing to it meanwhile. It can be run again.
     """
+    if older:
+        _adopt(source, target, to_blobs, output)
+        return
     from aenv.hub.open import Place
     from aenv.hub.upkeep import Moved, migrate
     from aenv.storage.open import open_blobs, open_store
@@ -284,6 +290,21 @@ def migrate(source: str, target: str, from_blobs: str | None, to_blobs: str | No
                 await each.close()
 
     _show_moved(asyncio.run(work()), output, "copied")
+
+
+def _adopt(source: str, target: str, blobs: str | None, output: Output) -> None:
+    from dataclasses import asdict
+
+    from aenv.hub.older import Adopted, adopt
+    from aenv.storage.redis import older_records
+
+    async def work(catalog: Catalog) -> Adopted:
+        return await adopt(catalog, older_records(source))
+
+    done = _with_catalog(target, blobs, work)
+    output.show(
+        asdict(done), lambda: f"{done.records} versions taken over, {done.there} there already, {done.refused} refused"
+    )
 
 
 @command.command()
