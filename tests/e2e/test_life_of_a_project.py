@@ -199,6 +199,17 @@ def test_mistakes_are_answered_with_what_to_do(person, command, code, said):
     assert done.stdout == ""
 
 
+def test_more_than_a_hub_keeps_is_told(person):
+    me = person()
+    me.aenv("init", "hello")
+    path = me.home / "hello/config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tags": ["", "x" * 65], "description": "y" * 5000}))
+    said = me.aenv("push", "--no-load", "-w", "hello", code=3).stderr
+    assert "tags.0" in said
+    assert "tags.1" in said
+    assert "description" in said
+
+
 def test_push_refuses_another_projects_name(person):
     me = person()
     me.aenv("init", "hello")

@@ -18,7 +18,6 @@ from aenv.schema.hub import Schemas
 SANDBOX_SECONDS = 600.0
 """Packages may have to be installed first."""
 PLAIN_SECONDS = 60.0
-LARGEST = 16 * 1024 * 1024
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
@@ -77,7 +76,7 @@ async def _in_a_process(root: Path) -> Schemas:
             sys.executable, "-m", "aenv.runtime.describe", str(root),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             cwd=folder, env={**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "HOME": folder},
-            limit=LARGEST, start_new_session=True,
+            start_new_session=True,
         )  # fmt: skip
         talk = asyncio.ensure_future(process.communicate())
         try:

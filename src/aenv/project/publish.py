@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from aenv.errors import Conflict, InvalidBundle, NotFound
+from pydantic import ValidationError
+
+from aenv.errors import ConfigError, Conflict, InvalidBundle, NotFound
 from aenv.project import manifest
 from aenv.project.bundle import Packed
 from aenv.project.fetch import bundle_of
@@ -22,27 +24,35 @@ AT_ONCE = 4
 ROUNDS = 3
 """How often blobs may turn out to be missing after all: a hub that tidies up removes what no version names yet."""
 _README = ("README.md", "readme.md", "README.rst", "README.txt", "README")
-_README_LIMIT = 1_000_000
+_TEXT_LIMIT = 1_000_000
 
 Progress = Callable[[int], None]
 
 
 def request_for(packed: Packed, schemas: Schemas, *, author: str = "", public: bool | None = None) -> PushRequest:
-    """What is said of a version besides its files."""
+    """What is said of a version besides its files.
+
+    Raises:
+        ConfigError: it is more than a hub keeps.
+    """
     bundle = packed.bundle
     own = manifest.Manifest.model_validate(bundle.config)
-    return PushRequest(
-        bundle=bundle.model_dump(),
-        description=own.description,
-        readme=_readme(packed),
-        tags=own.tags,
-        schemas=schemas,
-        author=author,
-        dependencies=own.dependencies,
-        artifacts=[artifact.document() for artifact in own.artifacts],
-        lock=_lock(packed),
-        public=public,
-    )
+    try:
+        return PushRequest(
+            bundle=bundle.model_dump(),
+            description=own.description,
+            readme=_readme(packed),
+            tags=own.tags,
+            schemas=schemas,
+            author=author,
+            dependencies=own.dependencies,
+            artifacts=[artifact.document() for artifact in own.artifacts],
+            lock=_lock(packed),
+            public=public,
+        )
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)]
+        raise ConfigError("\n".join(["this is more than a hub keeps:", *lines])) from None
 
 
 async def published(hub: Hub, packed: Packed) -> EnvVersion | None:
@@ -117,7 +127,7 @@ async def publish(hub: Hub, packed: Packed, request: PushRequest, *, force: bool
 def _readme(packed: Packed) -> str:
     names = {file.path for file in packed.bundle.files}
     found = next((name for name in _README if name in names), None)
-    return _text(packed.root / found)[:_README_LIMIT] if found else ""
+    return _text(packed.root / found)[:_TEXT_LIMIT] if found else ""
 
 
 def _lock(packed: Packed) -> str:
@@ -125,7 +135,7 @@ def _lock(packed: Packed) -> str:
     if LOCK not in {file.path for file in packed.bundle.files}:
         return ""
     lines = (line.rstrip("\\ ") for line in _text(packed.root / LOCK).splitlines())
-    return "".join(f"{line}\n" for line in lines if line and not line.startswith((" ", "#")))
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith((" ", "#")))[:_TEXT_LIMIT]
 
 
 def _text(path: Path) -> str:
