@@ -16,8 +16,8 @@ from aenv.hub.access import OWNER, Caller
 from aenv.hub.catalog import Catalog
 from aenv.hub.finding import everything
 from aenv.hub.records import Head
+from aenv.schema.bundle import BLOB_LIMIT
 from aenv.schema.hub import (
-    BLOB_LIMIT,
     MISSING_LIMIT,
     PAGE_LIMIT,
     RELEASED,

@@ -14,8 +14,6 @@ from pydantic.functional_validators import AfterValidator
 from aenv.schema.names import STATUSES, Name, Version, shown
 from aenv.schema.ref import DIGEST_PATTERN, is_digest
 
-BLOB_LIMIT = 8 * 1024 * 1024
-"""No blob has more bytes."""
 MISSING_LIMIT = 10_000
 """How many digests one question after missing blobs may hold."""
 PAGE_LIMIT = 1000
