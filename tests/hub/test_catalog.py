@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -290,6 +291,7 @@ def test_of_many_who_push_the_same_version_at_once_one_wins_and_nothing_is_half_
     with_hub(use)
 
 
+@functools.cache
 def bad_bundles() -> dict[str, dict[str, Any]]:
     good = bundle_of("bad", "1.0.0", {"a.py": b"x"})[0].model_dump()
     digest = good["files"][0]["blobs"][0]

@@ -29,7 +29,8 @@ class HubClient(Hub):
     """See `aenv.schema.hub.Hub`."""
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 30.0, retries: int = 6) -> None:
-        self.url = ServerUrl.parse(url, default_port=paths.HUB_PORT)
+        bare = "://" not in url  # a whole URL means what it means everywhere, a host alone the usual port of a hub
+        self.url = ServerUrl.parse(url, default_port=paths.HUB_PORT if bare else None)
         self._timeout = timeout
         self._retries = retries
         self._http = HttpClient(self.url, token=token, headers=[("accept", "application/json")])

@@ -42,7 +42,14 @@ class HubApp:
             self._by_method.setdefault(route.method, []).append(route)
 
     async def __call__(self, request: Request) -> Response:
-        """Answer one request. What is logged names the route and never the path: a path may hold a token."""
+        """Answer one request."""
+        answer = await self._answer(request)
+        if request.method == "HEAD":
+            answer.body = b""
+        return answer
+
+    async def _answer(self, request: Request) -> Response:
+        """What is logged names the route and never the path: a path may hold a token."""
         started = time.perf_counter()
         where, caller = request.method, ANYONE
         try:

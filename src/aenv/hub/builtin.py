@@ -15,7 +15,6 @@ import aenv
 from aenv._version import __version__
 from aenv.errors import AEnvError
 from aenv.hub.catalog import Catalog
-from aenv.project.bundle import pack
 from aenv.schema.hub import PushRequest, Schemas
 from aenv.storage.base import Put
 
@@ -52,6 +51,8 @@ async def seed(catalog: Catalog) -> None:
 
 
 async def _seed_one(catalog: Catalog, project: Path) -> None:
+    from aenv.project.bundle import pack  # a hub that has them already needs none of it
+
     packed = pack(project)
     digests = list(packed.bundle.blobs())
     for digest, size in zip(digests, await catalog.blobs.sizes(digests), strict=True):

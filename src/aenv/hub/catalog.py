@@ -1,4 +1,4 @@
-"""The catalogue: which versions there are, what a name stands for, and how a version comes and goes.
+"""The catalogue: how a version comes, changes and goes.
 
 Every change is one batch that starts from the revisions it has seen, so of two who push at once one is first and the
 other is told, and there is never half of a version. It does not ask who may do what; `aenv.hub.local` does.
@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from aenv.errors import Conflict, Forbidden, InvalidArguments, InvalidBundle, NotFound
-from aenv.hub import records, words
+from aenv.hub import records
+from aenv.hub.finding import Finding, no_env
 from aenv.hub.notices import Notices
-from aenv.hub.records import DELETED, DETAIL, ENV, VERSION, Detail, Head, Tombstone
+from aenv.hub.records import DELETED, DETAIL, ENV, VERSION, Head, Tombstone
 from aenv.schema.bundle import Bundle, differences, explain
-from aenv.schema.hub import RELEASED, EnvPage, EnvSummary, EnvVersion, Pushed, PushRequest
-from aenv.schema.ref import EnvRef, Span, is_digest
-from aenv.storage.base import ABSENT, Change, Check, Delete, Put, Query, Stale, Store
+from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary, Pushed, PushRequest
+from aenv.schema.ref import EnvRef, Span
+from aenv.storage.base import ABSENT, Change, Check, Delete, Put, Stale, Store
 from aenv.storage.blobs import BlobStore
 
 T = TypeVar("T")
@@ -42,130 +43,22 @@ class Known:
     head_revision: int
 
 
-@dataclass
-class Catalog:
+class Catalog(Finding):
     """Environments in a store, their files in a place for blobs."""
 
-    store: Store
-    blobs: BlobStore
-    notices: Notices = field(default_factory=lambda: Notices(None))
-    clock: Callable[[], float] = time.time
-    prepare: Callable[[Catalog], Awaitable[None]] | None = None
-    """Done once, before the first look at what there is."""
-    _preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def ready(self) -> None:
-        """Have it prepared."""
-        if self.prepare is None:
-            return
-        async with self._preparing:
-            if self.prepare is not None:
-                await self.prepare(self)
-                self.prepare = None
-
-    # --- finding
-
-    async def head(self, name: str) -> Head | None:
-        """An environment."""
-        await self.ready()
-        found = await self.store.get(ENV, name)
-        return records.head_of(found) if found else None
-
-    async def resolve(self, ref: EnvRef, head: Head | None = None) -> EnvSummary:
-        """The version that a reference stands for; ``head`` is its environment, where that was looked up already.
-
-        Raises:
-            NotFound: nothing fits; the message says what there is.
-        """
-        head = head or await self.head(ref.name)
-        if head is None:
-            raise _no_env(ref.name)
-        if not ref.want:
-            if head.current is None:
-                raise NotFound(f"every version of {ref.name} was yanked; name the one you want exactly", ref.name)
-            return head.current
-        version = await self._digest(ref) if is_digest(ref.want) else await self._exact_or_range(ref)
-        if version is None:
-            raise await self._nothing_fits(ref)
-        return version.model_copy(update={"public": head.public, "versions": head.versions})
-
-    async def get(self, ref: EnvRef, head: Head | None = None) -> EnvVersion:
-        """The same, with all that is kept of it."""
-        version = await self.resolve(ref, head)
-        detail = await self.store.get(DETAIL, records.key(version.name, version.version))
-        return records.whole(version, detail)
-
-    async def details(self, versions: list[EnvSummary]) -> list[EnvVersion]:
-        """Several at once."""
-        keys = [records.key(version.name, version.version) for version in versions]
-        found = await self.store.get_many(DETAIL, keys)
-        return [records.whole(version, detail) for version, detail in zip(versions, found, strict=True)]
-
-    async def versions(self, name: str, limit: int, after: str | None) -> EnvPage:
-        """All versions, the newest first."""
-        head = await self.head(name)
-        if head is None:
-            raise _no_env(name)
-        page = await self.store.page(Query(VERSION, (records.of_name(name),), reverse=True, limit=limit, after=after))
-        items = [records.summary(record) for record in page.records]
-        same = {"public": head.public, "versions": head.versions}
-        return EnvPage(items=[item.model_copy(update=same) for item in items], next=page.next)
-
-    async def every_version(self, limit: int, offset: int) -> list[EnvSummary]:
-        """Versions of all environments, by name, for who cannot page otherwise."""
-        await self.ready()
-        page = await self.store.page(Query(VERSION, limit=limit, offset=offset))
-        return [records.summary(record) for record in page.records]
-
-    async def heads(
+    def __init__(
         self,
-        indexes: tuple[str, ...],
-        visible: Callable[[EnvSummary], bool],
+        store: Store,
+        blobs: BlobStore,
+        notices: Notices | None = None,
         *,
-        prefix: str = "",
-        limit: int,
-        offset: int = 0,
-        after: str | None = None,
-    ) -> EnvPage:
-        """Environments that stand in all of the indexes, by name."""
-        await self.ready()
-        if offset and len(indexes) == 1 and visible is everything:
-            return await self._heads_page(indexes, visible, prefix, limit, offset, after)
-        while offset:
-            skipped = await self._heads_page(indexes, visible, prefix, min(offset, 1000), 0, after)
-            offset -= len(skipped.items)
-            after = skipped.next
-            if after is None:
-                return EnvPage()
-        return await self._heads_page(indexes, visible, prefix, limit, 0, after)
-
-    async def search(
-        self, query: str, base: tuple[str, ...], visible: Callable[[EnvSummary], bool], limit: int, after: str | None
-    ) -> EnvPage:
-        """Environments with all these words; those whose names have them come first.
-
-        The cursor starts with a letter that says which of the two parts it belongs to.
-        """
-        asked = words.asked(query)
-        if not asked:
-            return EnvPage()
-        items: list[EnvSummary] = []
-        part, place = (after[0], after[1:] or None) if after else ("n", None)
-        if part == "n":
-            page = await self.heads((*(f"name/{w}" for w in asked), *base), visible, limit=limit, after=place)
-            if page.next is not None:
-                return EnvPage(items=page.items, next=f"n{page.next}")
-            items, place = page.items, None
-            if len(items) == limit:
-                return EnvPage(items=items, next="w")
-
-        def rest(env: EnvSummary) -> bool:
-            return visible(env) and not words.has_in_name(env, asked)
-
-        indexes = (*(f"word/{w}" for w in asked), *base)
-        page = await self.heads(indexes, rest, limit=limit - len(items), after=place)
-        following = None if page.next is None else f"w{page.next}"
-        return EnvPage(items=[*items, *page.items], next=following)
+        clock: Callable[[], float] = time.time,
+        prepare: Callable[[Catalog], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(store, prepare)
+        self.blobs = blobs
+        self.notices = notices or Notices(None)
+        self.clock = clock
 
     # --- coming
 
@@ -191,7 +84,7 @@ class Catalog:
             builtin=builtin,
             tools=[str(tool.get("name", "")) for tool in request.schemas.tools],
         )
-        detail = Detail(
+        detail = EnvDetail(
             config=bundle.config,
             readme=request.readme,
             schemas=request.schemas,
@@ -206,7 +99,7 @@ class Catalog:
 
         return await _persist(attempt)
 
-    async def register(self, version: EnvSummary, detail: Detail, *, update: bool) -> None:
+    async def register(self, version: EnvSummary, detail: EnvDetail, *, update: bool) -> None:
         """Keep a version without files, or change what is said of one, as older clients do.
 
         Raises:
@@ -230,7 +123,7 @@ class Catalog:
         await _persist(attempt)
 
     async def _publish(
-        self, version: EnvSummary, detail: Detail, *, force: bool, public: bool | None, bundle: Bundle | None
+        self, version: EnvSummary, detail: EnvDetail, *, force: bool, public: bool | None, bundle: Bundle | None
     ) -> Pushed:
         name, key = version.name, records.key(version.name, version.version)
         old, env, stone = await asyncio.gather(
@@ -241,13 +134,10 @@ class Catalog:
             _refuse_builtin(head)
             raise Conflict(f"somebody else has the name {name}", name)
         before = records.summary(old) if old else None
-        if before is not None and not (force or version.builtin):
-            if before.digest == version.digest and bundle is not None:
-                return Pushed(version=before, outcome="unchanged")
-            raise await self._other_content(before, bundle)
-        if before is not None and before.status == RELEASED and not version.builtin:
-            if before.digest == version.digest:
-                return Pushed(version=before, outcome="unchanged")
+        fixed = before is not None and (before.status == RELEASED or not force)
+        if before is not None and fixed and bundle is not None and before.digest == version.digest:
+            return Pushed(version=before, outcome="unchanged")
+        if before is not None and fixed:
             raise await self._other_content(before, bundle)
         if stone is not None and Tombstone.model_validate_json(stone.value).digest != version.digest:
             why = Tombstone.model_validate_json(stone.value).reason
@@ -293,7 +183,7 @@ class Catalog:
         """Have a version found only by its exact name."""
         return await self._change(name, version, "yank", lambda known: {"yanked": reason})
 
-    async def change_detail(self, name: str, version: str, change: Callable[[Detail], Detail]) -> None:
+    async def change_detail(self, name: str, version: str, change: Callable[[EnvDetail], EnvDetail]) -> None:
         """Change what is said of a version that is not released."""
 
         async def attempt() -> None:
@@ -301,7 +191,7 @@ class Catalog:
             if known.version.status == RELEASED:
                 raise Forbidden(f"{name}@{version} is released and cannot change", name)
             found = await self.store.get(DETAIL, records.key(name, version))
-            detail = Detail.model_validate_json(found.value) if found else Detail()
+            detail = EnvDetail.model_validate_json(found.value) if found else EnvDetail()
             put = records.put_detail(known.version, change(detail))
             expected = Put(put.space, put.key, put.value, expect=found.revision if found else ABSENT)
             await self.store.commit(expected, Check(VERSION, put.key, known.revision))
@@ -337,7 +227,7 @@ class Catalog:
         async def attempt() -> None:
             found = await self.store.get(ENV, name)
             if found is None:
-                raise _no_env(name)
+                raise no_env(name)
             head = records.head_of(found)
             _refuse_builtin(head)
             head.public = public
@@ -394,50 +284,6 @@ class Catalog:
         found = records.better(others, after)
         return found and found.model_copy(update={"public": head.public, "versions": head.versions})
 
-    async def _newest(self, name: str, span: Span, without: str = "") -> EnvSummary | None:
-        for number in records.CHANNELS:
-            page = await self.store.page(
-                Query(VERSION, (records.of_channel(name, number),), span.low, span.high, reverse=True, limit=2)
-            )
-            found = [version for version in map(records.summary, page.records) if version.version != without]
-            if found:
-                return found[0]
-        return None
-
-    async def _digest(self, ref: EnvRef) -> EnvSummary | None:
-        page = await self.store.page(
-            Query(VERSION, (records.of_digest(ref.name),), low=ref.want, high=f"{ref.want}!", limit=1)
-        )
-        return records.summary(page.records[0]) if page.records else None
-
-    async def _exact_or_range(self, ref: EnvRef) -> EnvSummary | None:
-        found = await self.store.get(VERSION, records.key(ref.name, ref.want))
-        if found is not None:
-            return records.summary(found)
-        return await self._newest(ref.name, ref.span) if ref.span is not None else None
-
-    async def _nothing_fits(self, ref: EnvRef) -> NotFound:
-        page = await self.versions(ref.name, 5, None)
-        there = ", ".join(item.version for item in page.items)
-        more = ", …" if page.next else ""
-        return NotFound(f"no version of {ref.name} is {ref.want}; there are {there}{more}", ref.name)
-
-    async def _heads_page(
-        self,
-        indexes: tuple[str, ...],
-        visible: Callable[[EnvSummary], bool],
-        prefix: str,
-        limit: int,
-        offset: int,
-        after: str | None,
-    ) -> EnvPage:
-        high = f"{prefix}\x7f" if prefix else ""
-        page = await self.store.page(
-            Query(ENV, indexes, low=prefix, high=high, after=after, limit=limit, offset=offset)
-        )
-        found = [records.head_of(record).current for record in page.records]
-        return EnvPage(items=[env for env in found if env is not None and visible(env)], next=page.next)
-
     async def _check_blobs(self, bundle: Bundle) -> None:
         wanted = bundle.blobs()
         sizes = await self.blobs.sizes(list(wanted))
@@ -467,11 +313,6 @@ class Catalog:
     def now(self) -> str:
         """As versions are dated."""
         return datetime.fromtimestamp(self.clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def everything(env: EnvSummary) -> bool:
-    """For who may see all."""
-    return True
 
 
 async def _persist(attempt: Callable[[], Awaitable[T]]) -> T:
@@ -506,10 +347,6 @@ def _refuse_builtin(head: Head) -> None:
         raise Forbidden(
             f"{head.name} comes with aenv and cannot be changed", head.name, {"hint": "Choose another name."}
         )
-
-
-def _no_env(name: str) -> NotFound:
-    return NotFound(f"there is no environment {name} in this hub", name, {"hint": "See what there is: aenv list"})
 
 
 def _no_version(name: str, version: str) -> NotFound:

@@ -8,10 +8,9 @@ from typing import Any, get_args
 
 from aenv.errors import Forbidden, InvalidArguments, NotFound, Unavailable
 from aenv.hub.access import Token, Tokens
-from aenv.hub.records import Detail
 from aenv.hub.route import Exchange, Handler, Route
 from aenv.hub.wire import LegacyEnv, LegacyImage, LegacyToken
-from aenv.schema.hub import RELEASED, EnvSummary, EnvVersion, Status, Wish, status_number
+from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary, EnvVersion, Status, Wish, status_number
 from aenv.schema.instance import Env
 from aenv.schema.names import STATUSES, check_version
 from aenv.schema.ref import EnvRef
@@ -43,7 +42,7 @@ async def _create(x: Exchange) -> bool:
         description=wish.description or "",
         tags=wish.tags or [],
     )
-    await x.hub.catalog.register(version, _detail(Detail(), wish), update=False)
+    await x.hub.catalog.register(version, _detail(EnvDetail(), wish), update=False)
     return True
 
 
@@ -57,7 +56,7 @@ async def _update(x: Exchange) -> bool:
     summary = EnvSummary.model_validate(known.model_dump()).model_copy(
         update={key: value for key, value in changes.items() if value is not None}
     )
-    detail = Detail(**{name: getattr(known, name) for name in Detail.model_fields})
+    detail = EnvDetail(**{name: getattr(known, name) for name in EnvDetail.model_fields})
     await x.hub.catalog.register(summary, _detail(detail, wish), update=True)
     return True
 
@@ -104,7 +103,7 @@ async def _image_built(x: Exchange) -> bool:
     x.hub.caller.need("push", known.name)
     image = x.body(LegacyImage).image
 
-    def change(detail: Detail) -> Detail:
+    def change(detail: EnvDetail) -> EnvDetail:
         others = [artifact for artifact in detail.artifacts if artifact.get("type") != "image"]
         return detail.model_copy(update={"artifacts": [{"type": "image", "content": image}, *others]})
 
@@ -194,7 +193,7 @@ def _env(version: EnvVersion) -> Env:
     )
 
 
-def _detail(detail: Detail, wish: LegacyEnv) -> Detail:
+def _detail(detail: EnvDetail, wish: LegacyEnv) -> EnvDetail:
     config = {**detail.config, **{key: value for key in _BLOCKS if (value := getattr(wish, key)) is not None}}
     return detail.model_copy(
         update={

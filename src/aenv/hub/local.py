@@ -13,7 +13,8 @@ from collections.abc import Callable
 from aenv.errors import InvalidArguments, NotFound, TooLarge
 from aenv.hub import records
 from aenv.hub.access import OWNER, Caller
-from aenv.hub.catalog import Catalog, everything
+from aenv.hub.catalog import Catalog
+from aenv.hub.finding import everything
 from aenv.hub.records import Head
 from aenv.schema.bundle import BLOB_LIMIT
 from aenv.schema.hub import (

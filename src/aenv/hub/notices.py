@@ -124,7 +124,8 @@ class Messenger:
         while True:
             self._notices.written.clear()
             try:
-                await self.deliver_due()
+                while await self.deliver_due():
+                    pass
             except AEnvError as error:
                 log.warning("notices wait: %s", error.message)
             with contextlib.suppress(TimeoutError):

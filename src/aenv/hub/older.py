@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from aenv.errors import AEnvError, Conflict
 from aenv.hub.catalog import Catalog
-from aenv.hub.records import Detail
-from aenv.schema.hub import RELEASED, EnvSummary
+from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary
 from aenv.schema.names import STATUSES
 
 _BLOCKS = {"buildConfig": "build_config", "testConfig": "test_config", "deployConfig": "deploy_config"}
@@ -50,7 +49,7 @@ async def adopt(catalog: Catalog, documents: Iterable[bytes]) -> Adopted:
     return done
 
 
-def _read(env: dict[str, Any]) -> tuple[EnvSummary, Detail]:
+def _read(env: dict[str, Any]) -> tuple[EnvSummary, EnvDetail]:
     status = STATUSES[env.get("status") or 0]
     version = EnvSummary(
         name=env["name"],
@@ -60,7 +59,7 @@ def _read(env: dict[str, Any]) -> tuple[EnvSummary, Detail]:
         tags=env.get("tags") or [],
     )
     config = {new: env[old] for new, old in _BLOCKS.items() if env.get(old)}
-    return version, Detail(
+    return version, EnvDetail(
         config={"name": version.name, "version": version.version, **config},
         artifacts=env.get("artifacts") or [],
         code_url=env.get("code_url") or "",

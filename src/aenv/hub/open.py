@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aenv import config
-from aenv.client.hub import HubClient
 from aenv.hub.builtin import seed
 from aenv.hub.catalog import Catalog
 from aenv.hub.local import LocalHub
@@ -48,5 +47,7 @@ def open_hub(access: HubAccess | None = None) -> Hub:
         settings = config.load().hub_config
         access = HubAccess(url=settings.hub_backend, token=settings.api_key, timeout=settings.timeout)
     if access.url:
+        from aenv.client.hub import HubClient
+
         return HubClient(access.url, access.token or None, timeout=access.timeout)
     return LocalHub(open_catalog(Place.of(data=Path(access.data) if access.data else None)))

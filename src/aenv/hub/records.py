@@ -9,12 +9,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel
 
 from aenv.hub import words
-from aenv.schema.hub import RELEASED, EnvSummary, EnvVersion, Schemas
+from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary, EnvVersion
 from aenv.schema.ref import is_prerelease, order
 from aenv.storage.base import Put, Record
 
@@ -33,18 +31,6 @@ class Head(BaseModel):
     versions: int = 0
     current: EnvSummary | None = None
     """What the name stands for; None when every version was yanked."""
-
-
-class Detail(BaseModel):
-    """What lists do not show of a version."""
-
-    config: dict[str, Any] = {}
-    readme: str = ""
-    schemas: Schemas = Schemas()
-    dependencies: list[str] = []
-    artifacts: list[dict[str, Any]] = []
-    lock: str = ""
-    code_url: str = ""
 
 
 class Tombstone(BaseModel):
@@ -109,7 +95,7 @@ def put_version(version: EnvSummary, expect: int) -> Put:
     return Put(VERSION, key(version.name, version.version), value, tuple(entries), expect=expect)
 
 
-def put_detail(version: EnvSummary, detail: Detail) -> Put:
+def put_detail(version: EnvSummary, detail: EnvDetail) -> Put:
     """The record of the rest of it."""
     return Put(DETAIL, key(version.name, version.version), detail.model_dump_json().encode())
 
@@ -139,5 +125,5 @@ def head_of(record: Record) -> Head:
 
 def whole(version: EnvSummary, detail: Record | None) -> EnvVersion:
     """A version with all that is kept of it."""
-    rest = Detail.model_validate_json(detail.value) if detail else Detail()
+    rest = EnvDetail.model_validate_json(detail.value) if detail else EnvDetail()
     return EnvVersion(**dict(version), **dict(rest))

@@ -123,8 +123,8 @@ class EnvSummary(Said):
     updated_at: str = ""
 
 
-class EnvVersion(EnvSummary):
-    """A version with all that is kept of it."""
+class EnvDetail(Said):
+    """What lists do not show of a version."""
 
     config: dict[str, Any] = {}
     """Its config.json."""
@@ -134,6 +134,10 @@ class EnvVersion(EnvSummary):
     artifacts: list[dict[str, Any]] = []
     lock: str = ""
     code_url: str = ""
+
+
+class EnvVersion(EnvDetail, EnvSummary):
+    """A version with all that is kept of it."""
 
 
 class Pushed(Said):
