@@ -15,8 +15,9 @@ from typing import Any
 
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
-from aenv.errors import AEnvError, ConfigError, NotFound
+from aenv.errors import AEnvError, ConfigError, NotFound, UsageError
 from aenv.isolation.limits import Limits
+from aenv.isolation.network import Network
 from aenv.project import quantities
 from aenv.project.locate import Located, locate
 from aenv.schema import duration
@@ -76,7 +77,7 @@ class Instances:
         known = self._by_request.get(wish.request_id) if wish.request_id else None
         if known is not None:
             return known
-        record = _Record(wish, _project_of(wish))
+        record = _Record(wish, _project_of(wish), self._engine)
         record.started = self._background(self._start(record))
         record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
         self._records[record.id] = record
@@ -201,7 +202,7 @@ class Instances:
 class _Record:
     """What is known of one instance."""
 
-    def __init__(self, wish: EnvInstanceCreateRequest, project: Located) -> None:
+    def __init__(self, wish: EnvInstanceCreateRequest, project: Located, engine: Engine) -> None:
         own = project.loaded.manifest if project.loaded else None
         self.wish = wish
         self.project = project
@@ -222,6 +223,7 @@ class _Record:
         except ValueError as error:
             raise ConfigError(f"ttl: {error}") from None
         self.ttl = given or (own.ttl() if own else None) or DEFAULT_TTL
+        self.network = _network_of(self.env_name, wish, own.network() if own else Network(), engine)
 
     def spec(self) -> SandboxSpec:
         own = self.project.loaded.manifest if self.project.loaded else None
@@ -240,6 +242,7 @@ class _Record:
             {**self.project.variables, **(self.wish.environment_variables or {})},
             self.wish.arguments or [],
             limits,
+            self.network,
         )
 
     def shown(self) -> EnvInstance:
@@ -248,7 +251,35 @@ class _Record:
             id=self.id, status=self.status, created_at=at, updated_at=at, labels=self.wish.labels, ttl=str(self.ttl),
             owner=self.wish.owner, reason=self.reason, data_url=self.ref.data_url if self.ref else None,
             token=self.ref.token if self.ref else None, usage=self.usage or None,
+            network=self.network.written,
         )  # fmt: skip
+
+
+def _network_of(env_name: str, wish: EnvInstanceCreateRequest, own: Network, engine: Engine) -> Network:
+    """What the caller asks for, else what the environment's config.json does.
+
+    A config.json alone does not open the host's network: who wrote it need not be who runs it.
+    """
+    try:
+        asked = Network.parse(wish.network) if wish.network is not None else None
+    except ValueError as error:
+        raise ConfigError(f"network: {error}") from None
+    if asked is not None and asked.mode not in engine.networks:
+        raise UsageError(
+            f"network: this platform's engine cannot give an instance {asked.written}; "
+            f"it can give {', '.join(sorted(engine.networks))}"
+        )
+    if asked is None and own.mode == "host" and "loopback" in engine.networks:
+        raise UsageError(
+            f"{env_name} asks for the host's whole network; if you want to give it that, say so: "
+            f"Environment(..., network='host')"
+        )
+    if asked is None and own.mode not in engine.networks:
+        asked = Network("host")  # of a plain process, which the engine has warned of
+    chosen = asked or own
+    if chosen.mode == "host":
+        log.warning("an instance of %s is in the host's network, with every service that listens there", env_name)
+    return chosen
 
 
 def _project_of(wish: EnvInstanceCreateRequest) -> Located:

@@ -80,6 +80,7 @@ class ApiClient:
         mount_points: list[dict[str, Any]] | None = None,
         source: str | None = None,
         lease: str | None = None,
+        network: str | list[str] | None = None,
         *,
         timeout: float | None = None,
     ) -> EnvInstance:
@@ -96,6 +97,7 @@ class ApiClient:
             request_id=str(uuid.uuid4()),
             source=source,
             lease=lease,
+            network=network,
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 

@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from aenv.isolation.limits import Limits
+from aenv.isolation.network import Mode, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,14 @@ class SandboxSpec:
     variables: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
+    network: Network = field(default_factory=Network)
 
     @property
     def key(self) -> str:
         """The same for equal specs."""
-        return repr((self.project, self.code, sorted(self.variables.items()), self.arguments, self.limits))
+        return repr(
+            (self.project, self.code, sorted(self.variables.items()), self.arguments, self.limits, self.network)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +58,9 @@ class Engine(ABC):
 
     Timeouts, retries, quotas and metrics are the caller's job, so that they are written once and not once per engine.
     """
+
+    networks: ClassVar[frozenset[Mode]]
+    """Those that it can give a sandbox; the caller asks for no others."""
 
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> SandboxRef:

@@ -19,6 +19,7 @@ from typing import Any
 from aenv.core.logging import getLogger
 from aenv.engines import layers
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.egress import Door, Egress
 from aenv.engines.imports import imported_by
 from aenv.engines.pool import Pool
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
@@ -42,6 +43,8 @@ _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cac
 class NativeEngine(Engine):
     """Forks sandboxes from one zygote per project, as it was when the zygote started."""
 
+    networks = frozenset(("none", "loopback", "egress", "host"))
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -54,6 +57,7 @@ class NativeEngine(Engine):
             self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=lambda key: self._specs.pop(key, None)
         )
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
+        self._egress = Egress(self._note)
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
         key = f"{fingerprint(spec.project)} {spec.key}"
@@ -68,12 +72,14 @@ class NativeEngine(Engine):
         return await self._fork(self._specs[key])
 
     async def _fork(self, spec: SandboxSpec) -> _Sandbox:
-        zygote = await self._zygote(spec.project)
+        zygote = await self._zygote(spec)
         unique = secrets.token_hex(4)
         name = f"{spec.name.partition('@')[0]}-{unique}"
         group = self._cgroups.make(name, spec.limits)
         sandbox = _Sandbox(name, spec, self._folder / f"{unique}.sock", zygote, group)
         self._sandboxes[name] = sandbox
+        if spec.network.mode == "egress":
+            sandbox.door = self._egress.door(name, spec.network.allow)
         try:
             await zygote.spawn(sandbox)
         except BaseException:
@@ -105,6 +111,7 @@ class NativeEngine(Engine):
         for sandbox in list(self._sandboxes.values()):
             sandbox.clean()
         self._sandboxes.clear()
+        await self._egress.end()
         self._cgroups.remove()
 
     def logs(self, ref: SandboxRef) -> str:
@@ -115,6 +122,11 @@ class NativeEngine(Engine):
         sandbox = self._sandboxes.get(ref.id)
         return dict(sandbox.group.usage()) if sandbox and sandbox.group else {}
 
+    def _note(self, name: str, text: str) -> None:
+        """Something about a sandbox that belongs into its log."""
+        if name in self._sandboxes:
+            self._sandboxes[name].log(text.encode())
+
     async def _end(self, sandbox: _Sandbox) -> None:
         sandbox.zygote.kill(sandbox.id)
         await sandbox.gone.wait()
@@ -122,8 +134,8 @@ class NativeEngine(Engine):
         sandbox.clean()
         await self._tidy()
 
-    async def _zygote(self, project: Path) -> _Zygote:
-        key = (str(project), fingerprint(project))
+    async def _zygote(self, spec: SandboxSpec) -> _Zygote:
+        key = (_parent_name(spec), fingerprint(spec.project))
         lock = self._starting.setdefault(key, asyncio.Lock())
         async with lock:
             zygote = self._zygotes.get(key)
@@ -132,19 +144,20 @@ class NativeEngine(Engine):
                     self._retired.add(self._zygotes.pop(other))
                 for spare in self._pool.drop(lambda s: s.zygote not in self._retired):
                     await self._end(spare)
-                zygote = await self._new_zygote(project)
+                zygote = await self._new_zygote(spec)
                 self._zygotes[key] = zygote
             else:
                 self._zygotes[key] = self._zygotes.pop(key)  # the last one is the last one used
         self._starting.pop(key, None)
         return zygote
 
-    async def _new_zygote(self, project: Path) -> _Zygote:
+    async def _new_zygote(self, spec: SandboxSpec) -> _Zygote:
         """With the project's imports made, unless they leave something running that a fork would break."""
+        project = spec.project
         wanted = layers.requirements_of(project)
         shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
         for preload in (imported_by(project), []):
-            zygote = _Zygote(project, self._folder)
+            zygote = _Zygote(spec, self._folder)
             try:
                 await zygote.start(shown, preload)
             except _Unsafe:
@@ -169,9 +182,10 @@ class _Unsafe(Exception):
 class _Zygote:
     """The warm parent of one project's sandboxes, seen from outside."""
 
-    def __init__(self, project: Path, folder: Path) -> None:
-        self._project = project
-        self._log = folder / f"zygote-{hashlib.sha256(str(project).encode()).hexdigest()[:12]}.log"
+    def __init__(self, spec: SandboxSpec, folder: Path) -> None:
+        self._project = spec.project
+        self._host_network = spec.network.mode == "host"
+        self._log = folder / f"zygote-{hashlib.sha256(_parent_name(spec).encode()).hexdigest()[:12]}.log"
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -198,6 +212,7 @@ class _Zygote:
             preload,
             project=str(self._project),
             user=user,
+            host_network=self._host_network,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -230,8 +245,8 @@ class _Zygote:
         try:
             listener.bind(str(sandbox.path))
             listener.listen(512)
-            fds = [listener.fileno(), status_end, log_end, parameters, *joins]
-            message = spawn_message(Spawn(name, sandbox.spec.limits))
+            fds = [listener.fileno(), status_end, log_end, parameters, *sandbox.channels, *joins]
+            message = spawn_message(Spawn(name, sandbox.spec.limits, sandbox.spec.network.mode))
             await self._send(message, fds)
         except BaseException:
             os.close(status)
@@ -243,6 +258,12 @@ class _Zygote:
             for fd in (status_end, log_end, parameters, *joins):
                 os.close(fd)
         sandbox.read_log_from(log_pipe)
+        if sandbox.door is not None:
+            try:
+                await sandbox.door.open()
+            except BaseException:
+                os.close(status)
+                raise
         answer = await _read_once(status)
         if answer is None:
             await sandbox.gone.wait()
@@ -345,6 +366,7 @@ class _Sandbox:
         self.group = group
         self.exit: Exit | None = None
         self.gone = asyncio.Event()
+        self.door: Door | None = None
         self._log: deque[bytes] = deque()
         self._log_size = 0
         self._log_fd = -1
@@ -357,9 +379,14 @@ class _Sandbox:
             "directory": PROJECT,
             "name": spec.name,
             "token": self.ref.token,
-            "variables": spec.variables,
+            "variables": {**spec.network.variables, **spec.variables},
             "arguments": spec.arguments,
         }
+
+    @property
+    def channels(self) -> list[int]:
+        """What it is to hand its door out through."""
+        return [self.door.channel] if self.door else []
 
     def read_log_from(self, fd: int) -> None:
         self._log_fd = fd
@@ -373,6 +400,10 @@ class _Sandbox:
         if not data:
             self._close_log()
             return
+        self.log(data)
+
+    def log(self, data: bytes) -> None:
+        """Keep it; the oldest goes when there is too much."""
         self._log.append(data)
         self._log_size += len(data)
         while self._log_size - len(self._log[0]) > LOG_BYTES:
@@ -389,6 +420,8 @@ class _Sandbox:
 
     def ended(self, how: Exit) -> None:
         self.exit = how
+        if self.door is not None:
+            self.door.close()
         self.gone.set()
 
     def clean(self) -> None:
@@ -397,6 +430,11 @@ class _Sandbox:
         self.path.unlink(missing_ok=True)
         if self.group is not None:
             self.group.remove()
+
+
+def _parent_name(spec: SandboxSpec) -> str:
+    """The same for all sandboxes that can be forked from one warm parent."""
+    return f"{spec.project} on the host's network" if spec.network.mode == "host" else str(spec.project)
 
 
 def fingerprint(project: Path) -> str:

@@ -23,6 +23,8 @@ STOP_SECONDS = 5.0
 class ProcessEngine(Engine):
     """One ``python -m aenv.main`` each. The author's code may do all that its user may."""
 
+    networks = frozenset(("host",))
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)

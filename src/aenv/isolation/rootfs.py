@@ -50,7 +50,9 @@ def _below(path: str, tops: Iterable[str]) -> bool:
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
-def build(root: str, shown: Iterable[str], project: str | None, user: int | None = None) -> list[str]:
+def build(
+    root: str, shown: Iterable[str], project: str | None, user: int | None = None, *, host_network: bool = False
+) -> list[str]:
     """Make the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
 
     ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at PROJECT, where
@@ -67,7 +69,7 @@ def build(root: str, shown: Iterable[str], project: str | None, user: int | None
     os.makedirs(root + PROJECT)
     if project is not None:
         _show_project(project, root + PROJECT, user)
-    for path, text in _FILES.items():
+    for path, text in (_FILES | _names_of_host() if host_network else _FILES).items():
         target = Path(root + path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
@@ -78,6 +80,15 @@ def build(root: str, shown: Iterable[str], project: str | None, user: int | None
     linux.bind("/proc", f"{root}/proc")  # the kernel lets a user namespace mount a new one only where there is one
     linux.pivot_root(root)
     return [path for path in shown if _below(path, _WRITABLE)]
+
+
+def _names_of_host() -> dict[str, str]:
+    """Where names are looked up, for sandboxes that are in the host's network."""
+    found: dict[str, str] = {}
+    for path in ("/etc/hosts", "/etc/resolv.conf"):
+        with contextlib.suppress(OSError):
+            found[path] = Path(path).read_text()
+    return found
 
 
 def _show_project(project: str, target: str, user: int | None) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aenv.isolation import linux, rootfs, seccomp
+from aenv.isolation import linux, network, rootfs, seccomp
 from aenv.isolation.limits import Limits, set_resource_limits
 
 MESSAGE = 1 << 20
@@ -52,6 +52,13 @@ class ZygoteSpec:
     """A folder that each sandbox sees at /app and may change for itself."""
     user: int | None = None
     """The host's user to become, when started by root."""
+    host_network: bool = False
+    """Leave sandboxes in the host's network."""
+
+    @property
+    def fresh(self) -> int:
+        """The namespaces that each sandbox has for itself."""
+        return FRESH & ~linux.CLONE_NEWNET if self.host_network else FRESH
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,7 @@ class Spawn:
 
     id: str
     limits: Limits = field(default_factory=Limits)
+    network: network.Mode = "loopback"
 
 
 Report = Callable[[dict[str, Any]], None]
@@ -102,7 +110,9 @@ def isolate(spec: ZygoteSpec) -> list[str]:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
         _map(owner, group)
     # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
-    hidden = rootfs.build("/sys", [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user)
+    hidden = rootfs.build(
+        "/sys", [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user, host_network=spec.host_network
+    )
     if owner == 0 and spec.user is not None:
         owner = group = spec.user
         os.setgroups([])
@@ -112,7 +122,7 @@ def isolate(spec: ZygoteSpec) -> list[str]:
         inside = (owner, group)
     else:
         inside = (os.geteuid(), os.getegid())
-    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | FRESH)
+    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
     _map(*inside)
     return hidden
 
@@ -236,7 +246,9 @@ class _Sandbox:
         self._spec = spec
         self._hidden = hidden
         self._limits = Limits(**message["limits"])
+        self._network = message["network"]
         self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
+        self._channel = self._cgroups.pop(0) if self._network == "egress" else None
         self._program = program
 
     def run(self) -> None:
@@ -263,10 +275,10 @@ class _Sandbox:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        linux.unshare(FRESH)
+        linux.unshare(self._spec.fresh)
         rootfs.private_places(size=self._limits.disk, shown=self._hidden)
         socket.sethostname("sandbox")
-        linux.loopback_up()
+        network.settle(self._network, self._channel)
         for fd in self._cgroups:
             os.write(fd, b"0")
         linux.unshare(linux.CLONE_NEWCGROUP)
@@ -330,8 +342,8 @@ def _call(name: str) -> None:
 
 
 def spawn_message(spawn: Spawn) -> bytes:
-    """As the zygote reads it."""
-    return json.dumps({"op": "spawn", "id": spawn.id, "limits": asdict(spawn.limits)}).encode()
+    """As the zygote reads it. With it go descriptors: see `_Sandbox`; that of an ``egress`` channel comes fifth."""
+    return json.dumps({"op": "spawn", **asdict(spawn)}).encode()
 
 
 def parameters_file(parameters: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
+from aenv.isolation.network import Network
 from aenv.project import quantities
 from aenv.schema import duration
 
@@ -101,6 +102,11 @@ def _variable_name(name: str) -> str:
     return name
 
 
+def _network(value: Any) -> Any:
+    Network.parse(value)
+    return value
+
+
 def _status(value: Any) -> Any:
     if value not in STATUSES:
         raise ValueError(f"{shown(value)} is not a status; use one of {', '.join(STATUSES)}")
@@ -159,5 +165,18 @@ Variables = dict[
     ],
 ]
 Status = Annotated[str, PlainValidator(_status), WithJsonSchema({"type": "string", "enum": list(STATUSES)})]
+NetworkChoice = Annotated[
+    str | list[str],
+    PlainValidator(_network),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "enum": ["none", "loopback", "host"]},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ],
+            "examples": ["loopback", ["pypi.org", "*.pythonhosted.org", "10.1.0.0/16"]],
+        }
+    ),
+]
 AbsolutePath = Annotated[str, PlainValidator(_absolute), WithJsonSchema({"type": "string", "pattern": "^/"})]
 TemplateName = Annotated[str, AfterValidator(_label)]

@@ -82,6 +82,8 @@ class EnvInstance(Message):
     """What its calls must carry."""
     usage: dict[str, int] | None = None
     """Memory, processes and CPU in use, as far as the engine can tell."""
+    network: str | list[str] | None = None
+    """What it can reach: `none`, `loopback`, `host`, or these hosts. Absent: the platform does not say."""
 
 
 class EnvInstanceCreateRequest(Message):
@@ -103,6 +105,8 @@ class EnvInstanceCreateRequest(Message):
     """So many of them in one request; they come back while they are being made."""
     lease: str | None = None
     """Ends the instance when it ends; without one, only the time to live does."""
+    network: str | list[str] | None = None
+    """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
 
 
 class EnvInstanceListResponse(Message):
