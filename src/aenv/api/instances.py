@@ -15,6 +15,7 @@ from typing import Any
 
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
+from aenv.engines.imports import needed_by
 from aenv.errors import AEnvError, ConfigError, NotFound, UsageError
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Network
@@ -243,6 +244,7 @@ class _Record:
             self.wish.arguments or [],
             limits,
             self.network,
+            needed_by(self.project.code) if own is None and self.project.code.is_file() else None,
         )
 
     def shown(self) -> EnvInstance:

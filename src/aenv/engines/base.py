@@ -26,6 +26,8 @@ class SandboxSpec:
     arguments: list[str] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
     network: Network = field(default_factory=Network)
+    files: tuple[str, ...] | None = None
+    """Only these of the project's files, or folders, are the environment's. None: all are."""
 
     @property
     def key(self) -> str:

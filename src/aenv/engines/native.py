@@ -11,7 +11,7 @@ import secrets
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class NativeEngine(Engine):
         self._egress = Egress(self._note)
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
-        key = f"{fingerprint(spec.project)} {spec.key}"
+        key = f"{fingerprint(spec.project, spec.files)} {spec.key}"
         sandbox = self._pool.take(key)
         if sandbox is None:
             sandbox = await self._fork(spec)
@@ -135,7 +135,7 @@ class NativeEngine(Engine):
         await self._tidy()
 
     async def _zygote(self, spec: SandboxSpec) -> _Zygote:
-        key = (_parent_name(spec), fingerprint(spec.project))
+        key = (_parent_name(spec), fingerprint(spec.project, spec.files))
         lock = self._starting.setdefault(key, asyncio.Lock())
         async with lock:
             zygote = self._zygotes.get(key)
@@ -156,7 +156,7 @@ class NativeEngine(Engine):
         project = spec.project
         wanted = layers.requirements_of(project)
         shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
-        for preload in (imported_by(project), []):
+        for preload in (imported_by(project, spec.files), []):
             zygote = _Zygote(spec, self._folder)
             try:
                 await zygote.start(shown, preload)
@@ -185,6 +185,7 @@ class _Zygote:
     def __init__(self, spec: SandboxSpec, folder: Path) -> None:
         self._project = spec.project
         self._host_network = spec.network.mode == "host"
+        self._files = None if spec.files is None else list(spec.files)
         self._log = folder / f"zygote-{hashlib.sha256(_parent_name(spec).encode()).hexdigest()[:12]}.log"
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -213,6 +214,7 @@ class _Zygote:
             project=str(self._project),
             user=user,
             host_network=self._host_network,
+            files=self._files,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -434,13 +436,19 @@ class _Sandbox:
 
 def _parent_name(spec: SandboxSpec) -> str:
     """The same for all sandboxes that can be forked from one warm parent."""
-    return f"{spec.project} on the host's network" if spec.network.mode == "host" else str(spec.project)
+    place = str(spec.project) if spec.files is None else str(spec.code)
+    return f"{place} on the host's network" if spec.network.mode == "host" else place
 
 
-def fingerprint(project: Path) -> str:
-    """Changes when a file of the project does."""
+def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:
+    """Changes when a file of the project does; only ``files`` of it count, if given."""
     digest = hashlib.sha256()
-    folders = [project]
+    folders = [project] if files is None else []
+    for path in [] if files is None else [project / name for name in files]:
+        if path.is_dir():
+            folders.append(path)
+        elif path.exists():
+            digest.update(f"{path}\0{path.stat().st_mtime_ns}\0{path.stat().st_size}\n".encode())
     while folders:
         for entry in sorted(os.scandir(folders.pop()), key=lambda e: e.name):
             if entry.name in _IGNORED:

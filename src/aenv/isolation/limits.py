@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 from dataclasses import dataclass
@@ -153,11 +154,24 @@ def _limit(controller: str, path: Path, limits: Limits) -> None:
 
 
 def set_resource_limits(limits: Limits, *, alone: bool) -> None:
-    """Limits of the process. ``alone``: there is no control group, so these have to do."""
-    _lower(resource.RLIMIT_CORE, 0)
+    """Limits of the process. ``alone``: there is no control group, so these have to do.
+
+    The number of processes is counted in the user namespace, so alone it takes one of the sandbox's own.
+    """
+    # 1 and not 0: a core goes to the host's crash handler, where there is one, whatever the limit; but not at 1.
+    _lower(resource.RLIMIT_CORE, 1)
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     if alone:
         _lower(resource.RLIMIT_DATA, limits.memory)
+        if counts_processes_apart():
+            _lower(resource.RLIMIT_NPROC, limits.processes)
+
+
+def counts_processes_apart() -> bool:
+    """Whether this kernel counts a user's processes for each user namespace; older ones count all on the host."""
+    major, _, rest = os.uname().release.partition(".")
+    minor = "".join(itertools.takewhile(str.isdigit, rest))
+    return (int(major), int(minor or 0)) >= (5, 14)
 
 
 def _lower(kind: int, value: int) -> None:

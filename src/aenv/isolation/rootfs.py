@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterable
@@ -51,13 +52,19 @@ def _below(path: str, tops: Iterable[str]) -> bool:
 
 
 def build(
-    root: str, shown: Iterable[str], project: str | None, user: int | None = None, *, host_network: bool = False
+    root: str,
+    shown: Iterable[str],
+    project: str | None,
+    user: int | None = None,
+    *,
+    host_network: bool = False,
+    files: list[str] | None = None,
 ) -> list[str]:
     """Make the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
 
     ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at PROJECT, where
-    root's files belong to ``user``, if given. What comes back are the shown paths that lie in places which each
-    sandbox has for itself.
+    root's files belong to ``user``, if given; of it only ``files``, if given. What comes back are the shown paths that
+    lie in places which each sandbox has for itself.
     """
     shown = list(shown)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -67,7 +74,9 @@ def build(
     for path in shown:
         _show(root, path)
     os.makedirs(root + PROJECT)
-    if project is not None:
+    if project is not None and files is not None:
+        _copy_files(project, files, root + PROJECT, user)
+    elif project is not None:
         _show_project(project, root + PROJECT, user)
     for path, text in (_FILES | _names_of_host() if host_network else _FILES).items():
         target = Path(root + path)
@@ -75,8 +84,11 @@ def build(
         target.write_text(text)
     for path in (*_WRITABLE, "/root", "/proc", "/sys"):
         os.makedirs(root + path, exist_ok=True)
-    _devices(root)
-    linux.make_read_only(root, nodev=False)
+    _places_of_devices(root)
+    linux.make_read_only(root)
+    for name in DEVICES:  # after the others, which refuse devices
+        linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
+        linux.make_read_only(f"{root}/dev/{name}", nodev=False)
     linux.bind("/proc", f"{root}/proc")  # the kernel lets a user namespace mount a new one only where there is one
     linux.pivot_root(root)
     return [path for path in shown if _below(path, _WRITABLE)]
@@ -89,6 +101,23 @@ def _names_of_host() -> dict[str, str]:
         with contextlib.suppress(OSError):
             found[path] = Path(path).read_text()
     return found
+
+
+def _copy_files(project: str, files: list[str], target: str, user: int | None) -> None:
+    """For a project that is not its whole folder. Copied: an overlay does not see what is mounted in a layer of it."""
+    linux.mount("aenv", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,nr_inodes=100k")
+    for name in files:
+        source = os.path.join(project, name)
+        if os.path.isdir(source):
+            shutil.copytree(source, os.path.join(target, name), copy_function=shutil.copyfile, symlinks=True)
+        else:
+            shutil.copyfile(source, os.path.join(target, name))
+    for folder, _, names in os.walk(target):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            if user is not None:
+                os.lchown(path, user, user)
+            if not os.path.islink(path):
+                os.chmod(path, 0o755 if path == folder else 0o644)
 
 
 def _show_project(project: str, target: str, user: int | None) -> None:
@@ -118,13 +147,12 @@ def _show(root: str, path: str) -> None:
     linux.bind(path, target)
 
 
-def _devices(root: str) -> None:
-    os.makedirs(f"{root}/dev", exist_ok=True)
+def _places_of_devices(root: str) -> None:
+    os.makedirs(f"{root}/dev/pts")
     for name in DEVICES:
         Path(f"{root}/dev/{name}").touch()
-        linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
-                         ("stderr", "/proc/self/fd/2")):  # fmt: skip
+    for name, target in (("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
+                         ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")):  # fmt: skip
         os.symlink(target, f"{root}/dev/{name}")
 
 
@@ -151,6 +179,8 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
     layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     linux.mount("overlay", PROJECT, "overlay", flags, layers)
     linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
+    terminals = linux.MS_NOSUID | linux.MS_NOEXEC
+    linux.mount("devpts", "/dev/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=0620")
     if os.path.exists("/proc/keys"):
         linux.bind("/dev/null", "/proc/keys")  # has the names of all keys of the host's user
     # Not seen, not reached: through it a sandbox could write into its own lower layers.

@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from aenv.isolation import linux, network, rootfs, seccomp
-from aenv.isolation.limits import Limits, set_resource_limits
+from aenv.isolation.limits import Limits, counts_processes_apart, set_resource_limits
 
 MESSAGE = 1 << 20
 MAX_FDS = 16
@@ -54,6 +54,8 @@ class ZygoteSpec:
     """The host's user to become, when started by root."""
     host_network: bool = False
     """Leave sandboxes in the host's network."""
+    files: list[str] | None = None
+    """Only these of the project's files, or folders. None: all."""
 
     @property
     def fresh(self) -> int:
@@ -111,8 +113,9 @@ def isolate(spec: ZygoteSpec) -> list[str]:
         _map(owner, group)
     # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
     hidden = rootfs.build(
-        "/sys", [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user, host_network=spec.host_network
-    )
+        "/sys", [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user,
+        host_network=spec.host_network, files=spec.files,
+    )  # fmt: skip
     if owner == 0 and spec.user is not None:
         owner = group = spec.user
         os.setgroups([])
@@ -283,6 +286,9 @@ class _Sandbox:
             os.write(fd, b"0")
         linux.unshare(linux.CLONE_NEWCGROUP)
         self._keep_only_our_descriptors()
+        if not self._cgroups and counts_processes_apart():
+            linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
+            _map(rootfs.USER_ID, rootfs.USER_ID)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
         linux.no_new_privileges()

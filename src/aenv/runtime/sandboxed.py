@@ -17,6 +17,7 @@ from aenv.core.logging import setup_logging
 from aenv.errors import AEnvError
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.loader import load
+from aenv.runtime.orphans import Orphans
 from aenv.runtime.serve import ServeOptions, open_server, serve_until_stopped
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -25,6 +26,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def serve(listener: socket.socket, parameters: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> int:
     """Load the author's code with these parameters, say whether it worked, serve until the end."""
     _settle_in(parameters)
+    orphans = Orphans()
+    orphans.watch()
     path = Path(parameters["path"])
     try:
         catalog = Catalog(load(path))
@@ -32,7 +35,12 @@ def serve(listener: socket.socket, parameters: dict[str, Any], report: Callable[
         report({"error": error.message, "code": error.code})
         return error.exit_code
     options = ServeOptions(path, name=parameters["name"], token=parameters["token"], sandboxed=True)
-    return asyncio.run(serve_until_stopped(options, catalog, listener, lambda: report({"ready": True})))
+
+    def ready() -> None:
+        orphans.reap_from_now_on()
+        report({"ready": True})
+
+    return asyncio.run(serve_until_stopped(options, catalog, listener, ready))
 
 
 def _settle_in(parameters: dict[str, Any]) -> None:
