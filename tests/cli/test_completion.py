@@ -16,7 +16,7 @@ def test_the_script_is_one_that_the_shell_can_read(aenv: Any, shell: str) -> Non
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("aenv ", {"init", "run", "test", "serve", "local", "version", "completion"}),
+        ("aenv ", {"init", "run", "test", "serve", "local", "base", "version", "completion"}),
         ("aenv ver", {"version"}),
         ("aenv init -t ", {"default", "agent"}),
         ("aenv run --ins", {"--inspector-port"}),

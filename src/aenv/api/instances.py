@@ -15,7 +15,7 @@ from typing import Any
 
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
-from aenv.engines.imports import needed_by
+from aenv.engines.imports import Neighbours
 from aenv.errors import AEnvError, ConfigError, NotFound, UsageError
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Network
@@ -40,6 +40,7 @@ class Instances:
         self._by_request: dict[str, _Record] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
+        self._neighbours = Neighbours()
         self.changed = asyncio.Event()
         """Set whenever an instance came or went."""
 
@@ -90,7 +91,7 @@ class Instances:
     async def _start(self, record: _Record) -> None:
         lease = record.wish.lease
         try:
-            record.ref = await self._engine.start(record.spec())
+            record.ref = await self._engine.start(record.spec(self._neighbours))
         except AEnvError as error:
             record.status, record.reason = EnvStatus.FAILED, error.message
             raise
@@ -224,9 +225,13 @@ class _Record:
         except ValueError as error:
             raise ConfigError(f"ttl: {error}") from None
         self.ttl = given or (own.ttl() if own else None) or DEFAULT_TTL
+        if own and own.deploy_config.base and not engine.bases:
+            raise UsageError(
+                f"{self.env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do"
+            )
         self.network = _network_of(self.env_name, wish, own.network() if own else Network(), engine)
 
-    def spec(self) -> SandboxSpec:
+    def spec(self, neighbours: Neighbours) -> SandboxSpec:
         own = self.project.loaded.manifest if self.project.loaded else None
         limits = Limits()
         if own is not None:
@@ -244,7 +249,8 @@ class _Record:
             self.wish.arguments or [],
             limits,
             self.network,
-            needed_by(self.project.code) if own is None and self.project.code.is_file() else None,
+            neighbours.needed_by(self.project.code) if own is None and self.project.code.is_file() else None,
+            own.deploy_config.base if own else None,
         )
 
     def shown(self) -> EnvInstance:

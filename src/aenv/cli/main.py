@@ -27,6 +27,7 @@ COMMANDS = {
     "test": "Run a project's tests.",
     "serve": "Serve instances of environments.",
     "local": "Look after the local platform.",
+    "base": "Look after the systems that instances can run on.",
     "version": "Show which aenv this is.",
     "completion": "Print a script that completes aenv commands in your shell.",
 }

@@ -28,13 +28,14 @@ class SandboxSpec:
     network: Network = field(default_factory=Network)
     files: tuple[str, ...] | None = None
     """Only these of the project's files, or folders, are the environment's. None: all are."""
+    base: str | None = None
+    """The system that it is to see in place of the host's, as its config.json names it."""
 
     @property
     def key(self) -> str:
         """The same for equal specs."""
-        return repr(
-            (self.project, self.code, sorted(self.variables.items()), self.arguments, self.limits, self.network)
-        )
+        place = (self.project, self.code, self.base)
+        return repr((*place, sorted(self.variables.items()), self.arguments, self.limits, self.network))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ class Engine(ABC):
 
     networks: ClassVar[frozenset[Mode]]
     """Those that it can give a sandbox; the caller asks for no others."""
+    bases: ClassVar[bool] = False
+    """Whether a sandbox can have another system than the host's."""
 
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> SandboxRef:

@@ -36,18 +36,24 @@ def imported_by(project: Path, only: Iterable[str] | None = None) -> list[str]:
     return [name for name in found if name.partition(".")[0] not in own | {"aenv", "__future__", source.name}]
 
 
-def needed_by(file: Path) -> tuple[str, ...]:
-    """The file, and the modules and packages beside it that it imports, directly or by way of others; their names."""
-    stamp, found = _known.get(file, (None, ()))
-    if stamp is None or stamp != _stamp(file, found):
+class Neighbours:
+    """What single files need of their folders; looked at again only when something there has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+
+    def needed_by(self, file: Path) -> tuple[str, ...]:
+        """The file, and the modules and packages beside it that it imports, directly or by way of others."""
+        known = self._known.get(file)
+        if known is not None and known[0] == _stamp(file, known[1]):
+            return known[1]
         found = _needed_by(file)
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[file] = (_stamp(file, found), found)
-    return found
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[file] = (_stamp(file, found), found)
+        return found
 
 
-_known: dict[Path, tuple[tuple[int, ...] | None, tuple[str, ...]]] = {}
 _MOST_KNOWN = 256
 
 

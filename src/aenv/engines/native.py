@@ -19,6 +19,7 @@ from typing import Any
 from aenv.core.logging import getLogger
 from aenv.engines import layers
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.bases import Bases
 from aenv.engines.egress import Door, Egress
 from aenv.engines.imports import imported_by
 from aenv.engines.pool import Pool
@@ -44,6 +45,7 @@ class NativeEngine(Engine):
     """Forks sandboxes from one zygote per project, as it was when the zygote started."""
 
     networks = frozenset(("none", "loopback", "egress", "host"))
+    bases = True
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -58,8 +60,10 @@ class NativeEngine(Engine):
         )
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
         self._egress = Egress(self._note)
+        self._bases = Bases()
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
+        spec = await self._bases.resolved(spec)
         key = f"{fingerprint(spec.project, spec.files)} {spec.key}"
         sandbox = self._pool.take(key)
         if sandbox is None:
@@ -186,6 +190,7 @@ class _Zygote:
         self._project = spec.project
         self._host_network = spec.network.mode == "host"
         self._files = None if spec.files is None else list(spec.files)
+        self._base = spec.base
         self._log = folder / f"zygote-{hashlib.sha256(_parent_name(spec).encode()).hexdigest()[:12]}.log"
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -215,6 +220,7 @@ class _Zygote:
             user=user,
             host_network=self._host_network,
             files=self._files,
+            base=self._base,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -437,7 +443,8 @@ class _Sandbox:
 def _parent_name(spec: SandboxSpec) -> str:
     """The same for all sandboxes that can be forked from one warm parent."""
     place = str(spec.project) if spec.files is None else str(spec.code)
-    return f"{place} on the host's network" if spec.network.mode == "host" else place
+    place = place if spec.base is None else f"{place} on {spec.base}"
+    return f"{place} in the host's network" if spec.network.mode == "host" else place
 
 
 def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:

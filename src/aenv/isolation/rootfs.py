@@ -27,8 +27,10 @@ HOME = "/home/env"
 PROJECT = "/app"
 USER_ID = 1000
 """Who a sandbox's processes are, inside."""
-_WRITABLE = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm", "/mnt")
-_FILES = {
+_FRESH = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm")
+WRITABLE = (*_FRESH, "/mnt")
+"""Places that each sandbox has for itself."""
+FILES = {
     "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nenv:x:{USER_ID}:{USER_ID}:env:{HOME}:/bin/sh\n",
     "/etc/group": f"root:x:0:\nenv:x:{USER_ID}:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
@@ -43,11 +45,12 @@ def interpreter_paths() -> list[str]:
     wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
     wanted |= {path for path in sys.path if path and os.path.exists(path)}
     wanted |= {os.path.realpath(path) for path in wanted}
-    outside = sorted(path for path in wanted if path != "/" and not _below(path, SYSTEM))
-    return [path for path in outside if not _below(path, (other for other in outside if other != path))]
+    outside = sorted(path for path in wanted if path != "/" and not below(path, SYSTEM))
+    return [path for path in outside if not below(path, (other for other in outside if other != path))]
 
 
-def _below(path: str, tops: Iterable[str]) -> bool:
+def below(path: str, tops: Iterable[str]) -> bool:
+    """Whether a path is one of these, or in one of them."""
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
@@ -70,20 +73,23 @@ def build(
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
     for path in (*SYSTEM, *ETC):
-        _show(root, path)
+        show(root, path)
     for path in shown:
-        _show(root, path)
+        show(root, path)
     os.makedirs(root + PROJECT)
-    if project is not None and files is not None:
-        _copy_files(project, files, root + PROJECT, user)
-    elif project is not None:
-        _show_project(project, root + PROJECT, user)
-    for path, text in (_FILES | _names_of_host() if host_network else _FILES).items():
+    show_project(project, files, root + PROJECT, user)
+    for path, text in (FILES | names_of_host() if host_network else FILES).items():
         target = Path(root + path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    for path in (*_WRITABLE, "/root", "/proc", "/sys"):
+    for path in (*WRITABLE, "/root", "/proc", "/sys"):
         os.makedirs(root + path, exist_ok=True)
+    finish(root)
+    return [path for path in shown if below(path, WRITABLE)]
+
+
+def finish(root: str) -> None:
+    """Add devices, have nothing be changed any more, and enter it."""
     _places_of_devices(root)
     linux.make_read_only(root)
     for name in DEVICES:  # after the others, which refuse devices
@@ -91,10 +97,9 @@ def build(
         linux.make_read_only(f"{root}/dev/{name}", nodev=False)
     linux.bind("/proc", f"{root}/proc")  # the kernel lets a user namespace mount a new one only where there is one
     linux.pivot_root(root)
-    return [path for path in shown if _below(path, _WRITABLE)]
 
 
-def _names_of_host() -> dict[str, str]:
+def names_of_host() -> dict[str, str]:
     """Where names are looked up, for sandboxes that are in the host's network."""
     found: dict[str, str] = {}
     for path in ("/etc/hosts", "/etc/resolv.conf"):
@@ -120,15 +125,25 @@ def _copy_files(project: str, files: list[str], target: str, user: int | None) -
                 os.chmod(path, 0o755 if path == folder else 0o644)
 
 
-def _show_project(project: str, target: str, user: int | None) -> None:
+def show_project(project: str | None, files: list[str] | None, target: str, user: int | None) -> None:
+    """See `build`."""
+    if project is not None and files is not None:
+        _copy_files(project, files, target, user)
+    elif project is not None:
+        show_as(project, target, user)
+
+
+def show_as(source: str, target: str, user: int | None) -> None:
+    """Show a tree in which the files of its owner belong to ``user``, if given."""
     if user is not None:
         with contextlib.suppress(OSError):  # not every file system can; then what is not public stays unread
-            linux.bind_as(project, target, os.stat(project).st_uid, user)
+            linux.bind_as(source, target, os.stat(source).st_uid, user)
             return
-    linux.bind(project, target)
+    linux.bind(source, target)
 
 
-def _show(root: str, path: str) -> None:
+def show(root: str, path: str) -> None:
+    """Show a path of the host, where it is; a link is made anew."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -165,11 +180,7 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
     flags = linux.MS_NOSUID | linux.MS_NODEV
     held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in shown]
     linux.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
-    for place in ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm"):
-        inside = "/mnt" + place
-        os.makedirs(inside)
-        os.chmod(inside, 0o1777 if place != HOME else 0o700)
-        linux.mount(inside, place, flags=linux.MS_BIND)
+    fresh_places("/mnt")
     for path, fd in held:
         os.makedirs(path, exist_ok=True)
         linux.bind(f"/proc/self/fd/{fd}", path)
@@ -178,10 +189,24 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
     os.makedirs("/mnt/work")
     layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     linux.mount("overlay", PROJECT, "overlay", flags, layers)
-    linux.mount("proc", "/proc", "proc", flags | linux.MS_NOEXEC)
-    terminals = linux.MS_NOSUID | linux.MS_NOEXEC
-    linux.mount("devpts", "/dev/pts", "devpts", terminals, "newinstance,ptmxmode=0666,mode=0620")
-    if os.path.exists("/proc/keys"):
-        linux.bind("/dev/null", "/proc/keys")  # has the names of all keys of the host's user
+    kernels_places()
     # Not seen, not reached: through it a sandbox could write into its own lower layers.
     linux.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
+
+
+def fresh_places(layer: str, root: str = "") -> None:
+    """Empty folders of a sandbox's own, which live in ``layer``."""
+    for place in _FRESH:
+        own = layer + place
+        os.makedirs(own)
+        os.chmod(own, 0o1777 if place != HOME else 0o700)
+        linux.mount(own, root + place, flags=linux.MS_BIND)
+
+
+def kernels_places(root: str = "") -> None:
+    """What the kernel shows a sandbox of itself: its own processes, and terminals of its own."""
+    flags = linux.MS_NOSUID | linux.MS_NOEXEC
+    linux.mount("proc", f"{root}/proc", "proc", flags | linux.MS_NODEV)
+    linux.mount("devpts", f"{root}/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
+    if os.path.exists(f"{root}/proc/keys"):
+        linux.bind("/dev/null", f"{root}/proc/keys")  # has the names of all keys of the host's user

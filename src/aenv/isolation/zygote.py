@@ -23,10 +23,10 @@ import struct
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from aenv.isolation import linux, network, rootfs, seccomp
+from aenv.isolation import based, linux, network, rootfs, seccomp
 from aenv.isolation.limits import Limits, counts_processes_apart, set_resource_limits
 
 MESSAGE = 1 << 20
@@ -56,6 +56,8 @@ class ZygoteSpec:
     """Leave sandboxes in the host's network."""
     files: list[str] | None = None
     """Only these of the project's files, or folders. None: all."""
+    base: str | None = None
+    """A root file system to have in place of the host's."""
 
     @property
     def fresh(self) -> int:
@@ -76,16 +78,27 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    """``python -m aenv.isolation.zygote``: its argument is the descriptor of the control socket."""
+    """``python -m aenv.isolation.zygote``: its argument is the descriptor of the control socket.
+
+    Started again inside of a base, it has a second one, of a file with what it had been told.
+    """
     linux.die_with_parent()
     if os.getppid() == 1:
         sys.exit(0)  # the parent was gone before we could ask to be told
     with contextlib.suppress(OSError):
         os.setsid()  # away from the terminal that the server may have been started in
     control = socket.socket(fileno=int(sys.argv[1]))
-    spec = ZygoteSpec(**json.loads(control.recv(MESSAGE)))
+    again = len(sys.argv) > 2
+    if again:
+        with open(int(sys.argv[2]), "rb") as file:
+            spec = ZygoteSpec(**json.load(file))
+    else:
+        spec = ZygoteSpec(**json.loads(control.recv(MESSAGE)))
     try:
-        hidden = isolate(spec)
+        hidden = [] if again else leave_files(spec)
+        if spec.base is not None and not again:
+            _start_again(spec, control)
+        leave_users(spec)
     except OSError as error:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)
@@ -101,8 +114,8 @@ def main() -> None:
     _Zygote(spec, control, hidden).run()
 
 
-def isolate(spec: ZygoteSpec) -> list[str]:
-    """Leave the host: first its files, then its users. What comes back is for `rootfs.private_places`."""
+def leave_files(spec: ZygoteSpec) -> list[str]:
+    """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
     owner, group = os.geteuid(), os.getegid()
     with contextlib.suppress(OSError):
         linux.leave_session_keyring()
@@ -112,22 +125,35 @@ def isolate(spec: ZygoteSpec) -> list[str]:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
         _map(owner, group)
     # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
-    hidden = rootfs.build(
-        "/sys", [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user,
-        host_network=spec.host_network, files=spec.files,
-    )  # fmt: skip
+    hidden: list[str] = []
+    more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files}
+    if spec.base is not None:
+        based.build("/sys", spec.base, spec.shown, spec.project, spec.user, **more)
+    else:
+        shown = [*rootfs.interpreter_paths(), *spec.shown]
+        hidden = rootfs.build("/sys", shown, spec.project, spec.user, **more)
     if owner == 0 and spec.user is not None:
         owner = group = spec.user
         os.setgroups([])
         os.setresgid(group, group, group)
         os.setresuid(owner, owner, owner)
         linux.set_dumpable(True)
-        inside = (owner, group)
-    else:
-        inside = (os.geteuid(), os.getegid())
+    return hidden
+
+
+def leave_users(spec: ZygoteSpec) -> None:
+    """Leave the host's users, processes and network."""
+    inside = (os.geteuid(), os.getegid())
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
     _map(*inside)
-    return hidden
+
+
+def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
+    """As the interpreter that is shown in the base's root; does not return."""
+    told = parameters_file(asdict(replace(spec, shown=[based.HOST + path for path in spec.shown])))
+    for fd in (told, control.fileno()):
+        os.set_inheritable(fd, True)
+    based.restart("-m", "aenv.isolation.zygote", str(control.fileno()), str(told))
 
 
 def _map(user: int, group: int) -> None:
@@ -279,7 +305,10 @@ class _Sandbox:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         linux.unshare(self._spec.fresh)
-        rootfs.private_places(size=self._limits.disk, shown=self._hidden)
+        if self._spec.base is not None:
+            based.private_root(size=self._limits.disk)
+        else:
+            rootfs.private_places(size=self._limits.disk, shown=self._hidden)
         socket.sethostname("sandbox")
         network.settle(self._network, self._channel)
         for fd in self._cgroups:

@@ -19,6 +19,7 @@ NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 NAME_LIMIT = 253
 VERSION_PATTERN = r"^[0-9][0-9A-Za-z]*([.+-][0-9A-Za-z]+)*$"
 VERSION_LIMIT = 128
+BASE_PATTERN = r"^([a-z0-9][a-z0-9._-]*|[^/\x00][^\x00]*/[^\x00]*)$"
 STATUSES = ("Init", "Pending", "Creating", "Created", "Testing", "Verified", "Ready", "Released", "Failed")
 
 
@@ -107,6 +108,15 @@ def _network(value: Any) -> Any:
     return value
 
 
+def _base(value: str) -> str:
+    if value.startswith("/") or not re.fullmatch(BASE_PATTERN.strip("^$"), value) or ".." in value.split("/"):
+        raise ValueError(
+            f"{shown(value)} is neither the name of a base nor a path in the project; write it like debian-12 or "
+            "./rootfs.tar"
+        )
+    return value
+
+
 def _status(value: Any) -> Any:
     if value not in STATUSES:
         raise ValueError(f"{shown(value)} is not a status; use one of {', '.join(STATUSES)}")
@@ -179,4 +189,9 @@ NetworkChoice = Annotated[
     ),
 ]
 AbsolutePath = Annotated[str, PlainValidator(_absolute), WithJsonSchema({"type": "string", "pattern": "^/"})]
+BaseName = Annotated[
+    str,
+    AfterValidator(_base),
+    WithJsonSchema({"type": "string", "pattern": BASE_PATTERN, "examples": ["debian-12", "./rootfs.tar"]}),
+]
 TemplateName = Annotated[str, AfterValidator(_label)]

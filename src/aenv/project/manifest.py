@@ -33,6 +33,7 @@ from aenv.isolation.network import Network
 from aenv.project import jsontext, problems, quantities
 from aenv.project.fields import (
     AbsolutePath,
+    BaseName,
     Cpu,
     Name,
     NetworkChoice,
@@ -161,6 +162,9 @@ class DeployConfig(ServiceKeys):
     network: NetworkChoice = "loopback"
     """What an instance can reach: `none`, its own `loopback`, the `host`'s whole network, or a list of hosts: names,
     `*.example.com`, addresses and networks like `10.1.0.0/16`, each with a `:port` if only that one is meant."""
+    base: BaseName | None = None
+    """The system that an instance sees: one that `aenv base add` gave a name on this machine, or a path in the project
+    like `./rootfs.tar`. Without it, the programs of the host."""
     service: ServiceConfig = Field(default_factory=ServiceConfig)
     """For `aenv service create`."""
     image_prefix: str | None = None
