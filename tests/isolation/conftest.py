@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from tests.isolation.host import Platform, begin_blocking_calls, own_platform
 HERE = Path(__file__).parent
 PROBE = HERE / "probe"
 SECRET = "exported-before-the-platform-was-started"
+
+
+LOADED_AT = "import sys; result = next(m.LOADED_AT for m in list(sys.modules.values()) if hasattr(m, 'LOADED_AT'))"
 
 
 class Box:
@@ -71,13 +75,20 @@ def _settings(patch: pytest.MonkeyPatch, platform: Platform) -> None:
         patch.setenv(name, value)
 
 
-@pytest.fixture(scope="session")
-def boxes(platform: Platform) -> Iterator[tuple[Box, Box]]:
-    """Two instances of one project."""
-    with pytest.MonkeyPatch.context() as patch:
+@pytest.fixture(scope="session", params=["loaded", "forked"])
+def boxes(request: pytest.FixtureRequest, platform: Platform) -> Iterator[tuple[Box, Box]]:
+    """Two instances of one project: each has loaded its code itself, or both are forks of one that has."""
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as open_ones:
         _settings(patch, platform)
-        with SyncEnvironment(str(PROBE)) as one, SyncEnvironment(str(PROBE)) as other:
-            yield Box(one), Box(other)
+        made = []
+        for number in range(3):
+            variables = {"ALIKE": "yes"} if request.param == "forked" else {"ALIKE": f"no, {number}"}
+            env = open_ones.enter_context(SyncEnvironment(str(PROBE), environment_variables=variables))
+            made.append(Box(env))
+        _, one, other = made  # what is asked for once is not made from one that is loaded
+        loaded = {box.python(LOADED_AT) for box in (one, other)}
+        assert len(loaded) == (1 if request.param == "forked" else 2)
+        yield one, other
 
 
 @pytest.fixture

@@ -58,9 +58,14 @@ LAST_PID = "/proc/sys/kernel/ns_last_pid"  # anybody may open it; writing takes 
 pytestmark = pytest.mark.skipif(not NUMBERS, reason="the numbers of this processor's system calls are not known here")
 
 
+REFUSED = ("EPERM", "ENOSYS")
+"""The second: in a fork of one that is loaded, only who traces it may have it do so."""
+
+
 @pytest.mark.parametrize("name", sorted(set(NUMBERS) - set(HARMLESS)))
 def test_a_system_call_that_a_sandbox_has_no_business_with_is_refused(box: Box, name: str) -> None:
-    assert box.syscall(NUMBERS[name], 0, 0, 0, 0, 0) == "EPERM"  # by the filter: nobody looked at the arguments
+    # by the filter: nobody looked at the arguments
+    assert box.syscall(NUMBERS[name], 0, 0, 0, 0, 0) in (REFUSED if name in ("setns", "mount") else ["EPERM"])
 
 
 def test_a_system_call_that_everybody_needs_is_let_through(box: Box) -> None:
@@ -70,9 +75,9 @@ def test_a_system_call_that_everybody_needs_is_let_through(box: Box) -> None:
 @pytest.mark.parametrize("kind", NEW)
 def test_a_process_in_a_new_namespace_cannot_be_made(box: Box, kind: str) -> None:
     sigchld = 17
-    assert box.syscall(NUMBERS["clone"], NEW[kind] | sigchld, 0, 0, 0, 0) == "EPERM"
+    assert box.syscall(NUMBERS["clone"], NEW[kind] | sigchld, 0, 0, 0, 0) in REFUSED
     assert box.syscall(NUMBERS["unshare"], NEW[kind]) == "EPERM"
-    assert box.syscall(NUMBERS["clone"], (1 << 32) | NEW[kind] | sigchld, 0, 0, 0, 0) == "EPERM"
+    assert box.syscall(NUMBERS["clone"], (1 << 32) | NEW[kind] | sigchld, 0, 0, 0, 0) in REFUSED
 
 
 def test_the_call_that_hides_its_flags_is_as_good_as_unknown(box: Box) -> None:

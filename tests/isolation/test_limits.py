@@ -61,7 +61,7 @@ def test_a_fork_bomb_stays_within_its_number_of_processes(small: Path, neighbour
     with SyncEnvironment(str(PROBE)) as env:
         bomb = Box(env)
         known = {p.pid for p in platform.processes()}
-        bomb.shell("b() { b | b & }; b >/dev/null 2>&1 &")
+        bomb.shell("b() { b | b & }; (sleep 0.3; b) >/dev/null 2>&1 &")  # it leaves no CPU time for the answer
 
         def refusals() -> int:
             events = [g.read_text().split() for path in platform.cgroups() for g in path.glob("*/pids.events")]

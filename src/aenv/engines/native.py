@@ -22,6 +22,7 @@ from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
 from aenv.engines.bases import Bases
 from aenv.engines.egress import Door, Egress
 from aenv.engines.imports import imported_by
+from aenv.engines.parents import Parents
 from aenv.engines.pool import Pool
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroup, Cgroups
@@ -56,40 +57,88 @@ class NativeEngine(Engine):
         self._sandboxes: dict[str, _Sandbox] = {}
         self._specs: dict[str, SandboxSpec] = {}
         self._pool: Pool[_Sandbox] = Pool(
-            self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=lambda key: self._specs.pop(key, None)
+            self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=self._forget
         )
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
         self._egress = Egress(self._note)
         self._bases = Bases()
+        self._parents: Parents[_Sandbox] = Parents(self._prepare, self._end_parent, lambda parent: parent.exit is None)
+        self._families: set[_Zygote] = set()
+        """Zygotes that fork from one parent each."""
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
         spec = await self._bases.resolved(spec)
         key = f"{fingerprint(spec.project, spec.files)} {spec.key}"
         sandbox = self._pool.take(key)
         if sandbox is None:
-            sandbox = await self._fork(spec)
+            sandbox = await self._fork(spec, key)
         self._specs[key] = spec
         self._pool.refill(key)
         return sandbox.ref
 
     async def _spare(self, key: str) -> _Sandbox:
-        return await self._fork(self._specs[key])
+        return await self._fork(self._specs[key], key)
 
-    async def _fork(self, spec: SandboxSpec) -> _Sandbox:
+    async def _fork(self, spec: SandboxSpec, key: str) -> _Sandbox:
+        """One that answers: a fork of what has loaded the same before, or else one that loads it for itself."""
         zygote = await self._zygote(spec)
-        unique = secrets.token_hex(4)
-        name = f"{spec.name.partition('@')[0]}-{unique}"
-        group = self._cgroups.make(name, spec.limits)
-        sandbox = _Sandbox(name, spec, self._folder / f"{unique}.sock", zygote, group)
-        self._sandboxes[name] = sandbox
-        if spec.network.mode == "egress":
-            sandbox.door = self._egress.door(name, spec.network.allow)
+        parent = await self._parents.of(key, spec)
+        if parent is not None:
+            try:
+                return await self._spawned(spec, parent.zygote, "branch")
+            except Unavailable as error:
+                if parent.exit is None:
+                    log.warning("%s is loaded anew for every instance: %s", spec.name, error.message)
+                    self._parents.unfit(key)
+        return await self._spawned(spec, zygote, "spawn")
+
+    async def _prepare(self, spec: SandboxSpec) -> _Sandbox | None:
+        """A sandbox that has loaded the environment and waits to be forked; None when it is not fit for that."""
+        zygote = await (await self._zygote(spec)).multiply()
+        self._families.add(zygote)
+        parent = self._made(spec, zygote)
         try:
-            await zygote.spawn(sandbox)
+            said = await zygote.spawn(parent, "prepare")
+        except BaseException:
+            await asyncio.shield(self._end_parent(parent))
+            raise
+        if "unfit" not in said:
+            return parent
+        log.info("%s is loaded anew for every instance: %s when it was loaded", spec.name, said["unfit"])
+        await self._end_parent(parent)
+        return None
+
+    async def _end_parent(self, parent: _Sandbox) -> None:
+        parent.zygote.kill(parent.id)
+        await parent.gone.wait()
+        parent.clean()
+        self._families.discard(parent.zygote)
+        self._retired.add(parent.zygote)
+        await self._tidy()
+
+    async def _spawned(self, spec: SandboxSpec, zygote: _Zygote, op: str) -> _Sandbox:
+        sandbox = self._made(spec, zygote)
+        self._sandboxes[sandbox.id] = sandbox
+        try:
+            await zygote.spawn(sandbox, op)
         except BaseException:
             await asyncio.shield(self._end(sandbox))
             raise
         return sandbox
+
+    def _made(self, spec: SandboxSpec, zygote: _Zygote) -> _Sandbox:
+        unique = secrets.token_hex(4)
+        name = f"{spec.name.partition('@')[0]}-{unique}"
+        group = self._cgroups.make(name, spec.limits)
+        sandbox = _Sandbox(name, spec, self._folder / f"{unique}.sock", zygote, group)
+        if spec.network.mode == "egress":
+            sandbox.door = self._egress.door(name, spec.network.allow)
+        return sandbox
+
+    def _forget(self, key: str) -> None:
+        """Nobody has asked for it for a while."""
+        self._specs.pop(key, None)
+        self._parents.forget(key)
 
     async def poll(self, ref: SandboxRef) -> Exit | None:
         sandbox = self._sandboxes.get(ref.id)
@@ -108,9 +157,10 @@ class NativeEngine(Engine):
 
     async def close(self) -> None:
         await self._pool.close()
+        await self._parents.close()
         for sandbox in list(self._sandboxes.values()):
             sandbox.zygote.kill(sandbox.id)
-        for zygote in [*self._zygotes.values(), *self._retired]:
+        for zygote in [*self._families, *self._zygotes.values(), *self._retired]:
             await zygote.end()
         for sandbox in list(self._sandboxes.values()):
             sandbox.clean()
@@ -148,6 +198,7 @@ class NativeEngine(Engine):
                     self._retired.add(self._zygotes.pop(other))
                 for spare in self._pool.drop(lambda s: s.zygote not in self._retired):
                     await self._end(spare)
+                self._parents.drop(lambda parent: parent.zygote.origin not in self._retired)
                 zygote = await self._new_zygote(spec)
                 self._zygotes[key] = zygote
             else:
@@ -187,10 +238,11 @@ class _Zygote:
     """The warm parent of one project's sandboxes, seen from outside."""
 
     def __init__(self, spec: SandboxSpec, folder: Path) -> None:
+        self._spec = spec
         self._project = spec.project
-        self._host_network = spec.network.mode == "host"
-        self._files = None if spec.files is None else list(spec.files)
-        self._base = spec.base
+        self._folder = folder
+        self.origin: _Zygote | None = None
+        """The one that this one was forked from, if any."""
         self._log = folder / f"zygote-{hashlib.sha256(_parent_name(spec).encode()).hexdigest()[:12]}.log"
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -213,14 +265,15 @@ class _Zygote:
         user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
         spec = ZygoteSpec(
             "aenv.runtime.sandboxed:serve",
+            "aenv.runtime.sandboxed:prepare",
             "aenv.runtime.sandboxed:warm",
             shown,
             preload,
             project=str(self._project),
             user=user,
-            host_network=self._host_network,
-            files=self._files,
-            base=self._base,
+            host_network=self._spec.network.mode == "host",
+            files=None if self._spec.files is None else list(self._spec.files),
+            base=self._spec.base,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -238,8 +291,20 @@ class _Zygote:
             await self.end()
             raise
 
-    async def spawn(self, sandbox: _Sandbox) -> None:
-        """Fork one; return when its environment answers."""
+    async def multiply(self) -> _Zygote:
+        """A second one, in all like this one."""
+        other = _Zygote(self._spec, self._folder)
+        other.origin = self
+        other._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        other._control.setblocking(False)
+        with theirs:
+            await self._send(spawn_message(Spawn(secrets.token_hex(4), op="multiply")), [theirs.fileno()])
+        asyncio.get_running_loop().add_reader(other._control, other._read)
+        other.alive = True
+        return other
+
+    async def spawn(self, sandbox: _Sandbox, op: str = "spawn") -> dict[str, Any]:
+        """Fork one; return what it says: that its environment answers, or that others can be forked from it."""
         assert self._control is not None
         name = sandbox.id
         self.sandboxes[name] = sandbox
@@ -254,7 +319,7 @@ class _Zygote:
             listener.bind(str(sandbox.path))
             listener.listen(512)
             fds = [listener.fileno(), status_end, log_end, parameters, *sandbox.channels, *joins]
-            message = spawn_message(Spawn(name, sandbox.spec.limits, sandbox.spec.network.mode))
+            message = spawn_message(Spawn(name, sandbox.spec.limits, op, sandbox.spec.network.mode))
             await self._send(message, fds)
         except BaseException:
             os.close(status)
@@ -277,7 +342,7 @@ class _Zygote:
             await sandbox.gone.wait()
             ended = sandbox.exit or Exit(-1, "it ended")
             said = _quote(sandbox.log_text())
-            if ended.code >= 0:
+            if ended.code >= 0 and op != "branch":
                 raise LoadError(f"the environment's code ended the process while it was loaded: {ended.reason}{said}")
             raise Unavailable(f"the sandbox did not start: {ended.reason}{said}")
         try:
@@ -287,6 +352,7 @@ class _Zygote:
         if "error" in told:
             message_text = str(told["error"]).replace(PROJECT + "/", f"{self._project}/")
             raise (LoadError if told.get("code") in ("load", "usage") else Unavailable)(message_text)
+        return dict(told)
 
     def kill(self, name: str) -> None:
         """End one sandbox with all that runs in it."""
@@ -306,7 +372,7 @@ class _Zygote:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
-        self._log.unlink(missing_ok=True)
+            self._log.unlink(missing_ok=True)
 
     async def _send(self, message: bytes, fds: list[int]) -> None:
         assert self._control is not None

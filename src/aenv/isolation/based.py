@@ -186,8 +186,9 @@ def private_root(*, size: int) -> None:
     )
     linux.bind("/opt/aenv", f"{root}/opt/aenv")
     linux.bind("/dev", f"{root}/dev")
+    linux.bind("/proc", f"{root}/proc")  # for the sandbox to put its own over it: see `rootfs.own_proc`
     rootfs.fresh_places("/mnt", root)
     layers = f"lowerdir={rootfs.PROJECT},upperdir=/mnt/app,workdir=/mnt/app-work,userxattr"
     linux.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
-    rootfs.kernels_places(root)
+    rootfs.terminals(root)
     linux.pivot_root(root)

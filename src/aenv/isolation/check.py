@@ -22,7 +22,7 @@ def why_not() -> str | None:
 
 def _try() -> None:
     """Make the namespaces and the mounts of a sandbox, and go."""
-    spec = zygote.ZygoteSpec("", "", user=65534 if os.geteuid() == 0 else None)
+    spec = zygote.ZygoteSpec("", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
         hidden = zygote.leave_files(spec)
         zygote.leave_users(spec)
@@ -31,6 +31,7 @@ def _try() -> None:
             try:
                 linux.unshare(zygote.FRESH)
                 rootfs.private_places(size=1 << 20, shown=hidden)
+                rootfs.own_proc()
             except OSError as error:
                 print(zygote.explain(error), flush=True)  # noqa: T201
                 os._exit(1)

@@ -154,17 +154,19 @@ def _limit(controller: str, path: Path, limits: Limits) -> None:
 
 
 def set_resource_limits(limits: Limits, *, alone: bool) -> None:
-    """Limits of the process. ``alone``: there is no control group, so these have to do.
-
-    The number of processes is counted in the user namespace, so alone it takes one of the sandbox's own.
-    """
+    """Limits of the process. ``alone``: there is no control group, so these have to do."""
     # 1 and not 0: a core goes to the host's crash handler, where there is one, whatever the limit; but not at 1.
     _lower(resource.RLIMIT_CORE, 1)
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     if alone:
         _lower(resource.RLIMIT_DATA, limits.memory)
-        if counts_processes_apart():
-            _lower(resource.RLIMIT_NPROC, limits.processes)
+
+
+def limit_processes(limits: Limits, pid: int = 0) -> None:
+    """For a process, its own by default, in a user namespace of its own: the kernel counts all that are in there."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
+    most = limits.processes if hard == resource.RLIM_INFINITY else min(limits.processes, hard)
+    resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
 
 
 def counts_processes_apart() -> bool:

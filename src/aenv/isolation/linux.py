@@ -26,13 +26,19 @@ _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
-_CAP_VERSION_3 = 0x20080522
+CAP_VERSION_3 = 0x20080522
 _LAST_CAP = 63
 
 _SYSCALLS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "seccomp": 317, "mount_setattr": 442},
-    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "seccomp": 277, "mount_setattr": 442},
-}
+    "x86_64": {
+        "capset": 126, "clone": 56, "keyctl": 250, "mount": 165, "mount_setattr": 442, "pivot_root": 155,
+        "prctl": 157, "seccomp": 317, "setns": 308, "setsid": 112,
+    },
+    "aarch64": {
+        "capset": 91, "clone": 220, "keyctl": 219, "mount": 40, "mount_setattr": 442, "pivot_root": 41,
+        "prctl": 167, "seccomp": 277, "setns": 268, "setsid": 157,
+    },
+}  # fmt: skip
 MACHINE = os.uname().machine
 _OPEN_TREE, _MOVE_MOUNT = 428, 429
 _AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
@@ -44,22 +50,45 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _libc.syscall.restype = ctypes.c_long
+_holding = ctypes.PyDLL(None, use_errno=True)  # calls with the interpreter's lock held, as forking wants it
+_holding.syscall.argtypes = (ctypes.c_long,) * 6
+_holding.syscall.restype = ctypes.c_long
 
 
 def _done(result: int, what: str) -> None:
     if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
+        error = ctypes.get_errno()
+        raise OSError(error, f"{what}: {os.strerror(error)}")
+
+
+def number(name: str) -> int:
+    """A system call's number on this processor."""
+    return _SYSCALLS[MACHINE][name]
 
 
 def _syscall(name: str, *arguments: object) -> None:
-    number = _SYSCALLS[MACHINE][name]
-    _done(_libc.syscall(ctypes.c_long(number), *arguments), name)
+    _done(_libc.syscall(ctypes.c_long(number(name)), *arguments), name)
 
 
 def unshare(flags: int) -> None:
     """Leave the namespaces of the parent."""
     _done(_libc.unshare(flags), f"unshare({flags:#x})")
+
+
+def fork_into(namespaces: int) -> int:
+    """Fork, with the child in new namespaces, all of which belong to its new user namespace. 0 in the child, which
+    must not start threads: the C library does not know of it.
+    """
+    ctypes.pythonapi.PyOS_BeforeFork()
+    pid = int(_holding.syscall(number("clone"), namespaces | signal.SIGCHLD, 0, 0, 0, 0))
+    error = ctypes.get_errno()
+    if pid == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        return 0
+    ctypes.pythonapi.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(error, f"clone({namespaces:#x}): {os.strerror(error)}")
+    return pid
 
 
 def setns(fd: int, kind: int) -> None:
@@ -157,9 +186,9 @@ def pivot_root(new: str) -> None:
     os.chdir("/")
 
 
-def die_with_parent(number: int = 9) -> None:
+def die_with_parent(signal_number: int = 9) -> None:
     """Have the kernel kill this process when the one that forked it ends."""
-    _done(_libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0), "prctl(PDEATHSIG)")
+    _done(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PDEATHSIG)")
 
 
 def set_dumpable(yes: bool) -> None:
@@ -173,7 +202,7 @@ def drop_capabilities() -> None:
         if _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) < 0:
             break  # past the last one that this kernel knows
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAP_VERSION_3, 0))
+    header = ctypes.create_string_buffer(struct.pack("=Ii", CAP_VERSION_3, 0))
     _syscall("capset", header, ctypes.create_string_buffer(24))
 
 

@@ -40,6 +40,13 @@ FILES = {
 }
 
 
+_PROC_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+PROC: list[tuple[str, str, str | None, int]] = [("proc", "/proc", "proc", _PROC_FLAGS)]
+"""What to mount once in the process namespace of a sandbox: source, target, kind, flags."""
+if os.path.exists("/proc/keys"):
+    PROC.append(("/dev/null", "/proc/keys", None, linux.MS_BIND))  # has the names of all keys of the host's user
+
+
 def interpreter_paths() -> list[str]:
     """Where this Python and all that it can import live, as far as the system's folders do not hold it."""
     wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
@@ -189,7 +196,7 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
     os.makedirs("/mnt/work")
     layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     linux.mount("overlay", PROJECT, "overlay", flags, layers)
-    kernels_places()
+    terminals()
     # Not seen, not reached: through it a sandbox could write into its own lower layers.
     linux.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
 
@@ -203,10 +210,13 @@ def fresh_places(layer: str, root: str = "") -> None:
         linux.mount(own, root + place, flags=linux.MS_BIND)
 
 
-def kernels_places(root: str = "") -> None:
-    """What the kernel shows a sandbox of itself: its own processes, and terminals of its own."""
+def terminals(root: str = "") -> None:
+    """Of the sandbox's own."""
     flags = linux.MS_NOSUID | linux.MS_NOEXEC
-    linux.mount("proc", f"{root}/proc", "proc", flags | linux.MS_NODEV)
     linux.mount("devpts", f"{root}/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
-    if os.path.exists(f"{root}/proc/keys"):
-        linux.bind("/dev/null", f"{root}/proc/keys")  # has the names of all keys of the host's user
+
+
+def own_proc() -> None:
+    """Show the sandbox's processes in place of the host's."""
+    for source, target, kind, flags in PROC:
+        linux.mount(source, target, kind, flags)

@@ -47,7 +47,7 @@ _CLONE_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 
 _LOAD, _JUMP_EQ, _JUMP_SET, _JUMP_GE, _RETURN = 0x20, 0x15, 0x45, 0x35, 0x06
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+_ALLOW, _KILL, _ERRNO, _TRACE = 0x7FFF0000, 0x80000000, 0x00050000, 0x7FF00000
 _NR, _ARCH, _ARG0 = 0, 4, 16  # offsets in struct seccomp_data
 
 
@@ -56,21 +56,25 @@ def supported() -> bool:
     return MACHINE in _ARCHITECTURES
 
 
-def program() -> bytes:
-    """The filter, as the kernel takes it."""
+def program(*, movable: bool = False) -> bytes:
+    """The filter, as the kernel takes it. ``movable``: who traces the process may have it enter other namespaces and
+    mount; where nobody traces it, there are no such system calls.
+    """
     audit, denied, clone, clone3, open_socket = _ARCHITECTURES[MACHINE]
     refuse = _ERRNO | errno.EPERM
+    ask = _TRACE if movable else refuse
+    asked = (denied["setns"], denied["mount"])
     code = [
         _op(_LOAD, _ARCH), _op(_JUMP_EQ, audit, 1, 0), _op(_RETURN, _KILL),
         _op(_LOAD, _NR), _op(_JUMP_GE, _X32_BIT, 0, 1), _op(_RETURN, _KILL),
     ]  # fmt: skip
     for number in sorted(denied.values()):
-        code += [_op(_JUMP_EQ, number, 0, 1), _op(_RETURN, refuse)]
+        code += [_op(_JUMP_EQ, number, 0, 1), _op(_RETURN, ask if number in asked else refuse)]
     # clone3 hides its flags behind a pointer; glibc falls back to clone when there is none.
     code += [_op(_JUMP_EQ, clone3, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
     code += [
         _op(_JUMP_EQ, clone, 0, 4), _op(_LOAD, _ARG0), _op(_JUMP_SET, _CLONE_NAMESPACES, 0, 1),
-        _op(_RETURN, refuse), _op(_RETURN, _ALLOW),
+        _op(_RETURN, ask), _op(_RETURN, _ALLOW),
     ]  # fmt: skip
     code += [_op(_JUMP_EQ, open_socket, 0, len(_FAMILIES) + 3), _op(_LOAD, _ARG0)]
     for place, family in enumerate(_FAMILIES):

@@ -21,13 +21,13 @@ import signal
 import socket
 import struct
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from aenv.isolation import based, linux, network, rootfs, seccomp
-from aenv.isolation.limits import Limits, counts_processes_apart, set_resource_limits
+from aenv.isolation import based, branches, forkable, linux, network, ptrace, rootfs, seccomp
+from aenv.isolation.branches import Branch, Parent
+from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes, set_resource_limits
 
 MESSAGE = 1 << 20
 MAX_FDS = 16
@@ -42,6 +42,9 @@ class ZygoteSpec:
 
     entry: str
     """``module:function`` that a sandbox runs: it takes a Listener, the parameters, and a function to report with."""
+    prepare: str
+    """``module:function`` that loads code for others to begin with: it takes the parameters and a function to report
+    with, and returns what a fork then calls as ``entry`` is called, or nothing after reporting why not."""
     warm: str
     """``module:function`` that the zygote runs once, to have everything imported and used."""
     shown: list[str] = field(default_factory=list)
@@ -71,6 +74,9 @@ class Spawn:
 
     id: str
     limits: Limits = field(default_factory=Limits)
+    op: str = "spawn"
+    """``spawn`` one that loads its code itself, ``prepare`` one that others are forked from, ``branch`` off from that;
+    ``multiply``: make a zygote like this one."""
     network: network.Mode = "loopback"
 
 
@@ -195,8 +201,12 @@ class _Zygote:
         self._hidden = hidden
         self._control = control
         self._children: dict[int, str] = {}
+        self._parent: Parent | None = None
+        self._early: set[int] = set()  # stopped at birth, before the parent was seen to have forked them
+        self._selector = selectors.DefaultSelector()
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._filter = seccomp.program()
+        self._movable = seccomp.program(movable=True)
 
     def run(self) -> None:
         _call(self._spec.warm)
@@ -205,59 +215,139 @@ class _Zygote:
         for name in self._spec.preload:
             with contextlib.suppress(Exception, SystemExit):
                 importlib.import_module(name)
-        if not _alone() or _has_children():
+        if not forkable.alone() or forkable.has_children():
             self._send({"op": "unsafe", "error": "an import left threads or processes running"})
             os._exit(1)
         gc.collect()
         gc.freeze()
         gc.disable()
+        sys.dont_write_bytecode = True  # in a layer that goes with the sandbox
+        self._send({"op": "ready"})
+        self._serve()
+
+    def _serve(self) -> None:
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._send({"op": "ready"})
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._control, selectors.EVENT_READ)
-            selector.register(woken, selectors.EVENT_READ)
-            while True:
-                for key, _ in selector.select():
-                    if key.fileobj is self._control:
-                        self._handle(selector)
-                    else:
-                        os.read(woken, 4096)
-                self._reap()
+        self._when_readable(self._control, self._handle)
+        self._when_readable(woken, lambda: os.read(woken, 4096))
+        while True:
+            for key, _ in self._selector.select():
+                key.data()
+            self._reap()
 
-    def _handle(self, selector: selectors.BaseSelector) -> None:
+    def _when_readable(self, file: socket.socket | int, act: Callable[[], object]) -> None:
+        self._selector.register(file, selectors.EVENT_READ, act)
+
+    def _handle(self) -> None:
         data, fds, _, _ = socket.recv_fds(self._control, MESSAGE, MAX_FDS)
         if not data:
             os._exit(0)  # nobody is left to fork for
         message = json.loads(data)
-        if message["op"] == "kill":
-            for pid, name in self._children.items():
-                if name == message["id"]:
-                    os.kill(pid, signal.SIGKILL)
-            return
+        op, name = message["op"], message["id"]
         try:
-            self._fork(message, list(fds))
+            if op == "kill":
+                for pid in [pid for pid, other in self._children.items() if other == name]:
+                    os.kill(pid, signal.SIGKILL)
+            elif op == "multiply":
+                self._fork(name, lambda: _Zygote(self._spec, socket.socket(fileno=fds[0]), self._hidden)._serve())
+            elif op == "prepare":
+                self._prepare(name, message, fds)
+            elif op == "branch":
+                self._branch(name, message, fds)
+                fds = []  # until it is forked
+            else:
+                self._fork(name, lambda: _Sandbox(self._spec, message, fds, self._filter, self._hidden).run())
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _fork(self, message: dict[str, Any], fds: list[int]) -> None:
+    def _prepare(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
+        """Have the author's code loaded by a process that others are then forked from."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            pid = os.fork()
+            if pid == 0:
+                _Sandbox(self._spec, message, fds, self._movable, self._hidden).prepare(theirs)
+        self._children[pid] = name
+        self._parent = Parent(pid, ours)
+
+    def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
+        """Make the namespaces, then have the parent fork into them."""
+        ready, ready_end = os.pipe2(os.O_CLOEXEC)
+        builder = linux.fork_into(linux.CLONE_NEWUSER | self._spec.fresh)
+        if builder == 0:
+            _Sandbox(self._spec, message, fds, self._filter, self._hidden).build(ready_end)
+        self._children[builder] = name
+        os.close(ready_end)
+        if message["network"] == "egress":
+            os.close(fds.pop(4))  # the builder's alone
+        counted = not fds[4:] and counts_processes_apart()
+        branch = Branch(name, builder, fds[:4], fds[4:], Limits(**message["limits"]) if counted else None)
+
+        def made() -> None:
+            self._selector.unregister(ready)
+            said = os.read(ready, 1)
+            os.close(ready)
+            if said and self._parent is not None:
+                self._parent.add(branch)
+            else:
+                branch.give_up()
+
+        self._when_readable(ready, made)
+
+    def _fork(self, name: str, run: Callable[[], None]) -> int:
         linux.unshare(linux.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
-            _Sandbox(self._spec, message, fds, self._filter, self._hidden).run()
+            run()
         linux.setns(self._own_pids, linux.CLONE_NEWPID)  # the next unshare is refused otherwise
-        self._children[pid] = message["id"]
+        self._children[pid] = name
+        return pid
 
     def _reap(self) -> None:
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
                 return
+            if os.WIFSTOPPED(status):
+                self._stopped(pid, status)
+                continue
+            code = os.waitstatus_to_exitcode(status)
+            if self._parent is not None and pid == self._parent.pid:
+                self._parent.end()
+                self._parent = None
             name = self._children.pop(pid, None)
             if name is not None:
-                self._send({"op": "exit", "id": name, "code": os.waitstatus_to_exitcode(status)})
+                self._send({"op": "exit", "id": name, "code": code})
+
+    def _stopped(self, pid: int, status: int) -> None:
+        """Something that is being traced stopped: the parent, for having forked, or the newborn itself."""
+        parent = self._parent
+        if parent is None or pid != parent.pid:
+            self._early.add(pid)
+            return
+        child = ptrace.forked(pid, status)
+        if child is None:
+            ptrace.carry_on(pid, status)
+            return
+        ptrace.release(pid)
+        waited = child in self._early
+        self._early.discard(child)
+        branch, parent.asked = parent.asked, None
+        assert branch is not None  # it is traced only while it is asked to fork one
+        try:
+            settled = branches.settle(ptrace.Stopped(child, waited=waited), branch, self._spec.fresh)
+        except OSError as error:
+            branch.give_up(error)
+        else:
+            name = self._children.pop(branch.builder, None)
+            branch.give_up()  # what was needed to make it
+            if name is None:
+                os.kill(settled, signal.SIGKILL)  # it was not to be, meanwhile
+            else:
+                self._children[settled] = name
+        parent.next()
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
@@ -279,17 +369,51 @@ class _Sandbox:
         self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
         self._channel = self._cgroups.pop(0) if self._network == "egress" else None
         self._program = program
+        self._code = 1
 
     def run(self) -> None:
         """Never returns."""
-        code = 1
-        try:
-            # Read here and not in the zygote, whose memory all later sandboxes inherit.
-            with open(self._parameters, "rb") as file:
-                parameters = json.load(file)
+        with self._to_the_end():
+            parameters = self._read_parameters()
             self._enter()
-            entry = _load(self._spec.entry)
-            code = entry(socket.socket(fileno=self._listener), parameters, self._report)
+            self._code = _load(self._spec.entry)(socket.socket(fileno=self._listener), parameters, self._report)
+
+    def prepare(self, channel: socket.socket) -> None:
+        """Load the author's code, then fork whenever told to. Never returns."""
+        with self._to_the_end():
+            parameters = self._read_parameters()
+            self._listener = -1
+            self._enter(keep=channel.fileno())
+            with forkable.Watch() as watch:
+                resume = _load(self._spec.prepare)(parameters, self._report)
+            if resume is None:
+                return
+            unfit = watch.why_not()
+            if unfit is not None:
+                self._report({"unfit": unfit})
+                return
+            gc.collect()
+            gc.freeze()
+            self._report({"prepared": True})
+            self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(channel)
+            parameters = self._read_parameters()
+            os.dup2(self._log, 1)
+            os.dup2(self._log, 2)
+            os.close(self._log)
+            self._code = resume(socket.socket(fileno=self._listener), parameters, self._report)
+
+    def build(self, ready: int) -> None:
+        """Make the namespaces for a process that is still to come, and wait for the end. Never returns."""
+        with self._to_the_end():
+            _map(rootfs.USER_ID, rootfs.USER_ID)
+            self._furnish()
+            os.write(ready, b"1")
+            signal.pause()
+
+    @contextlib.contextmanager
+    def _to_the_end(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException as error:
             with contextlib.suppress(Exception):
                 self._report({"error": f"{type(error).__name__}: {error}", "code": "sandbox"})
@@ -297,14 +421,16 @@ class _Sandbox:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            os._exit(code)
+            os._exit(self._code)
 
-    def _enter(self) -> None:
-        os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        linux.unshare(self._spec.fresh)
+    def _read_parameters(self) -> dict[str, Any]:
+        """Here and not in the zygote, whose memory all later sandboxes inherit."""
+        with open(self._parameters, "rb") as file:
+            parameters: dict[str, Any] = json.load(file)
+        return parameters
+
+    def _furnish(self) -> None:
+        """What new namespaces need to be lived in."""
         if self._spec.base is not None:
             based.private_root(size=self._limits.disk)
         else:
@@ -314,10 +440,20 @@ class _Sandbox:
         for fd in self._cgroups:
             os.write(fd, b"0")
         linux.unshare(linux.CLONE_NEWCGROUP)
-        self._keep_only_our_descriptors()
-        if not self._cgroups and counts_processes_apart():
+
+    def _enter(self, *, keep: int = -1) -> None:
+        os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        linux.unshare(self._spec.fresh)
+        self._furnish()
+        rootfs.own_proc()
+        self._keep_only_our_descriptors(keep)
+        if keep < 0 and not self._cgroups and counts_processes_apart():
             linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
             _map(rootfs.USER_ID, rootfs.USER_ID)
+            limit_processes(self._limits)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
         linux.no_new_privileges()
@@ -325,18 +461,19 @@ class _Sandbox:
         linux.load_seccomp(self._program)
         gc.enable()
 
-    def _keep_only_our_descriptors(self) -> None:
+    def _keep_only_our_descriptors(self, one_more: int) -> None:
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)
         os.dup2(self._log, 1)
         os.dup2(self._log, 2)
-        keep = {0, 1, 2, self._listener, self._status}
+        keep = {0, 1, 2, self._listener, self._status, one_more}
         for name in os.listdir("/proc/self/fd"):
             if int(name) not in keep:
                 with contextlib.suppress(OSError):
                     os.close(int(name))
-        os.set_inheritable(self._listener, False)
-        os.set_inheritable(self._status, False)
+        for fd in (self._listener, self._status):
+            if fd >= 0:
+                os.set_inheritable(fd, False)
 
     def _report(self, message: dict[str, Any]) -> None:
         """Tell who asked for the sandbox, once."""
@@ -347,23 +484,6 @@ class _Sandbox:
             os.write(self._status, json.dumps(message).encode())
             os.close(self._status)
             self._status = -1
-
-
-def _alone() -> bool:
-    """Whether this is the only thread, once those that are just ending have ended."""
-    for _ in range(100):
-        if len(os.listdir("/proc/self/task")) == 1:
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def _has_children() -> bool:
-    try:
-        os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return False
-    return True
 
 
 def _load(name: str) -> Callable[..., Any]:
@@ -378,7 +498,7 @@ def _call(name: str) -> None:
 
 def spawn_message(spawn: Spawn) -> bytes:
     """As the zygote reads it. With it go descriptors: see `_Sandbox`; that of an ``egress`` channel comes fifth."""
-    return json.dumps({"op": "spawn", **asdict(spawn)}).encode()
+    return json.dumps(asdict(spawn)).encode()
 
 
 def parameters_file(parameters: dict[str, Any]) -> int:

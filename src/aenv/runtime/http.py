@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+import types
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
@@ -81,9 +82,17 @@ class HttpServer:
     """Serves one handler on any number of listening sockets."""
 
     def __init__(
-        self, handler: Handler, *, max_body: int, admit: Callable[[socket.socket], bool] | None = None
+        self,
+        handler: Handler,
+        *,
+        max_body: int,
+        admit: Callable[[socket.socket], bool] | None = None,
+        prompt: bool = False,
     ) -> None:
         self.handler = handler
+        self.prompt = prompt
+        """The handler often has its answer without waiting for anything, and until it first waits it does without
+        ``asyncio.current_task()``."""
         self.admit = admit
         """Looks at a new connection; one that it does not like is closed unheard."""
         self.max_body = max_body
@@ -255,19 +264,37 @@ class _Connection(asyncio.Protocol):
         request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self.chunks = []
         keep_alive = self.parser.should_keep_alive()
-        if self.task is None:
-            self.task = self.loop.create_task(self._serve(request, keep_alive))
-        else:
+        if self.task is not None:
             self.waiting.append((request, keep_alive))
             self.transport.pause_reading()
+            return
+        if self.server.prompt:
+            self._begin(request, keep_alive)
+        else:
+            self.task = self.loop.create_task(self._serve(request, keep_alive, self._answer(request)))
 
     # --- answering
 
-    async def _serve(self, request: Request, keep_alive: bool) -> None:
+    def _begin(self, request: Request, keep_alive: bool) -> None:
+        """Go as far as needs no waiting, and make a task only for the rest: it costs as much as a brief call."""
+        answering = self._answer(request)
+        try:
+            pending = answering.send(None)
+        except StopIteration as end:
+            answer: Response | Stream = end.value
+            if isinstance(answer, Response) and keep_alive and not self.server.closing:
+                self._write(answer, keep_alive)
+                return
+            rest: Awaitable[Response | Stream] = _said(answer)
+        else:
+            rest = _resumed(answering, pending)
+        self.task = self.loop.create_task(self._serve(request, keep_alive, rest))
+
+    async def _serve(self, request: Request, keep_alive: bool, answering: Awaitable[Response | Stream]) -> None:
         try:
             while True:
                 keep_alive = keep_alive and not self.refused and not self.server.closing
-                answer = await self._answer(request)
+                answer = await answering
                 if isinstance(answer, Stream):
                     self.endless = request.method == "GET"
                     self.streaming = True
@@ -281,6 +308,7 @@ class _Connection(asyncio.Protocol):
                 if not self.waiting:
                     return
                 request, keep_alive = self.waiting.pop(0)
+                answering = self._answer(request)
                 if not self.waiting:
                     self.transport.resume_reading()
         finally:
@@ -345,6 +373,26 @@ class _Connection(asyncio.Protocol):
         if self.task is not None:
             self.task.cancel()
         self.transport.abort()
+
+
+async def _said(answer: Response | Stream) -> Response | Stream:
+    return answer
+
+
+@types.coroutine
+def _resumed(begun: Coroutine[Any, Any, Response | Stream], pending: Any) -> Generator[Any, Any, Response | Stream]:
+    """The rest of a coroutine that was begun outside of a task and waits for ``pending``."""
+    try:
+        while True:
+            try:
+                sent = yield pending
+            except BaseException as error:
+                pending = begun.throw(error)
+            else:
+                pending = begun.send(sent)
+    except StopIteration as end:
+        answer: Response | Stream = end.value
+        return answer
 
 
 class _AsgiExchange:

@@ -29,8 +29,7 @@ class Orphans:
 
     def __init__(self) -> None:
         self._own: set[int] = set()
-        me = os.getpid()
-        self._children = f"/proc/{me}/task/{me}/children"
+        self._children = ""
         self._soon: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
@@ -59,6 +58,8 @@ class Orphans:
     def reap_from_now_on(self) -> None:
         """Have it done, in the first thread, a moment after a child has ended."""
         loop = asyncio.get_running_loop()
+        me = os.getpid()
+        self._children = f"/proc/{me}/task/{me}/children"
 
         def heard() -> None:
             if self._soon is None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import random
+import re
 import socket
 import sys
 from collections.abc import Callable
@@ -23,17 +24,49 @@ from aenv.runtime.serve import ServeOptions, open_server, serve_until_stopped
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def serve(listener: socket.socket, parameters: dict[str, Any], report: Callable[[dict[str, Any]], None]) -> int:
+Report = Callable[[dict[str, Any]], None]
+Serve = Callable[[socket.socket, dict[str, Any], Report], int]
+
+
+def serve(listener: socket.socket, parameters: dict[str, Any], report: Report) -> int:
     """Load the author's code with these parameters, say whether it worked, serve until the end."""
-    _settle_in(parameters)
+    _reseed()
     orphans = Orphans()
     orphans.watch()
-    path = Path(parameters["path"])
+    catalog = _load(parameters, report)
+    return _serve(catalog, orphans, listener, parameters, report) if catalog is not None else 1
+
+
+def prepare(parameters: dict[str, Any], report: Report) -> Serve | None:
+    """Load the author's code with these parameters. What comes back serves it, in any fork of this process."""
+    orphans = Orphans()
+    orphans.watch()
+    catalog = _load(parameters, report)
+    if catalog is None:
+        return None
+    asyncio.run(_rehearse(catalog, [("GET /tools", b"")]))
+
+    def resume(listener: socket.socket, own: dict[str, Any], report: Report) -> int:
+        os.chdir(own["directory"])
+        _reseed()
+        return _serve(catalog, orphans, listener, own, report)
+
+    return resume
+
+
+def _load(parameters: dict[str, Any], report: Report) -> Catalog | None:
+    _settle_in(parameters)
     try:
-        catalog = Catalog(load(path))
+        return Catalog(load(Path(parameters["path"])))
     except AEnvError as error:
         report({"error": error.message, "code": error.code})
-        return error.exit_code
+        return None
+
+
+def _serve(
+    catalog: Catalog, orphans: Orphans, listener: socket.socket, parameters: dict[str, Any], report: Report
+) -> int:
+    path = Path(parameters["path"])
     options = ServeOptions(path, name=parameters["name"], token=parameters["token"], sandboxed=True)
 
     def ready() -> None:
@@ -49,41 +82,48 @@ def _settle_in(parameters: dict[str, Any]) -> None:
     os.environ.update(parameters["variables"])
     sys.argv = [parameters["path"], *parameters["arguments"]]
     os.chdir(parameters["directory"])
-    random.seed()  # forked from one parent, every sandbox would otherwise draw the same numbers
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed(int.from_bytes(os.urandom(4), "little"))
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     setup_logging(logging.StreamHandler(sys.stderr), "INFO")
+
+
+def _reseed() -> None:
+    """Forked from one parent, every sandbox would otherwise draw the same numbers."""
+    random.seed()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed(int.from_bytes(os.urandom(4), "little"))
 
 
 def warm() -> None:
     """Import and use once all that serving needs, so that no sandbox does it for the first time."""
     with fresh_registry() as registry:
         register_tool(name="warm")(lambda text="": {"text": text})
-        asyncio.run(_rehearse(Catalog(registry)))
+        asyncio.run(_rehearse(Catalog(registry), _EVERY_PATH))
 
 
-async def _rehearse(catalog: Catalog) -> None:
-    """One call over each path, on a server that nobody else can reach."""
+_EVERY_PATH = [
+    ("POST /tools/warm", b'{"text": "x"}'),
+    ("POST /mcp", b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
+     b'"capabilities":{},"clientInfo":{"name":"w","version":"1"}}}'),
+]  # fmt: skip
+
+
+async def _rehearse(catalog: Catalog, requests: list[tuple[str, bytes]]) -> None:
+    """These requests, on a server that nobody else can reach."""
     ours, theirs = socket.socketpair()
     server, mcp = await open_server(ServeOptions(Path()), catalog)
     try:
         await server.adopt(theirs)
         reader, writer = await asyncio.open_connection(sock=ours)
-        await mcp.ready()
-        for head, body in (
-            ("POST /tools/warm", b'{"text": "x"}'),
-            ("POST /mcp", b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
-             b'"capabilities":{},"clientInfo":{"name":"w","version":"1"}}}'),
-        ):  # fmt: skip
+        for head, body in requests:
             writer.write(
                 f"{head} HTTP/1.1\r\nhost: localhost\r\naccept: application/json, text/event-stream\r\n"
                 f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
                 + body
             )
-            await reader.readuntil(b"}}")
+            answer = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(re.findall(rb"content-length: (\d+)", answer)[0]))
         writer.close()
     finally:
         await server.close(0.1)

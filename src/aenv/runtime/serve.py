@@ -104,7 +104,7 @@ async def open_server(options: ServeOptions, catalog: Catalog) -> tuple[HttpServ
     only_loopback = options.uds is None and is_loopback(options.host)
     inside = Inside(catalog.workers) if options.sandboxed else None
     app = App(catalog, mcp, token=options.token, only_loopback=only_loopback, inside=inside)
-    return HttpServer(app, max_body=options.max_body), mcp
+    return HttpServer(app, max_body=options.max_body, prompt=True), mcp
 
 
 async def _run(options: ServeOptions, catalog: Catalog, server: HttpServer, mcp: McpEndpoint, signals: _Signals) -> int:

@@ -7,9 +7,12 @@ import errno
 import json
 import os
 import subprocess
+import time
 from typing import Any
 
 from aenv import register_tool
+
+LOADED_AT = time.monotonic()
 
 
 @register_tool

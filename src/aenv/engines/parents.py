@@ -1,0 +1,94 @@
+"""Processes that have an environment loaded, kept so that the next instances of it are forks of them.
+
+One is made for what is asked for a second time: loading twice, for something that is asked for once, gains nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from aenv.engines.base import SandboxSpec
+from aenv.isolation import ptrace
+
+T = TypeVar("T")
+
+
+class Parents(Generic[T]):
+    """Parents by key. ``make`` makes one, or None for what cannot be forked; ``end`` ends one."""
+
+    def __init__(
+        self,
+        make: Callable[[SandboxSpec], Awaitable[T | None]],
+        end: Callable[[T], Awaitable[None]],
+        alive: Callable[[T], bool],
+    ) -> None:
+        self._make = make
+        self._end = end
+        self._alive = alive
+        self._made: dict[str, asyncio.Future[T | None] | None] = {}
+        """None: it was asked for once."""
+        self._ending: set[asyncio.Future[None]] = set()
+
+    async def of(self, key: str, spec: SandboxSpec) -> T | None:
+        """The parent to fork from, if there is to be one."""
+        if not ptrace.supported():
+            return None
+        if key not in self._made:
+            self._made[key] = None
+            return None
+        making = self._made[key]
+        parent = _parent(making)
+        if making is None or (parent is not None and not self._alive(parent)):
+            making = self._made[key] = asyncio.ensure_future(self._make(spec))
+        try:
+            return await asyncio.shield(making)
+        except Exception:  # the next, which loads it for itself, says what is wrong
+            self._made.pop(key, None)
+            return None
+
+    def unfit(self, key: str) -> None:
+        """It turned out that it cannot be forked: do not try again."""
+        made = self._made.get(key)
+        never: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
+        never.set_result(None)
+        self._made[key] = never
+        self._discard(made)
+
+    def forget(self, key: str) -> None:
+        """Nobody asks for it any more."""
+        self._discard(self._made.pop(key, None))
+
+    def drop(self, keep: Callable[[T], bool]) -> None:
+        """End all that are not worth keeping."""
+        for key, made in list(self._made.items()):
+            parent = _parent(made)
+            if parent is not None and not keep(parent):
+                self.forget(key)
+
+    async def close(self) -> None:
+        """End them all."""
+        for key in list(self._made):
+            self.forget(key)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    def _discard(self, made: asyncio.Future[T | None] | None) -> None:
+        if made is not None:
+            ending = asyncio.ensure_future(self._end_made(made))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+    async def _end_made(self, made: asyncio.Future[T | None]) -> None:
+        try:
+            parent = await made
+        except Exception:
+            return
+        if parent is not None:
+            await self._end(parent)
+
+
+def _parent(made: asyncio.Future[T | None] | None) -> T | None:
+    if made is None or not made.done() or made.cancelled() or made.exception() is not None:
+        return None
+    return made.result()

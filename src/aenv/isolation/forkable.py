@@ -1,0 +1,113 @@
+"""Whether a process that has run somebody's code can be forked into many that have nothing in common.
+
+What a fork copies is memory. Threads are lost; children, descriptors and shared memory would be shared; files that the
+code has written are not where its copies go; and random numbers that were drawn before the fork are everybody's.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+_LAYER = "/tmp"
+"""A writable place. All of them are one file system, which tells how much is in it."""
+
+
+class Watch:
+    """Watches the code that runs within ``with``; `why_not` tells what speaks against forking."""
+
+    def __enter__(self) -> Watch:
+        self._random_asked_for = False
+        self._files = _descriptors()
+        self._layer = _used()
+        self._drawn = _generators()
+        self._urandom, self._seed = os.urandom, random.Random.seed
+        os.urandom = random._urandom = self._noting(self._urandom)  # type: ignore[attr-defined]
+        seed, watch = self._seed, self
+
+        def noted(self: random.Random, a: Any = None, version: int = 2) -> None:
+            watch._random_asked_for |= a is None
+            seed(self, a, version)
+
+        random.Random.seed = noted  # type: ignore[method-assign]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.urandom = random._urandom = self._urandom  # type: ignore[attr-defined]
+        random.Random.seed = self._seed  # type: ignore[method-assign]
+
+    def _noting(self, urandom: Callable[[int], bytes]) -> Callable[[int], bytes]:
+        def noted(size: int, /) -> bytes:
+            self._random_asked_for = True
+            return urandom(size)
+
+        return noted
+
+    def why_not(self) -> str | None:
+        """A reason, or None when the process can be forked."""
+        if not alone():
+            return "it left threads running"
+        if has_children():
+            return "it left processes running"
+        if _descriptors() != self._files:
+            return "it left files or sockets open"
+        if _shared_memory():
+            return "it shares memory"
+        if _used() != self._layer:
+            return "it wrote files"
+        if self._random_asked_for or _generators() != self._drawn:
+            return "it drew random numbers"
+        return None
+
+
+def alone() -> bool:
+    """Whether this is the only thread, once those that are just ending have ended."""
+    for _ in range(100):
+        if len(os.listdir("/proc/self/task")) == 1:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def has_children() -> bool:
+    """Whether this process has started any that it has not seen end."""
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _descriptors() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+        except OSError:  # the listing's own
+            continue
+    return found
+
+
+def _shared_memory() -> bool:
+    with open("/proc/self/maps") as file:
+        return any(line.split(maxsplit=2)[1] == "rw-s" for line in file)
+
+
+def _used() -> tuple[int, int]:
+    about = os.statvfs(_LAYER)
+    return about.f_bfree, about.f_ffree
+
+
+def _generators() -> tuple[Any, ...]:
+    """The states of the generators that everybody shares."""
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not hasattr(numpy, "random"):
+        return (random.getstate(),)
+    return random.getstate(), numpy.random.get_state(legacy=True)[1].tobytes()

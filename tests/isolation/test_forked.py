@@ -1,0 +1,112 @@
+"""Instances that are forks of one that is loaded: nothing that must be one's own is shared."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv import Environment
+from aenv.core.sync import SyncEnvironment
+from tests.isolation.conftest import make_project
+from tests.isolation.host import Platform, eventually
+
+GROUP = 64
+TOOLS = """
+import os, random, subprocess, time, uuid
+from aenv import register_tool
+
+LOADED_AT = time.monotonic()
+NUMBER = random.Random(7)
+shell = None
+
+@register_tool
+def about() -> dict:
+    global shell
+    shell = shell or subprocess.Popen(["bash"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    shell.stdin.write("echo $$-$RANDOM-$RANDOM; readlink /proc/$$/ns/pid\\n")
+    shell.stdin.flush()
+    return {
+        "loaded": LOADED_AT, "random": random.random(), "uuid": str(uuid.uuid4()), "seeded": NUMBER.random(),
+        "bash": shell.stdout.readline() + shell.stdout.readline(), "files": os.listdir("/tmp"),
+        "socket": os.readlink("/proc/self/ns/net"), "token": os.urandom(8).hex(),
+    }
+
+@register_tool
+def leave(name: str) -> None:
+    open(f"/tmp/{name}", "w").close()
+    os.environ["LEFT"] = name
+"""
+
+
+def test_a_group_of_rollouts_shares_what_was_loaded_and_nothing_else(tmp_path: Path) -> None:
+    project = make_project(tmp_path, TOOLS, name="group")
+
+    async def everybody() -> list[dict[str, Any]]:
+        async with Environment.batch(str(project), GROUP) as batch:
+            group = await batch.all()
+            for number, env in enumerate(group):
+                await env.call_tool("leave", {"name": f"by-{number}"})
+            return [dict((await env.call_tool("about", {})).data) for env in group]
+
+    told = asyncio.run(everybody())
+    for different in ("random", "uuid", "bash", "socket", "token"):
+        assert len({one[different] for one in told}) == GROUP, different
+    left = [[name for name in one["files"] if name.startswith("by-")] for one in told]
+    assert left == [[f"by-{number}"] for number in range(GROUP)]
+    assert len({one["seeded"] for one in told}) == 1  # what the author has seeded stays as it was seeded
+    assert len({one["loaded"] for one in told}) == 2, "the first loads for itself, all others are forks"
+
+
+LEAVES = [
+    ("threads", "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"),
+    ("processes", "import subprocess; child = subprocess.Popen(['/bin/sleep', '600'])"),
+    ("files or sockets", "import socket; server = socket.create_server(('127.0.0.1', 8080))"),
+    ("shares memory", "import mmap; shared = mmap.mmap(-1, 4096)"),
+    ("wrote files", "open('/app/left.txt', 'w').close()"),
+    ("random numbers", "import random; secret = random.random()"),
+    ("random numbers", "import random; generator = random.Random()"),
+    ("random numbers", "import uuid; name = uuid.uuid4()"),
+    ("random numbers", "import secrets; token = secrets.token_hex()"),
+]
+
+
+@pytest.mark.parametrize(("reason", "code"), LEAVES)
+def test_what_cannot_be_forked_is_loaded_by_each_for_itself(
+    tmp_path: Path, platform: Platform, reason: str, code: str
+) -> None:
+    name = f"odd{LEAVES.index((reason, code))}"
+    project = make_project(tmp_path, f"{code}\n{TOOLS}", name=name)
+    with ExitStack() as open_ones:
+        envs = [open_ones.enter_context(SyncEnvironment(str(project))) for _ in range(3)]
+        assert len({env.call_tool("about", {}).data["loaded"] for env in envs}) == 3
+    said = [line for line in platform.log().splitlines() if f"{name}@1.0.0 is loaded anew for every instance" in line]
+    assert said, platform.log()
+    assert reason in said[0]
+
+
+def test_when_the_loaded_one_dies_its_forks_live_on_and_there_is_another(tmp_path: Path, platform: Platform) -> None:
+    project = make_project(tmp_path, TOOLS, name="orphans")
+    with ExitStack() as open_ones:
+        before = {p.pid for p in platform.processes()}
+        first, second = (open_ones.enter_context(SyncEnvironment(str(project))) for _ in range(2))
+        loaded = second.call_tool("about", {}).data["loaded"]
+        assert loaded != first.call_tool("about", {}).data["loaded"]
+        third = open_ones.enter_context(SyncEnvironment(str(project)))
+        assert third.call_tool("about", {}).data["loaded"] == loaded
+        instances = {p.pid for p in platform.instances()}
+        parents = [p for p in platform.processes() if p.pid not in before | instances and not p.is_first]
+        for process in parents:
+            if process.depth == max(p.depth for p in parents) and process.name.startswith("python"):
+                process.kill()
+        for env in (second, third):
+            assert env.call_tool("about", {}).data["loaded"] == loaded
+        eventually(lambda: not _works(project), "there is no other")
+
+
+def _works(project: Path) -> bool:
+    with SyncEnvironment(str(project)) as env:
+        return "loaded" in env.call_tool("about", {}).data
