@@ -260,6 +260,7 @@ class _Record:
             owner=self.wish.owner, reason=self.reason, data_url=self.ref.data_url if self.ref else None,
             token=self.ref.token if self.ref else None, usage=self.usage or None,
             network=self.network.written,
+            healthy=True if self.ref and self.ref.healthy else None,
         )  # fmt: skip
 
 

@@ -32,14 +32,17 @@ FIRST_CLIENT = 30.0
 MAX_BODY = 16 * 1024 * 1024
 
 
-ENGINES: dict[str, Callable[[Path], Engine]] = {"native": NativeEngine, "process": ProcessEngine}
+ENGINES: dict[str, Callable[[Path, int], Engine]] = {
+    "native": lambda folder, pool: NativeEngine(folder, pool=pool),
+    "process": lambda folder, pool: ProcessEngine(folder),
+}
 
 
-def serve(paths: LocalPaths, *, linger: float, engine: str) -> int:
+def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
     janitor = _start_janitor(paths)
     try:
-        return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances)))
+        return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances, pool)))
     finally:
         janitor.stdin.close() if janitor.stdin else None
         janitor.wait()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
+from contextlib import ExitStack
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from aenv.client.http import Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
+from aenv.client.http import Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected, shared
 from aenv.client.url import Planes
 from aenv.errors import (
     AEnvError,
@@ -43,22 +44,35 @@ _ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
 class ApiClient:
     """The platform, as a client sees it. Existing code knows it as ``AEnvSchedulerClient``."""
 
-    def __init__(self, base_url: str, timeout: float = 30.0, max_retries: int = 3, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        timeout: float = 30.0,
+        max_retries: int = 3,
+        api_key: str | None = None,
+        *,
+        share: bool = False,
+    ) -> None:
+        """``share``: use the connections that others of this event loop have to the same platform, who need no key."""
         self.base_url = base_url
         self.timeout = timeout
         self.max_retries = max_retries
         self.api_key = api_key
-        trace = ("env-instance-trace-id", str(uuid.uuid4()))
-        self._http = HttpClient(
-            Planes.parse(base_url).control, token=api_key, headers=[("accept", "application/json"), trace]
-        )
+        self._open = ExitStack()
+        url = Planes.parse(base_url).control
+        if share:
+            self._http = self._open.enter_context(shared(url))
+        else:
+            trace = ("env-instance-trace-id", str(uuid.uuid4()))
+            self._http = HttpClient(url, token=api_key, headers=[("accept", "application/json"), trace])
+            self._open.callback(self._http.close)
 
     async def connect(self) -> None:
         """Connections open by themselves; existing code calls this."""
 
     async def close(self) -> None:
         """Close all connections."""
-        self._http.close()
+        self._open.close()
 
     async def __aenter__(self) -> ApiClient:
         return self

@@ -8,9 +8,11 @@ request is written at most once, and a request that was written is never repeate
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import httptools
 
@@ -152,6 +154,25 @@ class HttpClient:
 
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, tuple[HttpClient, int]]] = WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def shared(url: ServerUrl) -> Iterator[HttpClient]:
+    """A client for all who talk to that server on this event loop; the last one to leave closes its connections."""
+    clients = _shared.setdefault(asyncio.get_running_loop(), {})
+    client, users = clients.get(str(url)) or (HttpClient(url, headers=[("accept", "application/json")]), 0)
+    clients[str(url)] = client, users + 1
+    try:
+        yield client
+    finally:
+        client, users = clients[str(url)]
+        clients[str(url)] = client, users - 1
+        if users == 1:
+            del clients[str(url)]
+            client.close()
 
 
 class _Connection(asyncio.Protocol):

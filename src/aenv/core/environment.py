@@ -234,7 +234,7 @@ class Environment:
         log.info("%s Environment is running", self._prefix)
         if self.enable_data_plane:
             client = self._client = self._placement.client(instance)
-            if not self.skip_for_healthy:
+            if not (self.skip_for_healthy or instance.healthy):
                 await self._wait_until_healthy(client, self.startup_timeout)
 
     def _wish(self) -> Wish:

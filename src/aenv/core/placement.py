@@ -130,7 +130,7 @@ class OnPlatform(Placement):
                     held = await asyncio.to_thread(local.open_lease)
                 self.url, self._lease = held.where.url, held.name
             retries = LOCAL_RETRIES if self.is_local else self._max_retries
-            self._api = ApiClient(self.url, self._timeout, retries, self._token)
+            self._api = ApiClient(self.url, self._timeout, retries, self._token, share=self.is_local)
         return self._api
 
     async def create(self, wish: Wish) -> EnvInstance:

@@ -46,6 +46,8 @@ class SandboxRef:
     data_url: str
     token: str
     """What calls must carry."""
+    healthy: bool = False
+    """It answers, and there is no health check of the author's to ask."""
 
 
 @dataclass(frozen=True, slots=True)

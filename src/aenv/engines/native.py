@@ -12,7 +12,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from aenv.engines.bases import Bases
 from aenv.engines.egress import Door, Egress
 from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
-from aenv.engines.pool import Pool
+from aenv.engines.pool import MOST, Pool
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroup, Cgroups
 from aenv.isolation.rootfs import PROJECT
@@ -48,7 +48,7 @@ class NativeEngine(Engine):
     networks = frozenset(("none", "loopback", "egress", "host"))
     bases = True
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, pool: int = MOST) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._cgroups = Cgroups(f"aenv-{os.getpid()}")
@@ -57,7 +57,7 @@ class NativeEngine(Engine):
         self._sandboxes: dict[str, _Sandbox] = {}
         self._specs: dict[str, SandboxSpec] = {}
         self._pool: Pool[_Sandbox] = Pool(
-            self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=self._forget
+            self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=self._forget, most=pool
         )
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
         self._egress = Egress(self._note)
@@ -77,20 +77,20 @@ class NativeEngine(Engine):
         return sandbox.ref
 
     async def _spare(self, key: str) -> _Sandbox:
-        return await self._fork(self._specs[key], key)
+        return await self._fork(self._specs[key], key, spare=True)
 
-    async def _fork(self, spec: SandboxSpec, key: str) -> _Sandbox:
+    async def _fork(self, spec: SandboxSpec, key: str, *, spare: bool = False) -> _Sandbox:
         """One that answers: a fork of what has loaded the same before, or else one that loads it for itself."""
         zygote = await self._zygote(spec)
         parent = await self._parents.of(key, spec)
         if parent is not None:
             try:
-                return await self._spawned(spec, parent.zygote, "branch")
+                return await self._spawned(spec, parent.zygote, "branch", spare)
             except Unavailable as error:
                 if parent.exit is None:
                     log.warning("%s is loaded anew for every instance: %s", spec.name, error.message)
                     self._parents.unfit(key)
-        return await self._spawned(spec, zygote, "spawn")
+        return await self._spawned(spec, zygote, "spawn", spare)
 
     async def _prepare(self, spec: SandboxSpec) -> _Sandbox | None:
         """A sandbox that has loaded the environment and waits to be forked; None when it is not fit for that."""
@@ -116,14 +116,16 @@ class NativeEngine(Engine):
         self._retired.add(parent.zygote)
         await self._tidy()
 
-    async def _spawned(self, spec: SandboxSpec, zygote: _Zygote, op: str) -> _Sandbox:
+    async def _spawned(self, spec: SandboxSpec, zygote: _Zygote, op: str, spare: bool) -> _Sandbox:
         sandbox = self._made(spec, zygote)
+        sandbox.spare = spare
         self._sandboxes[sandbox.id] = sandbox
         try:
-            await zygote.spawn(sandbox, op)
+            said = await zygote.spawn(sandbox, op)
         except BaseException:
             await asyncio.shield(self._end(sandbox))
             raise
+        sandbox.ref = replace(sandbox.ref, healthy=bool(said.get("healthy")))
         return sandbox
 
     def _made(self, spec: SandboxSpec, zygote: _Zygote) -> _Sandbox:
@@ -438,6 +440,7 @@ class _Sandbox:
         self.path = path
         self.zygote = zygote
         self.group = group
+        self.spare = False
         self.exit: Exit | None = None
         self.gone = asyncio.Event()
         self.door: Door | None = None
@@ -455,6 +458,7 @@ class _Sandbox:
             "token": self.ref.token,
             "variables": {**spec.network.variables, **spec.variables},
             "arguments": spec.arguments,
+            "rehearse": self.spare,
         }
 
     @property

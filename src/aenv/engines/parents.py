@@ -1,6 +1,6 @@
 """Processes that have an environment loaded, kept so that the next instances of it are forks of them.
 
-One is made for what is asked for a second time: loading twice, for something that is asked for once, gains nothing.
+One is made when something is asked for a second time: for what is asked for once, loading it twice gains nothing.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class Parents(Generic[T]):
         making = self._made[key]
         parent = _parent(making)
         if making is None or (parent is not None and not self._alive(parent)):
-            making = self._made[key] = asyncio.ensure_future(self._make(spec))
+            self._made[key] = asyncio.ensure_future(self._make(spec))
+            return None  # sooner ready by itself than after somebody else
         try:
             return await asyncio.shield(making)
-        except Exception:  # the next, which loads it for itself, says what is wrong
+        except Exception:  # who asks next, and loads it for itself, says what is wrong
             self._made.pop(key, None)
             return None
 

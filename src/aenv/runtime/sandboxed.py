@@ -13,10 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from aenv.core.call import Call
 from aenv.core.declarations import fresh_registry, register_tool
 from aenv.core.logging import setup_logging
 from aenv.errors import AEnvError
 from aenv.runtime.catalog import Catalog
+from aenv.runtime.http import HttpServer
 from aenv.runtime.loader import load
 from aenv.runtime.orphans import Orphans
 from aenv.runtime.serve import ServeOptions, open_server, serve_until_stopped
@@ -66,12 +68,15 @@ def _load(parameters: dict[str, Any], report: Report) -> Catalog | None:
 def _serve(
     catalog: Catalog, orphans: Orphans, listener: socket.socket, parameters: dict[str, Any], report: Report
 ) -> int:
-    path = Path(parameters["path"])
-    options = ServeOptions(path, name=parameters["name"], token=parameters["token"], sandboxed=True)
+    path, token = Path(parameters["path"]), parameters["token"]
+    options = ServeOptions(path, name=parameters["name"], token=token, sandboxed=True)
 
-    def ready() -> None:
+    async def ready(server: HttpServer) -> None:
+        if parameters["rehearse"]:  # there is time: nobody has asked for this one yet
+            await _ask(server, [("GET /tools", b"")], token)
+            await catalog.workers.run(int, Call())
         orphans.reap_from_now_on()
-        report({"ready": True})
+        report({"ready": True, "healthy": not catalog.health})
 
     return asyncio.run(serve_until_stopped(options, catalog, listener, ready))
 
@@ -111,21 +116,28 @@ _EVERY_PATH = [
 
 async def _rehearse(catalog: Catalog, requests: list[tuple[str, bytes]]) -> None:
     """These requests, on a server that nobody else can reach."""
-    ours, theirs = socket.socketpair()
     server, mcp = await open_server(ServeOptions(Path()), catalog)
     try:
-        await server.adopt(theirs)
-        reader, writer = await asyncio.open_connection(sock=ours)
-        for head, body in requests:
-            writer.write(
-                f"{head} HTTP/1.1\r\nhost: localhost\r\naccept: application/json, text/event-stream\r\n"
-                f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode()
-                + body
-            )
-            answer = await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(int(re.findall(rb"content-length: (\d+)", answer)[0]))
-        writer.close()
+        await _ask(server, requests)
     finally:
         await server.close(0.1)
         await mcp.close()
         catalog.workers.close()
+
+
+async def _ask(server: HttpServer, requests: list[tuple[str, bytes]], token: str = "") -> None:
+    """Have the server answer them, and forget the answers."""
+    ours, theirs = socket.socketpair()
+    await server.adopt(theirs)
+    reader, writer = await asyncio.open_connection(sock=ours)
+    for head, body in requests:
+        writer.write(
+            f"{head} HTTP/1.1\r\nhost: localhost\r\naccept: application/json, text/event-stream\r\n"
+            f"authorization: Bearer {token}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\n\r\n".encode()
+            + body
+        )
+        answer = await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(int(re.findall(rb"content-length: (\d+)", answer)[0]))
+    writer.close()
+    await writer.wait_closed()

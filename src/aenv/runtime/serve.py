@@ -7,7 +7,7 @@ import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,13 +88,13 @@ async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Re
 
 
 async def serve_until_stopped(
-    options: ServeOptions, catalog: Catalog, listener: socket.socket, on_ready: Callable[[], None]
+    options: ServeOptions, catalog: Catalog, listener: socket.socket, on_ready: Callable[[HttpServer], Awaitable[None]]
 ) -> int:
     """Serve on a socket that listens already, until SIGTERM."""
     server, mcp = await open_server(options, catalog)
     await server.listen(listener=listener)
     signals = _Signals()
-    on_ready()
+    await on_ready(server)
     return await _run(options, catalog, server, mcp, signals)
 
 

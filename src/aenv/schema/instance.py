@@ -84,6 +84,8 @@ class EnvInstance(Message):
     """Memory, processes and CPU in use, as far as the engine can tell."""
     network: str | list[str] | None = None
     """What it can reach: `none`, `loopback`, `host`, or these hosts. Absent: the platform does not say."""
+    healthy: bool | None = None
+    """It has been seen to answer, and has no health check of its own that could say otherwise."""
 
 
 class EnvInstanceCreateRequest(Message):

@@ -25,7 +25,15 @@ from aenv.errors import UsageError
     envvar="AENV_ENGINE",
     help="What instances are: sandboxes, or plain processes without any isolation.",
 )
-def command(local: bool, linger: float, engine: str) -> int:
+@click.option(
+    "--pool",
+    type=click.IntRange(min=0),
+    default=8,
+    show_default=True,
+    envvar="AENV_POOL",
+    help="Sandboxes of one kind to have ready, at the most, while they are being asked for.",
+)
+def command(local: bool, linger: float, engine: str, pool: int) -> int:
     """Serve instances of environments.
 
     With --local it is the platform that Environment starts by itself; there is no need to run this by hand.
@@ -40,4 +48,4 @@ def command(local: bool, linger: float, engine: str) -> int:
     if not local:
         raise UsageError("only 'aenv serve --local' is there so far")
     setup_logging(logging.StreamHandler(sys.stderr), level_from_environment())
-    return serve(LocalPaths.of_user(), linger=linger, engine=engine)
+    return serve(LocalPaths.of_user(), linger=linger, engine=engine, pool=pool)
