@@ -53,11 +53,12 @@ class Box:
 
 
 @pytest.fixture(scope="session")
-def platform(sandboxes: None) -> Iterator[Platform]:
+def platform(sandboxes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """One for all of this folder's tests, started by a shell that has a secret."""
     begin_blocking_calls()
     with own_platform() as started, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROBE_SECRET", SECRET)
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         _settings(patch, started)
         yield started
 

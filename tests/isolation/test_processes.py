@@ -183,13 +183,70 @@ def test_core_dumps_are_off(box: Box) -> None:
     assert soft <= 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the first process of an instance is its server, which does not wait for orphans"
-)
 def test_an_orphan_is_not_left_as_a_zombie(box: Box) -> None:
     box.shell("(sleep 0 &) ; (true &)")
 
     def zombies() -> object:
         return [line for line in box.shell("cat /proc/[0-9]*/stat")["out"].splitlines() if ") Z " in line]
 
-    eventually(zombies, "nobody waits for orphans", seconds=1)
+    eventually(zombies, "nobody waits for orphans")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "p = subprocess.Popen(['sh', '-c', 'exit 7'])",
+        "p = subprocess.Popen(['sh', '-c', 'exit 7'], close_fds=False)",
+        "import multiprocessing as m; p = m.get_context('fork').Process(target=os._exit, args=(7,)); p.start()",
+        "pid = os.fork() or os._exit(7)",
+        "pid = os.posix_spawn('/bin/sh', ['sh', '-c', 'exit 7'], {})",
+        "pid, fd = os.forkpty()\nif pid == 0: os._exit(7)",
+    ],
+)
+@pytest.mark.parametrize("thread", ["first", "other"])
+def test_a_child_of_the_authors_keeps_its_exit_code_for_the_author(fresh: Box, start: str, thread: str) -> None:
+    """However long the author takes to ask for it."""
+    assert fresh.call("late", begin=f"import os, subprocess\n{start}", thread=thread) == 7
+
+
+def test_programs_that_want_a_terminal_get_one_of_their_own(box: Box, neighbour: Box) -> None:
+    talk = """
+        import os, pty
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.execvp("sh", ["sh", "-c", "tty; stty size >/dev/null && echo fine"])
+        result = b""
+        try:
+            while part := os.read(terminal, 4096):
+                result += part
+        except OSError:
+            pass
+        os.waitpid(pid, 0)
+        os.close(terminal)
+        result = result.decode().split()
+    """
+    assert box.python(talk) == ["/dev/pts/0", "fine"]
+    held = "import builtins, pty; builtins.ends = pty.openpty(); import os; result = os.listdir('/dev/pts')"
+    assert sorted(box.python(held)) == ["0", "ptmx"]
+    assert neighbour.python("import os; result = os.listdir('/dev/pts')") == ["ptmx"]
+    box.python("import builtins, os; [os.close(end) for end in builtins.ends]")
+
+
+def test_a_child_of_native_code_is_left_to_it(box: Box) -> None:
+    for _ in range(20):
+        assert box.python("import os; result = os.waitstatus_to_exitcode(os.system('(true &); sh -c \"exit 7\"'))") == 7
+
+
+def test_many_orphans_at_once_are_all_waited_for(fresh: Box) -> None:
+    fresh.shell("i=0; while [ $i -lt 200 ]; do (sleep 0.0$i &); i=$((i+1)); done")
+    left = "import os; result = [n for n in os.listdir('/proc') if n.isdigit() and n != '1']"
+    eventually(lambda: fresh.python(left), "somebody is left")
+
+
+def test_what_the_host_does_with_cores_does_not_matter(box: Box) -> None:
+    """A limit of 1 is what keeps a core from the program that the host has for them; 0 does not."""
+    import resource
+
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0:
+        pytest.skip("this user's own limit is 0, and cannot be raised")
+    assert box.python("import resource; result = resource.getrlimit(resource.RLIMIT_CORE)") == [1, 1]

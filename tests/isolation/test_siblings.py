@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from aenv import Environment
+from aenv.core.sync import SyncEnvironment
 from tests.conftest import run
 from tests.isolation.conftest import PROBE, Box
+from tests.isolation.host import Platform
 from tests.isolation.test_processes import times_in_memory
 
 MANY = 64
@@ -99,3 +101,19 @@ def test_what_was_given_to_one_instance_is_not_in_the_memory_of_a_later_one(what
         assert [one["value"] for one in others] == [0] * 9
 
     run(work())
+
+
+def test_who_asks_for_it_gets_the_same_numbers_twice(platform: Platform) -> None:
+    draw = "import random; result = [random.random(), random.random()]"
+    drawn = []
+    for _ in range(4):  # the last of them are forks of one that is loaded
+        with SyncEnvironment(str(PROBE), environment_variables={"AENV_SEED": "seventeen"}) as env:
+            drawn.append(Box(env).python(draw))
+    assert drawn[0] == drawn[1] == drawn[2] == drawn[3]
+
+
+def test_what_was_asked_for_is_told_to_the_code(platform: Platform) -> None:
+    look = "import os, json; result = [os.environ['AENV_DATASOURCE'], os.environ['AENV_OWNER']]; "
+    look += "result.append(json.loads(os.environ['AENV_LABELS']))"
+    with SyncEnvironment(str(PROBE), datasource="task-7", owner="ann", labels={"experiment": "a b"}) as env:
+        assert Box(env).python(look) == ["task-7", "ann", {"experiment": "a b"}]

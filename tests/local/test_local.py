@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -226,3 +227,45 @@ def test_the_command_looks_after_it(project: Path, platform: local.LocalPaths) -
     assert aenv("status").returncode == 1
     with SyncEnvironment(str(project)) as env:  # and it is back when it is needed
         assert env.call_tool("increment").data == 1
+
+
+def test_a_file_alone_shows_only_itself_and_what_it_imports(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for path, text in {
+        "alone.py": (
+            "import os\nfrom aenv import register_tool\nimport helper\n"
+            "@register_tool\ndef look() -> list[str]:\n    from parts.deep import word\n"
+            "    open('/app/helper.py', 'a').write('# changed')\n    open('/app/new', 'w').close()\n"
+            "    return [helper.word, word, *sorted(os.path.join(f, n)[5:] for f, _, ns in os.walk('/app') for n in ns "
+            "if not n.endswith('.pyc'))]\n"
+        ),
+        "helper.py": "from second import word\n",
+        "second.py": "word = 'second'\n",
+        "parts/deep.py": "from more import word\n",
+        "more/__init__.py": "word = 'more'\n",
+        "more/data.txt": "of the package",
+        "unrelated.py": "",
+        "notes/secret.txt": "",
+        ".ssh/id_ed25519": "",
+    }.items():
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(text)
+        (home / path).chmod(0o600)
+    seen = ["alone.py", "helper.py", "more/__init__.py", "more/data.txt", "new", "parts/deep.py", "second.py"]
+    with SyncEnvironment(str(home / "alone.py")) as env:
+        assert env.call_tool("look").data == ["second", "more", *seen]
+    (home / "second.py").write_text("word = 'changed'\n")
+    with SyncEnvironment(str(home / "alone.py")) as env:
+        assert env.call_tool("look").data == ["changed", "more", *seen]
+    assert (home / "helper.py").read_text() == "from second import word\n"
+
+
+def test_the_log_is_kept_in_the_state_folder(project: Path, short_folder: Path, tmp_path: Path) -> None:
+    code = "import sys; from aenv import SyncEnvironment\nSyncEnvironment(sys.argv[1]).initialize()"
+    variables = {name: value for name, value in os.environ.items() if name != "AENV_RUNTIME_DIR"}
+    variables |= {"AENV_LOCAL_LINGER": "0", "XDG_RUNTIME_DIR": str(short_folder), "XDG_STATE_HOME": str(tmp_path / "s")}
+    subprocess.run([sys.executable, "-c", code, str(project)], env=variables, check=True)
+    log = tmp_path / "s" / "aenv" / socket.gethostname() / "platform.log"
+    assert "serving at" in log.read_text()
+    assert not (short_folder / "aenv" / "platform.log").exists()
+    local.stop(local.LocalPaths(short_folder / "aenv"))

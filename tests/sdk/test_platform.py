@@ -68,6 +68,15 @@ def test_a_ttl_that_was_not_given_is_not_sent(registry: Registry) -> None:
     assert on_platform(registry, use) == ["", "30m"]
 
 
+def test_a_platform_that_chooses_no_networks_is_not_trusted_with_one(registry: Registry) -> None:
+    async def use(made: Platform) -> None:
+        with pytest.raises(EnvironmentError, match="does not choose networks"):
+            await Environment("e", aenv_url=made.url, network=["pypi.org"]).initialize()
+        assert made.created[0]["network"] == ["pypi.org"]
+
+    on_platform(registry, use)
+
+
 def test_a_failed_instance_is_reported_at_once_and_removed(registry: Registry) -> None:
     async def use(made: Platform) -> None:
         made.fate = ("Failed", "ImagePullBackOff: no such image")  # type: ignore[assignment]

@@ -12,11 +12,15 @@ from collections.abc import Coroutine
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic_core import to_json
+
 from aenv.api.sources import Sources
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
-from aenv.errors import AEnvError, ConfigError, NotFound
+from aenv.engines.imports import Neighbours
+from aenv.errors import AEnvError, ConfigError, NotFound, UsageError
 from aenv.isolation.limits import Limits
+from aenv.isolation.network import Network
 from aenv.project import quantities
 from aenv.project.locate import Located
 from aenv.schema import duration
@@ -39,6 +43,7 @@ class Instances:
         self._by_request: dict[str, _Record] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
+        self._neighbours = Neighbours()
         self.changed = asyncio.Event()
         """Set whenever an instance came or went."""
 
@@ -78,7 +83,7 @@ class Instances:
         known = self._by_request.get(wish.request_id) if wish.request_id else None
         if known is not None:
             return known
-        record = _Record(wish, project)
+        record = _Record(wish, project, self._engine)
         record.started = self._background(self._start(record))
         record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
         self._records[record.id] = record
@@ -90,7 +95,7 @@ class Instances:
     async def _start(self, record: _Record) -> None:
         lease = record.wish.lease
         try:
-            record.ref = await self._engine.start(record.spec())
+            record.ref = await self._engine.start(record.spec(self._neighbours))
         except AEnvError as error:
             record.status, record.reason = EnvStatus.FAILED, error.message
             raise
@@ -203,7 +208,7 @@ class Instances:
 class _Record:
     """What is known of one instance."""
 
-    def __init__(self, wish: EnvInstanceCreateRequest, project: Located) -> None:
+    def __init__(self, wish: EnvInstanceCreateRequest, project: Located, engine: Engine) -> None:
         own = project.loaded.manifest if project.loaded else None
         self.wish = wish
         self.project = project
@@ -224,8 +229,13 @@ class _Record:
         except ValueError as error:
             raise ConfigError(f"ttl: {error}") from None
         self.ttl = given or (own.ttl() if own else None) or DEFAULT_TTL
+        if own and own.deploy_config.base and not engine.bases:
+            raise UsageError(
+                f"{self.env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do"
+            )
+        self.network = _network_of(self.env_name, wish, own.network() if own else Network(), engine)
 
-    def spec(self) -> SandboxSpec:
+    def spec(self, neighbours: Neighbours) -> SandboxSpec:
         own = self.project.loaded.manifest if self.project.loaded else None
         limits = Limits()
         if own is not None:
@@ -239,9 +249,12 @@ class _Record:
             self.env_name,
             self.project.root,
             self.project.code,
-            {**self.project.variables, **(self.wish.environment_variables or {})},
+            {**self.project.variables, **_variables_of(self.wish), **(self.wish.environment_variables or {})},
             self.wish.arguments or [],
             limits,
+            self.network,
+            neighbours.needed_by(self.project.code) if own is None and self.project.code.is_file() else None,
+            own.deploy_config.base if own else None,
         )
 
     def shown(self) -> EnvInstance:
@@ -250,5 +263,41 @@ class _Record:
             id=self.id, status=self.status, created_at=at, updated_at=at, labels=self.wish.labels, ttl=str(self.ttl),
             owner=self.wish.owner, reason=self.reason, data_url=self.ref.data_url if self.ref else None,
             token=self.ref.token if self.ref else None, usage=self.usage or None,
+            network=self.network.written,
             healthy=True if self.ref and self.ref.healthy else None,
         )  # fmt: skip
+
+
+def _variables_of(wish: EnvInstanceCreateRequest) -> dict[str, str]:
+    """What else was asked for, as the author's code finds it."""
+    variables = {"AENV_DATASOURCE": wish.datasource, "AENV_OWNER": wish.owner or ""}
+    if wish.labels:
+        variables["AENV_LABELS"] = to_json(wish.labels).decode()
+    return {name: value for name, value in variables.items() if value}
+
+
+def _network_of(env_name: str, wish: EnvInstanceCreateRequest, own: Network, engine: Engine) -> Network:
+    """What the caller asks for, else what the environment's config.json does.
+
+    A config.json alone does not open the host's network: who wrote it need not be who runs it.
+    """
+    try:
+        asked = Network.parse(wish.network) if wish.network is not None else None
+    except ValueError as error:
+        raise ConfigError(f"network: {error}") from None
+    if asked is not None and asked.mode not in engine.networks:
+        raise UsageError(
+            f"network: this platform's engine cannot give an instance {asked.written}; "
+            f"it can give {', '.join(sorted(engine.networks))}"
+        )
+    if asked is None and own.mode == "host" and "loopback" in engine.networks:
+        raise UsageError(
+            f"{env_name} asks for the host's whole network; if you want to give it that, say so: "
+            f"Environment(..., network='host')"
+        )
+    if asked is None and own.mode not in engine.networks:
+        asked = Network("host")  # of a plain process, which the engine has warned of
+    chosen = asked or own
+    if chosen.mode == "host":
+        log.warning("an instance of %s is in the host's network, with every service that listens there", env_name)
+    return chosen

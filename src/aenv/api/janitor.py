@@ -17,12 +17,23 @@ from pathlib import Path
 def main() -> None:
     """Wait until the server is gone, then tidy up."""
     runtime, server = sys.argv[1], sys.argv[2]
+    groups = _possible_groups(server)
     while os.read(0, 1):
         pass
-    for controller in ("memory", "pids", "cpu", "."):
-        _remove(Path("/sys/fs/cgroup") / controller / f"aenv-{server}")
+    for group in groups:
+        _remove(group)
     shutil.rmtree(Path(runtime) / f"instances-{server}", ignore_errors=True)
     _remove_socket(Path(runtime))
+
+
+def _possible_groups(server: str) -> list[Path]:
+    """Wherever the server can make some; asked while it is there to tell which group it is in itself."""
+    top = Path("/sys/fs/cgroup")
+    parents = [top / controller for controller in ("memory", "pids", "cpu", "")]
+    with contextlib.suppress(OSError), open(f"/proc/{server}/cgroup") as file:
+        own = [top / line[4:].strip() for line in file if line.startswith("0::/")]
+        parents += [place for group in own for place in (group, group.parent)]
+    return [parent / f"aenv-{server}" for parent in parents]
 
 
 def _remove_socket(runtime: Path) -> None:

@@ -21,6 +21,7 @@ from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
+from aenv.engines.gvisor import GvisorEngine
 from aenv.engines.native import NativeEngine
 from aenv.engines.process import ProcessEngine
 from aenv.isolation.zygote import peer_user
@@ -35,6 +36,7 @@ MAX_BODY = 16 * 1024 * 1024
 
 ENGINES: dict[str, Callable[[Path, int], Engine]] = {
     "native": lambda folder, pool: NativeEngine(folder, pool=pool),
+    "gvisor": lambda folder, pool: GvisorEngine(folder),
     "process": lambda folder, pool: ProcessEngine(folder),
 }
 

@@ -38,6 +38,7 @@ COMMANDS = {
     "config": "Show and change your settings.",
     "hub": "Serve a hub, and look after it.",
     "local": "Look after the local platform.",
+    "base": "Look after the systems that instances can run on.",
     "version": "Show which aenv this is.",
     "completion": "Print a script that completes aenv commands in your shell.",
 }

@@ -96,6 +96,7 @@ class ApiClient:
         source: str | None = None,
         lease: str | None = None,
         hub: HubAccess | None = None,
+        network: str | list[str] | None = None,
         *,
         timeout: float | None = None,
     ) -> EnvInstance:
@@ -113,6 +114,7 @@ class ApiClient:
             source=source,
             lease=lease,
             hub=hub,
+            network=network,
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 

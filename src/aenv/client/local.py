@@ -23,6 +23,8 @@ from aenv.errors import ConfigError, EnvironmentError
 from aenv.schema import paths
 
 START_SECONDS = 30.0
+LONGEST_LOG = 4 * 1024 * 1024
+"""Bytes after which the next server begins a new log; the one before it is kept."""
 LONGEST_FOLDER = 107 - len("/instances-4194304/01234567.sock")  # a unix socket's path has 107 bytes
 
 
@@ -31,6 +33,8 @@ class LocalPaths:
     """Where the local platform keeps its things."""
 
     runtime: Path
+    state: Path | None = None
+    """What is worth keeping when the runtime folder, which may live in memory, is gone. None: the same folder."""
 
     @classmethod
     def of_user(cls) -> LocalPaths:
@@ -51,7 +55,7 @@ class LocalPaths:
             )
         if len(str(folder)) > LONGEST_FOLDER:
             raise ConfigError(f"{folder} is too long a path for sockets; name a shorter one in AENV_RUNTIME_DIR")
-        return cls(folder)
+        return cls(folder, None if given else _state_folder())
 
     @property
     def socket(self) -> Path:
@@ -61,7 +65,7 @@ class LocalPaths:
     @property
     def log(self) -> Path:
         """What it has to say."""
-        return self.runtime / "platform.log"
+        return (self.state or self.runtime) / "platform.log"
 
     @property
     def instances(self) -> Path:
@@ -72,6 +76,17 @@ class LocalPaths:
     def url(self) -> str:
         """For a client."""
         return f"unix:{self.socket}"
+
+
+def _state_folder() -> Path | None:
+    """One for each machine, as several may share a home; None where the user has no place for such things."""
+    try:
+        base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        folder = base / "aenv" / socket.gethostname()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # the latter: nobody knows where this user's home is
+        return None
+    return folder if os.access(folder, os.W_OK) else None
 
 
 class Lease:
@@ -188,6 +203,8 @@ def _ensure_running(where: LocalPaths) -> None:
 
 def _start(where: LocalPaths) -> None:
     where.socket.unlink(missing_ok=True)
+    if where.log.exists() and where.log.stat().st_size > LONGEST_LOG:
+        where.log.replace(where.log.with_name("platform.log.1"))
     with where.log.open("ab") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "aenv.cli", "serve", "--local"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -89,6 +89,7 @@ class Environment:
         labels: Mapping[str, str] | None = None,
         enable_data_plane: bool = True,
         mount_points: list[dict[str, Any]] | None = None,
+        network: str | Sequence[str] | None = None,
     ) -> None:
         if not env_name or not env_name.partition("@")[0]:
             raise EnvironmentError("an environment has a name: Environment('my-env') or 'my-env@1.0.0'", env_name)
@@ -106,6 +107,7 @@ class Environment:
         self.labels = dict(labels or {})
         self.enable_data_plane = enable_data_plane
         self.mount_points = mount_points
+        self.network = network if network is None or isinstance(network, str) else list(network)
         self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
 
@@ -247,6 +249,7 @@ class Environment:
             "owner": self.owner,
             "labels": self.labels or None,
             "mount_points": self.mount_points,
+            "network": self.network,
         }
 
     async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:

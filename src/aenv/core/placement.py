@@ -137,7 +137,7 @@ class OnPlatform(Placement):
         api = await self.api()
         try:
             timeout = self._startup_timeout if self.is_local else None
-            return await api.create_env_instance(wish["envName"], **self._complete(wish), timeout=timeout)
+            made = await api.create_env_instance(wish["envName"], **self._complete(wish), timeout=timeout)
         except InstanceUnreachable as error:
             if self.is_local and not self._started_again:
                 self._started_again = True  # it ended between two looks at it: start the next one
@@ -149,6 +149,13 @@ class OnPlatform(Placement):
                 "on this machine by itself, and with DUMMY_INSTANCE_IP it uses what 'aenv run' serves",
                 details=error.details,
             ) from error
+        if wish["network"] is not None and made.network is None:
+            await api.delete_env_instance(made.id)
+            raise EnvironmentError(
+                f"the platform at {self.url} does not choose networks for instances; leave network= away, or run on "
+                "this machine"
+            )
+        return made
 
     async def create_many(self, wish: Wish, count: int) -> list[EnvInstance]:
         """Ask for several in one request."""

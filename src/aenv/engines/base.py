@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from aenv.isolation.limits import Limits
+from aenv.isolation.network import Mode, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +25,17 @@ class SandboxSpec:
     variables: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
+    network: Network = field(default_factory=Network)
+    files: tuple[str, ...] | None = None
+    """Only these of the project's files, or folders, are the environment's. None: all are."""
+    base: str | None = None
+    """The system that it is to see in place of the host's, as its config.json names it."""
 
     @property
     def key(self) -> str:
         """The same for equal specs."""
-        return repr((self.project, self.code, sorted(self.variables.items()), self.arguments, self.limits))
+        place = (self.project, self.code, self.base)
+        return repr((*place, sorted(self.variables.items()), self.arguments, self.limits, self.network))
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,11 @@ class Engine(ABC):
 
     Timeouts, retries, quotas and metrics are the caller's job, so that they are written once and not once per engine.
     """
+
+    networks: ClassVar[frozenset[Mode]]
+    """Those that it can give a sandbox; the caller asks for no others."""
+    bases: ClassVar[bool] = False
+    """Whether a sandbox can have another system than the host's."""
 
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> SandboxRef:

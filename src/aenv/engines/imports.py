@@ -1,31 +1,114 @@
-"""Which modules of others a project imports, told without running it: a warm parent imports them once for all."""
+"""What a project's code imports, told without running it.
+
+Modules of others are imported once, by a warm parent, for all. Modules beside a file are what that file needs of its
+folder when it is an environment by itself.
+"""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _IGNORED = {"tests", "test", "node_modules", "venv", "env", "vendor", "third_party", "__pycache__", "build", "dist"}
 
 
-def imported_by(project: Path) -> list[str]:
-    """Modules that the project's files name at their top level, but for the project's own."""
-    source = project / "src" if (project / "src").is_dir() else project
-    files = list(_files(source))
-    own = {file.stem for file in files} | {folder.name for folder in source.iterdir() if folder.is_dir()}
+def imported_by(project: Path, only: Iterable[str] | None = None) -> list[str]:
+    """Modules that the project's files name at their top level, but for the project's own.
+
+    ``only`` these of its files, if given, are what the project is.
+    """
+    if only is not None:
+        source = project
+        files = [file for name in only for file in _below(project / name)]
+        own = {Path(name).stem for name in only}
+    else:
+        source = project / "src" if (project / "src").is_dir() else project
+        files = list(_files(source))
+        own = {file.stem for file in files} | {folder.name for folder in source.iterdir() if folder.is_dir()}
     found: dict[str, None] = {}
     for file in files:
-        try:
-            tree = ast.parse(file.read_bytes())
-        except (SyntaxError, ValueError, OSError):
-            continue  # loading it will say what is wrong
-        for node in tree.body:
+        for node in _parsed(file):
             if isinstance(node, ast.Import):
                 found.update(dict.fromkeys(alias.name for alias in node.names))
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
                 found[node.module] = None
     return [name for name in found if name.partition(".")[0] not in own | {"aenv", "__future__", source.name}]
+
+
+class Neighbours:
+    """What single files need of their folders; looked at again only when something there has changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+
+    def needed_by(self, file: Path) -> tuple[str, ...]:
+        """The file, and the modules and packages beside it that it imports, directly or by way of others."""
+        known = self._known.get(file)
+        if known is not None and known[0] == _stamp(file, known[1]):
+            return known[1]
+        found = _needed_by(file)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[file] = (_stamp(file, found), found)
+        return found
+
+
+_MOST_KNOWN = 256
+
+
+def _stamp(file: Path, found: Iterable[str]) -> tuple[int, ...]:
+    """Changes when a file does, or when one comes or goes."""
+    paths = [file.parent, *(path for name in found for path in _below(file.parent / name))]
+    return tuple(path.stat().st_mtime_ns for path in paths if path.exists())
+
+
+def _needed_by(file: Path) -> tuple[str, ...]:
+    found = {file.name: None}
+    waiting = [file]
+    while waiting:
+        for node in _parsed(waiting.pop(), whole=True):
+            for name in _imported(node):
+                beside = _beside(file.parent, name)
+                if beside is not None and beside.name not in found:
+                    found[beside.name] = None
+                    waiting += _below(beside)
+    return tuple(found)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    """Dotted names; those of things that may turn out to be no modules, too."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        prefix = f"{node.module}." if node.module else ""
+        return [f"{prefix}{alias.name}" for alias in node.names]
+    return []
+
+
+def _beside(folder: Path, name: str) -> Path | None:
+    """The file or the package in this folder that a dotted name leads to."""
+    first, _, rest = name.partition(".")
+    if (folder / f"{first}.py").is_file():
+        return folder / f"{first}.py"
+    package = folder / first
+    second = rest.partition(".")[0]
+    inside = (package / "__init__.py", package / f"{second}.py", package / second / "__init__.py")
+    return package if package.is_dir() and any(path.is_file() for path in inside) else None
+
+
+def _below(path: Path) -> list[Path]:
+    """A module's file, or all of a package's."""
+    return sorted(path.rglob("*.py")) if path.is_dir() else [path]
+
+
+def _parsed(file: Path, *, whole: bool = False) -> list[ast.AST]:
+    """The statements of its top level, or all of its parts."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return []  # loading it will say what is wrong
+    return list(ast.walk(tree)) if whole else list(tree.body)
 
 
 def _files(folder: Path) -> Iterator[Path]:

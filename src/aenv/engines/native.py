@@ -11,7 +11,7 @@ import secrets
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from typing import Any
 from aenv.core.logging import getLogger
 from aenv.engines import layers
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.bases import Bases
+from aenv.engines.egress import Door, Egress
 from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
 from aenv.engines.pool import MOST, PATIENCE, Pool
@@ -43,6 +45,9 @@ _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cac
 class NativeEngine(Engine):
     """Forks sandboxes from one zygote per project, as it was when the zygote started."""
 
+    networks = frozenset(("none", "loopback", "egress", "host"))
+    bases = True
+
     def __init__(self, folder: Path, *, pool: int = MOST) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -55,13 +60,16 @@ class NativeEngine(Engine):
             self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=self._forget, most=pool
         )
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
+        self._egress = Egress(self._note)
+        self._bases = Bases()
         self._parents: Parents[_Sandbox] = Parents(self._prepare, self._end_parent, lambda parent: parent.exit is None)
         self._later: asyncio.TimerHandle | None = None
         self._families: set[_Zygote] = set()
         """Zygotes that fork from one parent each."""
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
-        key = f"{fingerprint(spec.project)} {spec.key}"
+        spec = await self._bases.resolved(spec)
+        key = f"{fingerprint(spec.project, spec.files)} {spec.key}"
         sandbox = self._pool.take(key)
         if sandbox is None:
             sandbox = await self._fork(spec, key)
@@ -74,7 +82,7 @@ class NativeEngine(Engine):
 
     async def _fork(self, spec: SandboxSpec, key: str, *, spare: bool = False) -> _Sandbox:
         """One that answers: a fork of what has loaded the same before, or else one that loads it for itself."""
-        zygote = await self._zygote(spec.project)
+        zygote = await self._zygote(spec)
         parent = await self._parents.of(key, spec)
         if parent is not None:
             try:
@@ -87,7 +95,7 @@ class NativeEngine(Engine):
 
     async def _prepare(self, spec: SandboxSpec) -> _Sandbox | None:
         """A sandbox that has loaded the environment and waits to be forked; None when it is not fit for that."""
-        zygote = await (await self._zygote(spec.project)).multiply()
+        zygote = await (await self._zygote(spec)).multiply()
         self._families.add(zygote)
         parent = self._made(spec, zygote)
         try:
@@ -128,7 +136,10 @@ class NativeEngine(Engine):
         unique = secrets.token_hex(4)
         name = f"{spec.name.partition('@')[0]}-{unique}"
         group = self._cgroups.make(spec.limits)
-        return _Sandbox(name, spec, self._folder / f"{unique}.sock", zygote, group)
+        sandbox = _Sandbox(name, spec, self._folder / f"{unique}.sock", zygote, group)
+        if spec.network.mode == "egress":
+            sandbox.door = self._egress.door(name, spec.network.allow)
+        return sandbox
 
     def _forget(self, key: str) -> None:
         """Nobody has asked for it for a while."""
@@ -162,6 +173,7 @@ class NativeEngine(Engine):
         for sandbox in list(self._sandboxes.values()):
             sandbox.clean()
         self._sandboxes.clear()
+        await self._egress.end()
         self._cgroups.remove()
 
     def logs(self, ref: SandboxRef) -> str:
@@ -172,6 +184,11 @@ class NativeEngine(Engine):
         sandbox = self._sandboxes.get(ref.id)
         return dict(sandbox.group.usage()) if sandbox and sandbox.group else {}
 
+    def _note(self, name: str, text: str) -> None:
+        """Something about a sandbox that belongs into its log."""
+        if name in self._sandboxes:
+            self._sandboxes[name].log(text.encode())
+
     async def _end(self, sandbox: _Sandbox) -> None:
         sandbox.zygote.kill(sandbox.id)
         await sandbox.gone.wait()
@@ -179,8 +196,8 @@ class NativeEngine(Engine):
         sandbox.clean()
         await self._tidy()
 
-    async def _zygote(self, project: Path) -> _Zygote:
-        key = (str(project), fingerprint(project))
+    async def _zygote(self, spec: SandboxSpec) -> _Zygote:
+        key = (_parent_name(spec), fingerprint(spec.project, spec.files))
         lock = self._starting.setdefault(key, asyncio.Lock())
         async with lock:
             zygote = self._zygotes.get(key)
@@ -190,19 +207,20 @@ class NativeEngine(Engine):
                 for spare in self._pool.drop(lambda s: s.zygote not in self._retired):
                     await self._end(spare)
                 self._parents.drop(lambda parent: parent.zygote.origin not in self._retired)
-                zygote = await self._new_zygote(project)
+                zygote = await self._new_zygote(spec)
                 self._zygotes[key] = zygote
             else:
                 self._zygotes[key] = self._zygotes.pop(key)  # the last one is the last one used
         self._starting.pop(key, None)
         return zygote
 
-    async def _new_zygote(self, project: Path) -> _Zygote:
+    async def _new_zygote(self, spec: SandboxSpec) -> _Zygote:
         """With the project's imports made, unless they leave something running that a fork would break."""
+        project = spec.project
         wanted = layers.requirements_of(project)
         shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
-        for preload in (imported_by(project), []):
-            zygote = _Zygote(project, self._folder)
+        for preload in (imported_by(project, spec.files), []):
+            zygote = _Zygote(spec, self._folder)
             try:
                 await zygote.start(shown, preload)
             except _Unsafe:
@@ -227,12 +245,13 @@ class _Unsafe(Exception):
 class _Zygote:
     """The warm parent of one project's sandboxes, seen from outside."""
 
-    def __init__(self, project: Path, folder: Path) -> None:
-        self._project = project
+    def __init__(self, spec: SandboxSpec, folder: Path) -> None:
+        self._spec = spec
+        self._project = spec.project
         self._folder = folder
         self.origin: _Zygote | None = None
         """The one that this one was forked from, if any."""
-        self._log = folder / f"zygote-{hashlib.sha256(str(project).encode()).hexdigest()[:12]}.log"
+        self._log = folder / f"zygote-{hashlib.sha256(_parent_name(spec).encode()).hexdigest()[:12]}.log"
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._ready: asyncio.Future[None] | None = None
@@ -260,6 +279,9 @@ class _Zygote:
             preload,
             project=str(self._project),
             user=user,
+            host_network=self._spec.network.mode == "host",
+            files=None if self._spec.files is None else list(self._spec.files),
+            base=self._spec.base,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -279,7 +301,7 @@ class _Zygote:
 
     async def multiply(self) -> _Zygote:
         """A second one, in all like this one."""
-        other = _Zygote(self._project, self._folder)
+        other = _Zygote(self._spec, self._folder)
         other.origin = self
         other._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         other._control.setblocking(False)
@@ -304,8 +326,8 @@ class _Zygote:
         try:
             listener.bind(str(sandbox.path))
             listener.listen(512)
-            fds = [listener.fileno(), status_end, log_end, parameters, *joins]
-            message = spawn_message(Spawn(name, sandbox.spec.limits, op))
+            fds = [listener.fileno(), status_end, log_end, parameters, *sandbox.channels, *joins]
+            message = spawn_message(Spawn(name, sandbox.spec.limits, op, sandbox.spec.network.mode))
             await self._send(message, fds)
         except BaseException:
             os.close(status)
@@ -317,6 +339,12 @@ class _Zygote:
             for fd in (status_end, log_end, parameters, *joins):
                 os.close(fd)
         sandbox.read_log_from(log_pipe)
+        if sandbox.door is not None:
+            try:
+                await sandbox.door.open()
+            except BaseException:
+                os.close(status)
+                raise
         answer = await _read_once(status)
         if answer is None:
             await sandbox.gone.wait()
@@ -421,6 +449,7 @@ class _Sandbox:
         self.spare = False
         self.exit: Exit | None = None
         self.gone = asyncio.Event()
+        self.door: Door | None = None
         self._log: deque[bytes] = deque()
         self._log_size = 0
         self._log_fd = -1
@@ -433,10 +462,15 @@ class _Sandbox:
             "directory": PROJECT,
             "name": spec.name,
             "token": self.ref.token,
-            "variables": spec.variables,
+            "variables": {**spec.network.variables, **spec.variables},
             "arguments": spec.arguments,
             "spare": self.spare,
         }
+
+    @property
+    def channels(self) -> list[int]:
+        """What it is to hand its door out through."""
+        return [self.door.channel] if self.door else []
 
     def read_log_from(self, fd: int) -> None:
         self._log_fd = fd
@@ -450,6 +484,10 @@ class _Sandbox:
         if not data:
             self._close_log()
             return
+        self.log(data)
+
+    def log(self, data: bytes) -> None:
+        """Keep it; the oldest goes when there is too much."""
         self._log.append(data)
         self._log_size += len(data)
         while self._log_size - len(self._log[0]) > LOG_BYTES:
@@ -466,6 +504,8 @@ class _Sandbox:
 
     def ended(self, how: Exit) -> None:
         self.exit = how
+        if self.door is not None:
+            self.door.close()
         self.gone.set()
 
     def clean(self) -> None:
@@ -476,10 +516,22 @@ class _Sandbox:
             self.group.remove()
 
 
-def fingerprint(project: Path) -> str:
-    """Changes when a file of the project does."""
+def _parent_name(spec: SandboxSpec) -> str:
+    """The same for all sandboxes that can be forked from one warm parent."""
+    place = str(spec.project) if spec.files is None else str(spec.code)
+    place = place if spec.base is None else f"{place} on {spec.base}"
+    return f"{place} in the host's network" if spec.network.mode == "host" else place
+
+
+def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:
+    """Changes when a file of the project does; only ``files`` of it count, if given."""
     digest = hashlib.sha256()
-    folders = [project]
+    folders = [project] if files is None else []
+    for path in [] if files is None else [project / name for name in files]:
+        if path.is_dir():
+            folders.append(path)
+        elif path.exists():
+            digest.update(f"{path}\0{path.stat().st_mtime_ns}\0{path.stat().st_size}\n".encode())
     while folders:
         for entry in sorted(os.scandir(folders.pop()), key=lambda e: e.name):
             if entry.name in _IGNORED:

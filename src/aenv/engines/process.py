@@ -9,6 +9,7 @@ import secrets
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import IO
 
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
@@ -23,30 +24,28 @@ STOP_SECONDS = 5.0
 class ProcessEngine(Engine):
     """One ``python -m aenv.main`` each. The author's code may do all that its user may."""
 
+    networks = frozenset(("host",))
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._copying: dict[str, asyncio.Task[None]] = {}
+        self._warn()
+
+    def _warn(self) -> None:
         log.warning("instances are plain processes: nothing keeps them from this user's files and network")
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
         name = secrets.token_hex(4)
-        path = self._folder / f"{name}.sock"
-        ref = SandboxRef(name, f"unix:{path}", secrets.token_urlsafe(24))
-        with self._log_of(name).open("wb") as log_file:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "aenv.main", str(spec.code), "--uds", str(path), "--name", spec.name,
-                "--grace", "1", "--", *spec.arguments,
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log_file,
-                cwd=spec.project, env={**os.environ, **spec.variables, "AENV_TOKEN": ref.token},
-            )  # fmt: skip
-        self._processes[name] = process
-        assert process.stdout is not None
+        ref = SandboxRef(name, f"unix:{self._socket(name)}", secrets.token_urlsafe(24))
         try:
+            with self._log_of(name).open("wb") as log_file:
+                process = self._processes[name] = await self._launch(name, spec, ref.token, log_file)
+            assert process.stdout is not None
             line = await process.stdout.readline()
         except BaseException:
-            await self.stop(ref)
+            await asyncio.shield(self.stop(ref))
             raise
         if not line:
             code, said = await process.wait(), self.logs(ref)
@@ -54,6 +53,20 @@ class ProcessEngine(Engine):
             raise LoadError(said.removeprefix("Error: ").strip() or f"the process ended with exit code {code}")
         self._copying[name] = asyncio.create_task(_copy(process.stdout, self._log_of(name)))
         return ref
+
+    async def _launch(
+        self, name: str, spec: SandboxSpec, token: str, log_file: IO[bytes]
+    ) -> asyncio.subprocess.Process:
+        """A process that says one line when it serves."""
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "aenv.main", str(spec.code), "--uds", str(self._socket(name)), "--name", spec.name,
+            "--grace", "1", "--", *spec.arguments,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log_file,
+            cwd=spec.project, env={**os.environ, **spec.variables, "AENV_TOKEN": token},
+        )  # fmt: skip
+
+    def _socket(self, name: str) -> Path:
+        return self._folder / f"{name}.sock"
 
     async def poll(self, ref: SandboxRef) -> Exit | None:
         process = self._processes.get(ref.id)
@@ -64,9 +77,7 @@ class ProcessEngine(Engine):
 
     async def stop(self, ref: SandboxRef) -> None:
         process = self._processes.pop(ref.id, None)
-        if process is None:
-            return
-        if process.returncode is None:
+        if process is not None and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
@@ -78,13 +89,13 @@ class ProcessEngine(Engine):
         copying = self._copying.pop(ref.id, None)
         if copying is not None:
             await copying
-        (self._folder / f"{ref.id}.sock").unlink(missing_ok=True)
+        self._socket(ref.id).unlink(missing_ok=True)
         self._log_of(ref.id).unlink(missing_ok=True)
 
     async def running(self) -> AsyncIterator[SandboxRef]:
         for name, process in list(self._processes.items()):
             if process.returncode is None:
-                yield SandboxRef(name, f"unix:{self._folder / name}.sock", "")
+                yield SandboxRef(name, f"unix:{self._socket(name)}", "")
 
     async def close(self) -> None:
         refs = [SandboxRef(name, "", "") for name in self._processes]

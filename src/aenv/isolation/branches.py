@@ -17,15 +17,14 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from aenv.isolation import linux, ptrace, rootfs
+from aenv.isolation.limits import Limits, limit_processes
 
-FORKED = (
-    linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
-)  # fmt: skip
-"""The namespaces that a child is born with."""
 BUILT = linux.CLONE_NEWNS | linux.CLONE_NEWCGROUP
-"""Those that the builder makes: the parent's files are not what a child is to have."""
+"""The namespaces that the builder makes: the parent's files are not what a child is to have. It is born with the
+others."""
 FIRST_FD = 200
 """Where the parent puts the descriptors of the child to come: the builder, then those that it is to have."""
 MESSAGE = 4096
@@ -51,10 +50,15 @@ class Branch:
     """One to be made."""
 
     id: str
-    limits: dict[str, float]
+    wish: dict[str, Any]
+    """What the builder is told."""
     fds: list[int]
     """Listener, status, log, parameters."""
+    channel: list[int]
+    """Through which its door to the network is handed out, if it has one."""
     cgroups: list[int]
+    counted: Limits | None = None
+    """Where no control group counts its processes: what its user namespace is to."""
     builder: Builder | None = None
     child: ptrace.Stopped | None = None
 
@@ -64,17 +68,23 @@ class Branch:
         assert self.builder is not None
         fd = os.pidfd_open(child.pid)
         try:
-            socket.send_fds(self.builder.link, [json.dumps(self.limits).encode()], [fd, *self.cgroups])
+            fds = [fd, *self.channel, *self.cgroups]
+            socket.send_fds(self.builder.link, [json.dumps(self.wish).encode()], fds)
         finally:
             os.close(fd)
+
+    @property
+    def given_up(self) -> bool:
+        """Whether it is not to be any more."""
+        return not self.fds
 
     def close(self) -> None:
         """Let go of everything: who waits for a word hears that there will be none."""
         if self.builder is not None:
             self.builder.close()
-        for fd in (*self.fds, *self.cgroups):
+        for fd in (*self.fds, *self.channel, *self.cgroups):
             os.close(fd)
-        self.fds, self.cgroups, self.builder = [], [], None
+        self.fds, self.channel, self.cgroups, self.builder = [], [], [], None
 
     def give_up(self, why: str) -> None:
         """End what has been made of it so far."""
@@ -93,6 +103,7 @@ class Parent:
 
     pid: int
     channel: socket.socket
+    give_up: Callable[[Branch, str], None]
     waiting: deque[Branch] = field(default_factory=deque)
     asked: Branch | None = None
 
@@ -105,12 +116,14 @@ class Parent:
         """Tell it to fork the next one, unless it is at one."""
         while self.waiting and self.asked is None:
             branch = self.waiting.popleft()
+            if branch.given_up:
+                continue
             try:
                 ptrace.watch_forks(self.pid)
                 assert branch.builder is not None
                 socket.send_fds(self.channel, [b"fork"], [branch.builder.pidfd, *branch.fds, *branch.cgroups])
             except OSError as error:
-                branch.give_up(str(error))
+                self.give_up(branch, str(error))
             else:
                 self.asked = branch
 
@@ -118,7 +131,7 @@ class Parent:
         """It is gone, and with it all that it was to fork."""
         self.channel.close()
         for branch in [*([self.asked] if self.asked else []), *self.waiting]:
-            branch.give_up("the process that it was to be forked from has ended")
+            self.give_up(branch, "the process that it was to be forked from has ended")
         self.waiting.clear()
 
 
@@ -134,6 +147,8 @@ def settle(branch: Branch) -> int:
     # One that moves itself waits for nobody; to move another one waits until every CPU has been through the scheduler.
     joins = [(linux.number("write"), fd, _word("0"), 1) for fd in range(first, first + len(branch.cgroups))]
     child.do([*joins, *_SETTLING], _WORDS)
+    if branch.counted is not None:
+        limit_processes(branch.counted, child.pid)
     child.go_on()
     return child.pid
 
@@ -158,8 +173,11 @@ _SETTLING = [
 """System calls; what they point at is in _WORDS, of which -1 is the beginning."""
 
 
-def fork_on_demand(channel: socket.socket, count: int) -> list[int]:
-    """In the parent: fork whenever told to. Returns in the children only, with ``count`` descriptors for each."""
+def fork_on_demand(channel: socket.socket, namespaces: int, count: int) -> list[int]:
+    """In the parent: fork whenever told to, into new namespaces but for those that are built. Returns in the children
+    only, with ``count`` descriptors for each.
+    """
+    born_with = namespaces & ~BUILT | linux.CLONE_NEWUSER | linux.CLONE_NEWPID
     while True:
         data, fds, _, _ = socket.recv_fds(channel, 16, 16)
         if not data:
@@ -168,7 +186,7 @@ def fork_on_demand(channel: socket.socket, count: int) -> list[int]:
         for fd, place in zip(fds, places, strict=True):
             os.dup2(fd, place, inheritable=False)
             os.close(fd)
-        if linux.fork_into(FORKED | linux.CLONE_PARENT) == 0:  # the zygote waits for them
+        if linux.fork_into(born_with | linux.CLONE_PARENT) == 0:  # the zygote waits for them
             break
         for place in places:
             os.close(place)
@@ -180,7 +198,11 @@ def fork_on_demand(channel: socket.socket, count: int) -> list[int]:
     return mine
 
 
-def build_on_demand(channel: socket.socket, furnish: Callable[[bytes, list[int]], None]) -> None:
+Furnish = Callable[[dict[str, Any], list[int]], None]
+"""Puts into new namespaces what a wish and its descriptors ask for."""
+
+
+def build_on_demand(channel: socket.socket, namespaces: int, furnish: Furnish) -> None:
     """In a process that is small, which makes forking it cheap: fork builders. Never returns."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -189,22 +211,21 @@ def build_on_demand(channel: socket.socket, furnish: Callable[[bytes, list[int]]
             os._exit(0)
         link = socket.socket(fileno=fds[0])
         if os.fork() == 0:
-            _build(link, furnish)
+            _build(link, namespaces & ~BUILT, furnish)
         link.close()
 
 
-def _build(link: socket.socket, furnish: Callable[[bytes, list[int]], None]) -> None:
+def _build(link: socket.socket, born_with: int, furnish: Furnish) -> None:
     """In a builder: wait for the child, then put into its namespaces what belongs there. Never returns."""
     try:
         socket.send_fds(link, [b"here"], [os.pidfd_open(os.getpid())])
-        limits, fds, _, _ = socket.recv_fds(link, MESSAGE, 8)
+        wish, fds, _, _ = socket.recv_fds(link, MESSAGE, 8)
         if fds:
-            child, *cgroups = fds
-            linux.setns(child, linux.CLONE_NEWUSER)
+            linux.setns(fds[0], linux.CLONE_NEWUSER)
             linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID)
-            linux.setns(child, FORKED & ~(linux.CLONE_NEWUSER | linux.CLONE_NEWPID))
+            linux.setns(fds[0], born_with)
             linux.unshare(linux.CLONE_NEWNS)
-            furnish(limits, cgroups)
+            furnish(json.loads(wish), fds[1:])
             link.send(b"done")
             link.recv(1)  # until the child has it
     except OSError as error:

@@ -24,7 +24,8 @@ def _try() -> None:
     """Make the namespaces and the mounts of a sandbox, and go."""
     spec = zygote.ZygoteSpec("", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
-        hidden = zygote.isolate(spec)
+        hidden = zygote.leave_files(spec)
+        zygote.leave_users(spec)
         child = os.fork()
         if child == 0:
             try:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-_V1 = Path("/sys/fs/cgroup")
+TOP = Path("/sys/fs/cgroup")
+CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD = 100_000  # microseconds
 SPARES = 8  # groups without a sandbox
 
@@ -30,9 +32,8 @@ class Limits:
 class Cgroups:
     """Control groups below one of our own; none where this user may not make any."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._roots = _writable_roots(name)
+    def __init__(self, name: str, top: Path = TOP) -> None:
+        self._roots = _writable_roots(name, top)
         self._spare: dict[Limits, Cgroup] = {}
 
     @property
@@ -91,15 +92,18 @@ class Cgroup:
         return [os.open(path / name, os.O_WRONLY | os.O_CLOEXEC) for path, name in names]
 
     def usage(self) -> dict[str, int]:
-        """Bytes of memory and nanoseconds of CPU used so far."""
+        """Bytes of memory and processes now, nanoseconds of CPU so far; what the host counts of these."""
         used: dict[str, int] = {}
         for path in self.paths:
-            for name, file, scale in (
-                ("memory_bytes", "memory.usage_in_bytes", 1), ("memory_bytes", "memory.current", 1),
-                ("processes", "pids.current", 1),
+            for name, file in (
+                ("memory_bytes", "memory.usage_in_bytes"), ("memory_bytes", "memory.current"),
+                ("processes", "pids.current"), ("cpu_nanoseconds", "cpuacct.usage"),
             ):  # fmt: skip
                 with contextlib.suppress(OSError, ValueError):
-                    used[name] = int((path / file).read_text()) * scale
+                    used[name] = int((path / file).read_text())
+            with contextlib.suppress(OSError, ValueError):
+                words = (path / "cpu.stat").read_text().split()
+                used["cpu_nanoseconds"] = int(words[words.index("usage_usec") + 1]) * 1000
         return used
 
     def remove(self) -> None:
@@ -109,40 +113,47 @@ class Cgroup:
                 path.rmdir()
 
 
-def _writable_roots(name: str) -> dict[str, Path]:
+def _writable_roots(name: str, top: Path) -> dict[str, Path]:
     roots: dict[str, Path] = {}
-    unified = _V1 / "cgroup.controllers"
-    if unified.exists():
-        return _unified_roots(name, set(unified.read_text().split()))
-    for controller in ("memory", "pids", "cpu"):
-        path = _V1 / controller / name
+    if (top / "cgroup.controllers").exists():
+        return _unified_roots(name, top)
+    for controller in CONTROLLERS:
+        path = top / controller / name
         with contextlib.suppress(OSError):
             path.mkdir(exist_ok=True)
             roots[controller] = path
     return roots
 
 
-def _unified_roots(name: str, available: set[str]) -> dict[str, Path]:
-    """Cgroup v2: below the root for root, below our own group where it was delegated to this user."""
-    own = next((line[3:] for line in Path("/proc/self/cgroup").read_text().split("\n") if line.startswith("0::")), "/")
-    for parent in (_V1 / own.lstrip("/"), (_V1 / own.lstrip("/")).parent, _V1):
+def _unified_roots(name: str, top: Path) -> dict[str, Path]:
+    """Version 2: beside our own group rather than below it, as only a group without processes can limit others."""
+    for parent in _unified_parents("self", top):
         path = parent / name
-        try:
-            path.mkdir(exist_ok=True)
-        except OSError:
-            continue
-        wanted = available & {"memory", "pids", "cpu"}
-        enabled = set()
-        for controller in wanted:
-            with contextlib.suppress(OSError):
-                (parent / "cgroup.subtree_control").write_text(f"+{controller}")
-                (path / "cgroup.subtree_control").write_text(f"+{controller}")
-                enabled.add(controller)
-        if enabled:
-            return dict.fromkeys(enabled, path)
         with contextlib.suppress(OSError):
+            path.mkdir(exist_ok=True)
+            enabled = [controller for controller in CONTROLLERS if _enable(controller, parent, path)]
+            if enabled:
+                return dict.fromkeys(enabled, path)
             path.rmdir()
     return {}
+
+
+def _unified_parents(process: str, top: Path = TOP) -> list[Path]:
+    """The groups that one of our own may be in, for a process that makes one: its own, the one above, and the top."""
+    lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()
+    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), "")
+    return list(dict.fromkeys((top / own, (top / own).parent if own else top, top)))
+
+
+def _enable(controller: str, parent: Path, path: Path) -> bool:
+    """Have a controller limit what is below ``path``. A user may where the system has handed them the group."""
+    try:
+        for place in (parent, path):
+            if controller not in (place / "cgroup.subtree_control").read_text().split():
+                (place / "cgroup.subtree_control").write_text(f"+{controller}")
+    except OSError:
+        return False
+    return True
 
 
 def _limit(controller: str, path: Path, limits: Limits) -> None:
@@ -152,7 +163,6 @@ def _limit(controller: str, path: Path, limits: Limits) -> None:
             (path / "memory.max").write_text(str(limits.memory))
             with contextlib.suppress(OSError):
                 (path / "memory.swap.max").write_text("0")
-                (path / "memory.oom.group").write_text("1")
         else:
             (path / "memory.limit_in_bytes").write_text(str(limits.memory))
     elif controller == "pids":
@@ -166,10 +176,25 @@ def _limit(controller: str, path: Path, limits: Limits) -> None:
 
 def set_resource_limits(limits: Limits, *, alone: bool) -> None:
     """Limits of the process. ``alone``: there is no control group, so these have to do."""
-    _lower(resource.RLIMIT_CORE, 0)
+    # 1 and not 0: a core goes to the host's crash handler, where there is one, whatever the limit; but not at 1.
+    _lower(resource.RLIMIT_CORE, 1)
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     if alone:
         _lower(resource.RLIMIT_DATA, limits.memory)
+
+
+def limit_processes(limits: Limits, pid: int = 0) -> None:
+    """For a process, its own by default, in a user namespace of its own: the kernel counts all that are in there."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
+    most = limits.processes if hard == resource.RLIM_INFINITY else min(limits.processes, hard)
+    resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
+
+
+def counts_processes_apart() -> bool:
+    """Whether this kernel counts a user's processes for each user namespace; older ones count all on the host."""
+    major, _, rest = os.uname().release.partition(".")
+    minor = "".join(itertools.takewhile(str.isdigit, rest))
+    return (int(major), int(minor or 0)) >= (5, 14)
 
 
 def _lower(kind: int, value: int) -> None:

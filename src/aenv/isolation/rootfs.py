@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import stat
 import sys
 from collections.abc import Iterable
@@ -26,8 +27,10 @@ HOME = "/home/env"
 PROJECT = "/app"
 USER_ID = 1000
 """Who a sandbox's processes are, inside."""
-_WRITABLE = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm", "/mnt")
-_FILES = {
+_FRESH = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm")
+WRITABLE = (*_FRESH, "/mnt")
+"""Places that each sandbox has for itself."""
+FILES = {
     "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nenv:x:{USER_ID}:{USER_ID}:env:{HOME}:/bin/sh\n",
     "/etc/group": f"root:x:0:\nenv:x:{USER_ID}:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
@@ -49,53 +52,105 @@ def interpreter_paths() -> list[str]:
     wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
     wanted |= {path for path in sys.path if path and os.path.exists(path)}
     wanted |= {os.path.realpath(path) for path in wanted}
-    outside = sorted(path for path in wanted if path != "/" and not _below(path, SYSTEM))
-    return [path for path in outside if not _below(path, (other for other in outside if other != path))]
+    outside = sorted(path for path in wanted if path != "/" and not below(path, SYSTEM))
+    return [path for path in outside if not below(path, (other for other in outside if other != path))]
 
 
-def _below(path: str, tops: Iterable[str]) -> bool:
+def below(path: str, tops: Iterable[str]) -> bool:
+    """Whether a path is one of these, or in one of them."""
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
-def build(root: str, shown: Iterable[str], project: str | None, user: int | None = None) -> list[str]:
+def build(
+    root: str,
+    shown: Iterable[str],
+    project: str | None,
+    user: int | None = None,
+    *,
+    host_network: bool = False,
+    files: list[str] | None = None,
+) -> list[str]:
     """Make the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
 
     ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at PROJECT, where
-    root's files belong to ``user``, if given. What comes back are the shown paths that lie in places which each
-    sandbox has for itself.
+    root's files belong to ``user``, if given; of it only ``files``, if given. What comes back are the shown paths that
+    lie in places which each sandbox has for itself.
     """
     shown = list(shown)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
     for path in (*SYSTEM, *ETC):
-        _show(root, path)
+        show(root, path)
     for path in shown:
-        _show(root, path)
+        show(root, path)
     os.makedirs(root + PROJECT)
-    if project is not None:
-        _show_project(project, root + PROJECT, user)
-    for path, text in _FILES.items():
+    show_project(project, files, root + PROJECT, user)
+    for path, text in (FILES | names_of_host() if host_network else FILES).items():
         target = Path(root + path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    for path in (*_WRITABLE, "/root", "/proc", "/sys"):
+    for path in (*WRITABLE, "/root", "/proc", "/sys"):
         os.makedirs(root + path, exist_ok=True)
-    _devices(root)
-    linux.make_read_only(root, nodev=False)
+    finish(root)
+    return [path for path in shown if below(path, WRITABLE)]
+
+
+def finish(root: str) -> None:
+    """Add devices, have nothing be changed any more, and enter it."""
+    _places_of_devices(root)
+    linux.make_read_only(root)
+    for name in DEVICES:  # after the others, which refuse devices
+        linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
+        linux.make_read_only(f"{root}/dev/{name}", nodev=False)
     linux.bind("/proc", f"{root}/proc")  # the kernel lets a user namespace mount a new one only where there is one
     linux.pivot_root(root)
-    return [path for path in shown if _below(path, _WRITABLE)]
 
 
-def _show_project(project: str, target: str, user: int | None) -> None:
+def names_of_host() -> dict[str, str]:
+    """Where names are looked up, for sandboxes that are in the host's network."""
+    found: dict[str, str] = {}
+    for path in ("/etc/hosts", "/etc/resolv.conf"):
+        with contextlib.suppress(OSError):
+            found[path] = Path(path).read_text()
+    return found
+
+
+def _copy_files(project: str, files: list[str], target: str, user: int | None) -> None:
+    """For a project that is not its whole folder. Copied: an overlay does not see what is mounted in a layer of it."""
+    linux.mount("aenv", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,nr_inodes=100k")
+    for name in files:
+        source = os.path.join(project, name)
+        if os.path.isdir(source):
+            shutil.copytree(source, os.path.join(target, name), copy_function=shutil.copyfile, symlinks=True)
+        else:
+            shutil.copyfile(source, os.path.join(target, name))
+    for folder, _, names in os.walk(target):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            if user is not None:
+                os.lchown(path, user, user)
+            if not os.path.islink(path):
+                os.chmod(path, 0o755 if path == folder else 0o644)
+
+
+def show_project(project: str | None, files: list[str] | None, target: str, user: int | None) -> None:
+    """See `build`."""
+    if project is not None and files is not None:
+        _copy_files(project, files, target, user)
+    elif project is not None:
+        show_as(project, target, user)
+
+
+def show_as(source: str, target: str, user: int | None) -> None:
+    """Show a tree in which the files of its owner belong to ``user``, if given."""
     if user is not None:
         with contextlib.suppress(OSError):  # not every file system can; then what is not public stays unread
-            linux.bind_as(project, target, os.stat(project).st_uid, user)
+            linux.bind_as(source, target, os.stat(source).st_uid, user)
             return
-    linux.bind(project, target)
+    linux.bind(source, target)
 
 
-def _show(root: str, path: str) -> None:
+def show(root: str, path: str) -> None:
+    """Show a path of the host, where it is; a link is made anew."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -114,13 +169,12 @@ def _show(root: str, path: str) -> None:
     linux.bind(path, target)
 
 
-def _devices(root: str) -> None:
-    os.makedirs(f"{root}/dev", exist_ok=True)
+def _places_of_devices(root: str) -> None:
+    os.makedirs(f"{root}/dev/pts")
     for name in DEVICES:
         Path(f"{root}/dev/{name}").touch()
-        linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
-    for name, target in (("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"), ("stdout", "/proc/self/fd/1"),
-                         ("stderr", "/proc/self/fd/2")):  # fmt: skip
+    for name, target in (("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
+                         ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2")):  # fmt: skip
         os.symlink(target, f"{root}/dev/{name}")
 
 
@@ -133,11 +187,7 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
     flags = linux.MS_NOSUID | linux.MS_NODEV
     held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in shown]
     linux.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
-    for place in ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm"):
-        inside = "/mnt" + place
-        os.makedirs(inside)
-        os.chmod(inside, 0o1777 if place != HOME else 0o700)
-        linux.mount(inside, place, flags=linux.MS_BIND)
+    fresh_places("/mnt")
     for path, fd in held:
         os.makedirs(path, exist_ok=True)
         linux.bind(f"/proc/self/fd/{fd}", path)
@@ -146,8 +196,24 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
     os.makedirs("/mnt/work")
     layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     linux.mount("overlay", PROJECT, "overlay", flags, layers)
+    terminals()
     # Not seen, not reached: through it a sandbox could write into its own lower layers.
     linux.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
+
+
+def fresh_places(layer: str, root: str = "") -> None:
+    """Empty folders of a sandbox's own, which live in ``layer``."""
+    for place in _FRESH:
+        own = layer + place
+        os.makedirs(own)
+        os.chmod(own, 0o1777 if place != HOME else 0o700)
+        linux.mount(own, root + place, flags=linux.MS_BIND)
+
+
+def terminals(root: str = "") -> None:
+    """Of the sandbox's own."""
+    flags = linux.MS_NOSUID | linux.MS_NOEXEC
+    linux.mount("devpts", f"{root}/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
 
 
 def own_proc() -> None:

@@ -23,13 +23,13 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from aenv.isolation import branches, forkable, linux, ptrace, rootfs, seccomp
+from aenv.isolation import based, branches, forkable, linux, network, ptrace, rootfs, seccomp
 from aenv.isolation.branches import Branch, Builder, Parent
-from aenv.isolation.limits import Limits, set_resource_limits
+from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes, set_resource_limits
 
 MESSAGE = 1 << 20
 MAX_FDS = 16
@@ -57,6 +57,17 @@ class ZygoteSpec:
     """A folder that each sandbox sees at /app and may change for itself."""
     user: int | None = None
     """The host's user to become, when started by root."""
+    host_network: bool = False
+    """Leave sandboxes in the host's network."""
+    files: list[str] | None = None
+    """Only these of the project's files, or folders. None: all."""
+    base: str | None = None
+    """A root file system to have in place of the host's."""
+
+    @property
+    def fresh(self) -> int:
+        """The namespaces that each sandbox has for itself."""
+        return FRESH & ~linux.CLONE_NEWNET if self.host_network else FRESH
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,22 +79,34 @@ class Spawn:
     op: str = "spawn"
     """``spawn`` one that loads its code itself, ``prepare`` one that others are forked from, ``branch`` off from that;
     ``multiply``: make a zygote like this one."""
+    network: network.Mode = "loopback"
 
 
 Report = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    """``python -m aenv.isolation.zygote``: its argument is the descriptor of the control socket."""
+    """``python -m aenv.isolation.zygote``: its argument is the descriptor of the control socket.
+
+    Started again inside of a base, it has a second one, of a file with what it had been told.
+    """
     linux.die_with_parent()
     if os.getppid() == 1:
         sys.exit(0)  # the parent was gone before we could ask to be told
     with contextlib.suppress(OSError):
         os.setsid()  # away from the terminal that the server may have been started in
     control = socket.socket(fileno=int(sys.argv[1]))
-    spec = ZygoteSpec(**json.loads(control.recv(MESSAGE)))
+    again = len(sys.argv) > 2
+    if again:
+        with open(int(sys.argv[2]), "rb") as file:
+            spec = ZygoteSpec(**json.load(file))
+    else:
+        spec = ZygoteSpec(**json.loads(control.recv(MESSAGE)))
     try:
-        hidden = isolate(spec)
+        hidden = [] if again else leave_files(spec)
+        if spec.base is not None and not again:
+            _start_again(spec, control)
+        leave_users(spec)
     except OSError as error:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)
@@ -94,7 +117,7 @@ def main() -> None:
         control.close()
         building.close()
         if os.fork() == 0:
-            branches.build_on_demand(requests, lambda limits, groups: _furnish(_limits(limits), hidden, groups))
+            branches.build_on_demand(requests, spec.fresh, lambda wish, fds: _furnish_for(spec, hidden, wish, fds))
         requests.close()
         ended, status = os.wait()
         while ended != first:  # it cannot end before the other has been seen to
@@ -107,8 +130,8 @@ def main() -> None:
     _Zygote(spec, control, hidden, building).run()
 
 
-def isolate(spec: ZygoteSpec) -> list[str]:
-    """Leave the host: first its files, then its users. What comes back is for `rootfs.private_places`."""
+def leave_files(spec: ZygoteSpec) -> list[str]:
+    """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
     owner, group = os.geteuid(), os.getegid()
     with contextlib.suppress(OSError):
         linux.leave_session_keyring()
@@ -118,19 +141,35 @@ def isolate(spec: ZygoteSpec) -> list[str]:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
         linux.map_user(rootfs.USER_ID, owner, group)
     # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
-    hidden = rootfs.build("/sys", [*rootfs.interpreter_paths(), *spec.shown], spec.project, spec.user)
+    hidden: list[str] = []
+    more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files}
+    if spec.base is not None:
+        based.build("/sys", spec.base, spec.shown, spec.project, spec.user, **more)
+    else:
+        shown = [*rootfs.interpreter_paths(), *spec.shown]
+        hidden = rootfs.build("/sys", shown, spec.project, spec.user, **more)
     if owner == 0 and spec.user is not None:
         owner = group = spec.user
         os.setgroups([])
         os.setresgid(group, group, group)
         os.setresuid(owner, owner, owner)
         linux.set_dumpable(True)
-        inside = (owner, group)
-    else:
-        inside = (os.geteuid(), os.getegid())
-    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | FRESH)
-    linux.map_user(rootfs.USER_ID, *inside)
     return hidden
+
+
+def leave_users(spec: ZygoteSpec) -> None:
+    """Leave the host's users, processes and network."""
+    inside = (os.geteuid(), os.getegid())
+    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
+    linux.map_user(rootfs.USER_ID, *inside)
+
+
+def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
+    """As the interpreter that is shown in the base's root; does not return."""
+    told = parameters_file(asdict(replace(spec, shown=[based.HOST + path for path in spec.shown])))
+    for fd in (told, control.fileno()):
+        os.set_inheritable(fd, True)
+    based.restart("-m", "aenv.isolation.zygote", str(control.fileno()), str(told))
 
 
 def explain(error: OSError) -> str:
@@ -214,6 +253,8 @@ class _Zygote:
             if op == "kill":
                 for pid in [pid for pid, other in self._children.items() if other == name]:
                     os.kill(pid, signal.SIGKILL)
+                if name in self._branches:
+                    self._give_up(self._branches[name], "it was stopped")
             elif op == "multiply":
                 self._fork(name, lambda: self._multiply(socket.socket(fileno=fds[0])))
             elif op == "prepare":
@@ -239,12 +280,15 @@ class _Zygote:
             if pid == 0:
                 _Sandbox(self._spec, message, fds, self._movable, self._hidden).prepare(theirs)
         self._children[pid] = name
-        self._parent = Parent(pid, ours)
+        self._parent = Parent(pid, ours, self._give_up)
         self._bring_together()
 
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Have the parent fork, and a builder build for its child."""
-        branch = self._branches[name] = Branch(name, message["limits"], fds[:4], fds[4:])
+        wish = {"limits": message["limits"], "network": message["network"]}
+        doors = 5 if message["network"] == "egress" else 4
+        counted = Limits(**message["limits"]) if not fds[doors:] and counts_processes_apart() else None
+        branch = self._branches[name] = Branch(name, wish, fds[:4], fds[4:doors], fds[doors:], counted)
         self._unbuilt.append(branch)
         self._bring_together()
 
@@ -252,6 +296,8 @@ class _Zygote:
         """Give those that are to be made a builder, and have one more come for the next."""
         while self._unbuilt and self._builders:
             branch = self._unbuilt.popleft()
+            if branch.given_up:
+                continue
             branch.builder = self._builders.popleft()
             if self._parent is None:
                 self._give_up(branch, "there is nothing to fork it from")
@@ -300,6 +346,9 @@ class _Zygote:
             branch.close()
 
     def _give_up(self, branch: Branch, why: str) -> None:
+        if branch.builder is not None:
+            with contextlib.suppress(KeyError):
+                self._selector.unregister(branch.builder.link)
         branch.give_up(why)
         if self._branches.pop(branch.id, None) is not None:
             self._send({"op": "exit", "id": branch.id, "code": -9})
@@ -345,7 +394,8 @@ class _Zygote:
         branch, parent.asked = parent.asked, None
         assert branch is not None  # it is traced only while it is asked to fork one
         try:
-            branch.born(ptrace.Stopped(child, waited=waited))
+            born = ptrace.Stopped(child, waited=waited)
+            born.kill() if branch.given_up else branch.born(born)
         except OSError as error:
             self._give_up(branch, str(error))
         parent.next()
@@ -366,7 +416,9 @@ class _Sandbox:
         self._spec = spec
         self._hidden = hidden
         self._limits = Limits(**message["limits"])
+        self._network = message["network"]
         self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
+        self._channel = self._cgroups.pop(0) if self._network == "egress" else None
         self._program = program
         self._code = 1
 
@@ -395,7 +447,9 @@ class _Sandbox:
             gc.freeze()
             linux.collapse_heap()
             self._report({"prepared": True})
-            self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(channel, 4)
+            self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(
+                channel, self._spec.fresh, 4
+            )
             parameters = self._read_parameters()
             os.dup2(self._log, 1)
             os.dup2(self._log, 2)
@@ -426,10 +480,14 @@ class _Sandbox:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-        linux.unshare(FRESH)
-        _furnish(self._limits, self._hidden, self._cgroups)
+        linux.unshare(self._spec.fresh)
+        _furnish(self._spec, self._hidden, self._limits, self._network, self._channel, self._cgroups)
         rootfs.own_proc()
         self._keep_only_our_descriptors(keep)
+        if keep < 0 and not self._cgroups and counts_processes_apart():
+            linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
+            linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID)
+            limit_processes(self._limits)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
         linux.no_new_privileges()
@@ -462,18 +520,25 @@ class _Sandbox:
             self._status = -1
 
 
-def _furnish(limits: Limits, hidden: list[str], cgroups: list[int]) -> None:
+def _furnish_for(spec: ZygoteSpec, hidden: list[str], wish: dict[str, Any], fds: list[int]) -> None:
+    """In a builder: the same for what is still to come."""
+    channel = fds.pop(0) if wish["network"] == "egress" else None
+    _furnish(spec, hidden, Limits(**wish["limits"]), wish["network"], channel, fds)
+
+
+def _furnish(
+    spec: ZygoteSpec, hidden: list[str], limits: Limits, mode: network.Mode, channel: int | None, cgroups: list[int]
+) -> None:
     """What new namespaces need to be lived in."""
-    rootfs.private_places(size=limits.disk, shown=hidden)
+    if spec.base is not None:
+        based.private_root(size=limits.disk)
+    else:
+        rootfs.private_places(size=limits.disk, shown=hidden)
     socket.sethostname("sandbox")
-    linux.loopback_up()
+    network.settle(mode, channel)
     for fd in cgroups:
         os.write(fd, b"0")
     linux.unshare(linux.CLONE_NEWCGROUP)
-
-
-def _limits(text: bytes) -> Limits:
-    return Limits(**json.loads(text))
 
 
 def _load(name: str) -> Callable[..., Any]:
@@ -487,7 +552,7 @@ def _call(name: str) -> None:
 
 
 def spawn_message(spawn: Spawn) -> bytes:
-    """As the zygote reads it."""
+    """As the zygote reads it. With it go descriptors: see `_Sandbox`; that of an ``egress`` channel comes fifth."""
     return json.dumps(asdict(spawn)).encode()
 
 

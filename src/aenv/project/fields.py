@@ -11,12 +11,15 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
+from aenv.isolation.network import Network
 from aenv.project import quantities
 from aenv.schema import duration
 from aenv.schema.names import STATUSES, Name, Version, check_name, check_version, shown, suggest_name
 from aenv.schema.ref import EnvRef
 
 __all__ = ["Name", "Version", "check_name", "check_version", "shown", "suggest_name"]
+
+BASE_PATTERN = r"^([a-z0-9][a-z0-9._-]*|[^/\x00][^\x00]*/[^\x00]*)$"
 
 
 def _cpu(value: Any) -> Any:
@@ -49,6 +52,20 @@ def _variable_name(name: str) -> str:
     if not name or "=" in name or "\0" in name:
         raise ValueError(f"{shown(name)} cannot be a variable's name; leave out '=' and NUL")
     return name
+
+
+def _network(value: Any) -> Any:
+    Network.parse(value)
+    return value
+
+
+def _base(value: str) -> str:
+    if value.startswith("/") or not re.fullmatch(BASE_PATTERN.strip("^$"), value) or ".." in value.split("/"):
+        raise ValueError(
+            f"{shown(value)} is neither the name of a base nor a path in the project; write it like debian-12 or "
+            "./rootfs.tar"
+        )
+    return value
 
 
 def _status(value: Any) -> Any:
@@ -106,6 +123,24 @@ Variables = dict[
     ],
 ]
 Status = Annotated[str, PlainValidator(_status), WithJsonSchema({"type": "string", "enum": list(STATUSES)})]
+NetworkChoice = Annotated[
+    str | list[str],
+    PlainValidator(_network),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "enum": ["none", "loopback", "host"]},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ],
+            "examples": ["loopback", ["pypi.org", "*.pythonhosted.org", "10.1.0.0/16"]],
+        }
+    ),
+]
 AbsolutePath = Annotated[str, PlainValidator(_absolute), WithJsonSchema({"type": "string", "pattern": "^/"})]
 Dependency = Annotated[str, PlainValidator(_dependency), WithJsonSchema({"type": "string", "examples": ["tau2@^1.2"]})]
+BaseName = Annotated[
+    str,
+    AfterValidator(_base),
+    WithJsonSchema({"type": "string", "pattern": BASE_PATTERN, "examples": ["debian-12", "./rootfs.tar"]}),
+]
 TemplateName = Annotated[str, AfterValidator(_label)]

@@ -29,8 +29,22 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from aenv.errors import ConfigError
+from aenv.isolation.network import Network
 from aenv.project import jsontext, problems, quantities
-from aenv.project.fields import AbsolutePath, Cpu, Dependency, Name, Size, Status, TemplateName, Ttl, Variables, Version
+from aenv.project.fields import (
+    AbsolutePath,
+    BaseName,
+    Cpu,
+    Dependency,
+    Name,
+    NetworkChoice,
+    Size,
+    Status,
+    TemplateName,
+    Ttl,
+    Variables,
+    Version,
+)
 from aenv.project.problems import Problem
 from aenv.schema import duration
 
@@ -148,6 +162,12 @@ class DeployConfig(ServiceKeys):
     """Variables for every instance. What the caller of an instance sets wins over these."""
     ttl: Ttl | None = None
     """How long an idle instance lives, like `30m` or `1h30m`; there are no days. Empty: the default."""
+    network: NetworkChoice = "loopback"
+    """What an instance can reach: `none`, its own `loopback`, the `host`'s whole network, or a list of hosts: names,
+    `*.example.com`, addresses and networks like `10.1.0.0/16`, each with a `:port` if only that one is meant."""
+    base: BaseName | None = None
+    """The system that an instance sees: one that `aenv base add` gave a name on this machine, or a path in the project
+    like `./rootfs.tar`. Without it, the programs of the host."""
     service: ServiceConfig = Field(default_factory=ServiceConfig)
     """For `aenv service create`."""
     image_prefix: str | None = None
@@ -277,6 +297,10 @@ class Manifest(Block):
     def ttl(self) -> duration.Duration | None:
         """The time to live, or None where the file leaves it to the default."""
         return duration.parse(self.deploy_config.ttl) if self.deploy_config.ttl else None
+
+    def network(self) -> Network:
+        """What an instance may reach."""
+        return Network.parse(self.deploy_config.network)
 
     def pod_template(self) -> str:
         """The template's name as it is stored: ``DualContainer`` and ``dualcontainer`` are one."""

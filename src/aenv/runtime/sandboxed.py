@@ -20,6 +20,7 @@ from aenv.errors import AEnvError
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
 from aenv.runtime.loader import load
+from aenv.runtime.orphans import Orphans
 from aenv.runtime.serve import ServeOptions, open_server, serve_until_stopped
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -31,13 +32,17 @@ Serve = Callable[[socket.socket, dict[str, Any], Report], int]
 
 def serve(listener: socket.socket, parameters: dict[str, Any], report: Report) -> int:
     """Load the author's code with these parameters, say whether it worked, serve until the end."""
-    _reseed()
+    _reseed(parameters)
+    orphans = Orphans()
+    orphans.watch()
     catalog = _load(parameters, report)
-    return _serve(catalog, listener, parameters, report) if catalog is not None else 1
+    return _serve(catalog, orphans, listener, parameters, report) if catalog is not None else 1
 
 
 def prepare(parameters: dict[str, Any], report: Report) -> Serve | None:
     """Load the author's code with these parameters. What comes back serves it, in any fork of this process."""
+    orphans = Orphans()
+    orphans.watch()
     catalog = _load(parameters, report)
     if catalog is None:
         return None
@@ -45,8 +50,8 @@ def prepare(parameters: dict[str, Any], report: Report) -> Serve | None:
 
     def resume(listener: socket.socket, own: dict[str, Any], report: Report) -> int:
         os.chdir(own["directory"])
-        _reseed()
-        return _serve(catalog, listener, own, report)
+        _reseed(own)
+        return _serve(catalog, orphans, listener, own, report)
 
     return resume
 
@@ -60,7 +65,9 @@ def _load(parameters: dict[str, Any], report: Report) -> Catalog | None:
         return None
 
 
-def _serve(catalog: Catalog, listener: socket.socket, parameters: dict[str, Any], report: Report) -> int:
+def _serve(
+    catalog: Catalog, orphans: Orphans, listener: socket.socket, parameters: dict[str, Any], report: Report
+) -> int:
     path, token = Path(parameters["path"]), parameters["token"]
     options = ServeOptions(path, name=parameters["name"], token=token, sandboxed=True)
 
@@ -68,6 +75,7 @@ def _serve(catalog: Catalog, listener: socket.socket, parameters: dict[str, Any]
     ready = {"ready": True, "healthy": not catalog.health}
 
     async def rehearse(server: HttpServer) -> None:
+        orphans.reap_from_now_on()
         if spare:
             await _ask(server, [("GET /tools", b"")], token)
         await catalog.workers.run(int, Call())
@@ -90,12 +98,13 @@ def _settle_in(parameters: dict[str, Any]) -> None:
     setup_logging(logging.StreamHandler(sys.stderr), "INFO")
 
 
-def _reseed() -> None:
-    """Forked from one parent, every sandbox would otherwise draw the same numbers."""
-    random.seed()
+def _reseed(parameters: dict[str, Any]) -> None:
+    """Forked from one parent, every sandbox would otherwise draw the same numbers. Who wants that sets AENV_SEED."""
+    seed = parameters["variables"].get("AENV_SEED")
+    random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:
-        numpy.random.seed(int.from_bytes(os.urandom(4), "little"))
+        numpy.random.seed(random.Random(seed).getrandbits(32) if seed else int.from_bytes(os.urandom(4), "little"))
 
 
 def warm() -> None:

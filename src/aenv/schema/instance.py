@@ -82,6 +82,8 @@ class EnvInstance(Message):
     """What its calls must carry."""
     usage: dict[str, int] | None = None
     """Memory, processes and CPU in use, as far as the engine can tell."""
+    network: str | list[str] | None = None
+    """What it can reach: `none`, `loopback`, `host`, or these hosts. Absent: the platform does not say."""
     healthy: bool | None = None
     """It has been seen to answer, and has no health check of its own that could say otherwise."""
 
@@ -122,6 +124,8 @@ class EnvInstanceCreateRequest(Message):
     """So many of them in one request; they come back while they are being made."""
     lease: str | None = None
     """Ends the instance when it ends; without one, only the time to live does."""
+    network: str | list[str] | None = None
+    """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
 
 
 class EnvInstanceListResponse(Message):

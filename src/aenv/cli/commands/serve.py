@@ -19,11 +19,11 @@ from aenv.errors import UsageError
 )
 @click.option(
     "--engine",
-    type=click.Choice(["native", "process"]),
+    type=click.Choice(["native", "gvisor", "process"]),
     default="native",
     show_default=True,
     envvar="AENV_ENGINE",
-    help="What instances are: sandboxes, or plain processes without any isolation.",
+    help="What instances are: sandboxes, stronger and slower ones, or plain processes without any isolation.",
 )
 @click.option(
     "--pool",

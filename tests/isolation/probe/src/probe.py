@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -62,6 +63,24 @@ def shell(command: str) -> dict[str, Any]:
     """Run it with sh."""
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, errors="replace", check=False)
     return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
+
+
+@register_tool
+async def late(begin: str, thread: str) -> int:
+    """The exit code of a child, asked for a while after it has ended; ``begin`` starts it, as ``p`` or ``pid``."""
+    scope: dict[str, Any] = {}
+    if thread == "first":
+        exec(begin, scope)
+    else:
+        await asyncio.to_thread(exec, begin, scope)
+    await asyncio.sleep(1.2)  # more than orphans are left for
+    if "pid" in scope:
+        return os.waitstatus_to_exitcode(os.waitpid(scope["pid"], 0)[1])  # noqa: ASYNC222 - it has ended
+    process = scope["p"]
+    if hasattr(process, "join"):
+        process.join()
+        return int(process.exitcode)
+    return int(process.wait())
 
 
 @register_tool

@@ -1,0 +1,202 @@
+"""Sandboxes with a kernel of their own, in user space: gVisor's ``runsc``, where it is installed.
+
+Stronger than the native engine, since little of the host's kernel is in reach, and slower: each sandbox starts Python
+for itself. It sees the same programs and a copy of the project; what it changes lives in its own memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any
+
+from aenv.core.logging import getLogger
+from aenv.engines import layers
+from aenv.engines.base import SandboxRef, SandboxSpec
+from aenv.engines.process import ProcessEngine
+from aenv.errors import LoadError, Unavailable
+from aenv.isolation import linux, rootfs
+from aenv.isolation.limits import Cgroup, Cgroups
+
+log = getLogger("gvisor")
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SOCKETS = "/run/aenv"
+_LEFT_OUT = shutil.ignore_patterns(
+    "__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cache", ".mypy_cache"
+)
+
+
+class GvisorEngine(ProcessEngine):
+    """A ``runsc run`` for each sandbox. It ends with the engine, and the sandbox with it."""
+
+    networks = frozenset(("loopback",))
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._runsc = find_runsc()
+        self._cgroups = Cgroups(f"aenv-{os.getpid()}")
+        self._groups: dict[str, Cgroup] = {}
+
+    def _warn(self) -> None:
+        """There is nothing to warn of."""
+
+    def _socket(self, name: str) -> Path:
+        return self._place(name) / "s" / "s"
+
+    def _place(self, name: str) -> Path:
+        return self._folder / name
+
+    async def start(self, spec: SandboxSpec) -> SandboxRef:
+        try:
+            return await super().start(spec)
+        except LoadError as error:
+            raise LoadError(error.message.replace(f"{rootfs.PROJECT}/", f"{spec.project}/")) from None
+
+    async def _launch(
+        self, name: str, spec: SandboxSpec, token: str, log_file: IO[bytes]
+    ) -> asyncio.subprocess.Process:
+        wanted = layers.requirements_of(spec.project)
+        shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
+        await asyncio.to_thread(_make_bundle, self._place(name), spec, token, shown)
+        group = self._cgroups.make(spec.limits)
+        joins = group.open_for_joining() if group else []
+        if group is not None:
+            self._groups[name] = group
+
+        def begin() -> None:
+            linux.die_with_parent()
+            for fd in joins:
+                os.write(fd, b"0")
+
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._command(name), "run", "--bundle", str(self._place(name)), name,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log_file, cwd="/",
+                preexec_fn=begin,
+            )  # fmt: skip
+        finally:
+            for fd in joins:
+                os.close(fd)
+
+    def _command(self, name: str) -> list[str]:
+        own = ["--rootless"] if os.geteuid() else []
+        return [
+            self._runsc, *own, "--root", str(self._place(name) / "state"), "--network=none", "--host-uds=create",
+            "--overlay2=root:memory", "--ignore-cgroups",
+        ]  # fmt: skip
+
+    async def stop(self, ref: SandboxRef) -> None:
+        await super().stop(ref)
+        place = self._place(ref.id)
+        if not place.is_dir():
+            return
+        with contextlib.suppress(OSError):
+            gone = await asyncio.create_subprocess_exec(
+                *self._command(ref.id), "delete", "--force", ref.id,
+                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+            )  # fmt: skip
+            await gone.wait()
+        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        group = self._groups.pop(ref.id, None)
+        if group is not None:
+            group.remove()
+
+    async def close(self) -> None:
+        await super().close()
+        self._cgroups.remove()
+
+    def usage(self, ref: SandboxRef) -> dict[str, Any]:
+        group = self._groups.get(ref.id)
+        return dict(group.usage()) if group else {}
+
+
+def find_runsc() -> str:
+    """Where it is.
+
+    Raises:
+        Unavailable: nowhere, or it is too old.
+    """
+    found = shutil.which("runsc")
+    if found is None:
+        raise Unavailable("there is no runsc on the PATH; install gVisor, or use the native engine")
+    tried = subprocess.run([found, "--host-uds=create", "--version"], capture_output=True, text=True, check=False)
+    if tried.returncode != 0:
+        raise Unavailable(
+            f"{found} is too old: it cannot share a socket with the host (--host-uds); install a newer one"
+        )
+    return found
+
+
+def _make_bundle(place: Path, spec: SandboxSpec, token: str, shown: list[str]) -> None:
+    """What ``runsc`` is told, and the files that are the sandbox's own."""
+    root = place / "root"
+    sockets = place / "s"
+    for folder in (root, sockets, place / "state"):
+        folder.mkdir(parents=True)
+    project = root / rootfs.PROJECT[1:]
+    if spec.files is None:
+        shutil.copytree(spec.project, project, ignore=_LEFT_OUT, symlinks=True)
+    else:
+        project.mkdir()
+        for name in spec.files:
+            source = spec.project / name
+            if source.is_dir():
+                shutil.copytree(source, project / name, ignore=_LEFT_OUT, symlinks=True)
+            else:
+                shutil.copyfile(source, project / name)
+    for path, text in rootfs.FILES.items():
+        target = root / path[1:]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    mounts = [_fresh(path) for path in ("/tmp", "/var/tmp", rootfs.HOME, "/dev/shm")]
+    for path in (*rootfs.SYSTEM, *rootfs.ETC, *rootfs.interpreter_paths(), *shown):
+        if os.path.islink(path):
+            (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+            (root / path[1:]).symlink_to(os.readlink(path))
+        elif os.path.exists(path):
+            mounts.append(_bind(path, path, "ro"))
+    mounts.append(_bind(str(sockets), _SOCKETS, "rw"))
+    variables = {
+        "PATH": _PATH, "HOME": rootfs.HOME, "USER": "env", "LANG": "C.UTF-8", "TMPDIR": "/tmp",
+        **({"PYTHONPATH": ":".join(shown)} if shown else {}), **spec.variables, "AENV_TOKEN": token,
+    }  # fmt: skip
+    code = Path(rootfs.PROJECT) / spec.code.relative_to(spec.project)
+    command = [
+        sys.executable, "-m", "aenv.main", str(code), "--uds", f"{_SOCKETS}/s", "--name", spec.name,
+        "--grace", "1", "--", *spec.arguments,
+    ]  # fmt: skip
+    limits = {"RLIMIT_NOFILE": spec.limits.open_files, "RLIMIT_CORE": 0, "RLIMIT_NPROC": spec.limits.processes}
+    config = {
+        "ociVersion": "1.0.0",
+        "hostname": "sandbox",
+        "root": {"path": str(root), "readonly": False},
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}, _fresh("/dev"), *mounts],
+        "process": {
+            # The owner of its files, of whom there is no other in a rootless sandbox; without any capability.
+            "user": {"uid": 0, "gid": 0},
+            "args": command,
+            "env": [f"{name}={value}" for name, value in variables.items()],
+            "cwd": rootfs.PROJECT,
+            "capabilities": {},
+            "noNewPrivileges": True,
+            "rlimits": [{"type": kind, "hard": most, "soft": most} for kind, most in limits.items()],
+        },
+        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]},
+    }
+    (place / "config.json").write_text(json.dumps(config))
+
+
+def _bind(source: str, target: str, mode: str) -> dict[str, Any]:
+    options = [mode, "rbind", "nosuid", "nodev"]
+    return {"destination": target, "type": "bind", "source": source, "options": options}
+
+
+def _fresh(path: str) -> dict[str, Any]:
+    return {"destination": path, "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]}

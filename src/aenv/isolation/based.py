@@ -1,0 +1,194 @@
+"""Sandboxes on another system than the host's: an unpacked root file system, whatever its release.
+
+The interpreter is still the host's, with all that it can import, since the warm parent is: it is shown below HOST, and
+started there by the host's own loader with the host's own libraries, so that it takes nothing from the base. What the
+tools start finds the base's programs, and only those, where they belong.
+
+The warm parent's root holds the pieces: /base, /cover (what of the base is replaced), HOST, /app, /dev, /proc. Each
+sandbox puts an overlay of its own over the first two and makes that its root, so all of the base is its to change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+from aenv.isolation import linux, rootfs
+from aenv.isolation.images import inside
+
+HOST = "/opt/aenv/host"
+_VENV = "/opt/aenv/python"
+PYTHON = f"{_VENV}/bin/python"
+"""What ``sys.executable`` is inside: a script, for the interpreter does not start without its loader."""
+_LIBRARIES = (
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libx32",
+    "/usr/local/lib",
+)
+_PREFIXES = ("/usr", "/usr/local")
+"""Of a Python that the system brings: its libraries are among the system's."""
+_PLACES = (*rootfs.WRITABLE, rootfs.PROJECT, "/proc", "/sys", "/dev", "/mnt", "/opt/aenv")
+
+
+def build(
+    root: str,
+    base: str,
+    shown: Iterable[str],
+    project: str | None,
+    user: int | None,
+    *,
+    host_network: bool,
+    files: list[str] | None,
+) -> None:
+    """Make the warm parent's tree at ``root`` (an empty folder) and enter it. The arguments are `rootfs.build`'s."""
+    pieces = _host_pieces([*shown, *_search_path()])
+    names = rootfs.names_of_host() if host_network else {}
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
+    for folder in ("base", "cover", "mnt", "proc", "tmp", "dev/shm", rootfs.PROJECT[1:], HOST[1:]):
+        os.makedirs(f"{root}/{folder}", exist_ok=True)
+    rootfs.show_as(base, f"{root}/base", user)
+    _cover(f"{root}/cover", base, names, user)
+    for path in pieces:
+        rootfs.show(root + HOST, path)
+    _venv(root)
+    rootfs.show_project(project, files, root + rootfs.PROJECT, user)
+    rootfs.finish(root)
+
+
+def _host_pieces(paths: Iterable[str]) -> list[str]:
+    """The folders and files of the host that its interpreter takes."""
+    wanted = {path for path in (*_LIBRARIES, *_library_path()) if os.path.lexists(path)}
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix} - set(_PREFIXES)
+    for path in (*prefixes, *paths, os.path.realpath(sys.executable)):
+        wanted |= {path, os.path.realpath(path)} if os.path.exists(path) else set()
+    return sorted(path for path in wanted if not rootfs.below(path, (other for other in wanted if other != path)))
+
+
+def _search_path() -> list[str]:
+    return [path for path in sys.path if path.strip("/.") and os.path.exists(path)]
+
+
+def _library_path() -> list[str]:
+    """Where the host's loader looks, most particular first."""
+    triplet = str(sysconfig.get_config_var("MULTIARCH") or "")
+    own = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path.startswith("/")]
+    listed: list[str] = []
+    for file in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")):
+        with contextlib.suppress(OSError):
+            listed += [line.strip() for line in file.read_text().splitlines() if line.startswith("/")]
+    common = [
+        f"{top}{end}"
+        for end in (f"/{triplet}", "")
+        for top in ("/usr/local/lib", "/lib", "/usr/lib")
+        if triplet or not end
+    ]
+    found = [*own, f"{sys.base_prefix}/lib", *listed, *common, "/lib64", "/usr/lib64"]
+    return [path for path in dict.fromkeys(os.path.realpath(path) for path in found) if os.path.isdir(path)]
+
+
+def _cover(cover: str, base: str, names: dict[str, str], user: int | None) -> None:
+    """Files that say what a sandbox is, and folders for what is mounted."""
+    for path in _PLACES:
+        os.makedirs(cover + path, exist_ok=True)
+    for path, text in (rootfs.FILES | names).items():
+        if path in ("/etc/passwd", "/etc/group"):
+            text = f"{text.splitlines()[1]}\n{_read_inside(base, path) or text.splitlines()[0]}\n"
+        target = Path(cover + path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    for folder, _, files in os.walk(cover):
+        for path in (folder, *(os.path.join(folder, name) for name in files)):
+            if user is not None:
+                os.lchown(path, user, user)
+
+
+def _read_inside(base: str, path: str) -> str | None:
+    """A small file of the base's; whatever links it is made of, never one of the host's."""
+    folder, name = os.path.split(path)
+    try:
+        descriptor = os.open(os.path.join(inside(base, folder), name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, errors="replace") as file:
+            return file.read(1 << 16).strip()
+    except (OSError, ValueError):
+        return None
+
+
+def _venv(root: str) -> None:
+    """A Python environment in which the host's interpreter finds all that it finds on the host."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = Path(root + _VENV, "lib", version, "site-packages")
+    packages.mkdir(parents=True)
+    binary = os.path.realpath(sys.executable)
+    home = os.path.dirname(os.path.realpath(getattr(sys, "_base_executable", binary)))
+    Path(root + _VENV, "pyvenv.cfg").write_text(f"home = {HOST}{home}\ninclude-system-site-packages = false\n")
+    (packages / "host.pth").write_text("".join(f"{HOST}{path}\n" for path in _search_path()))
+    script = Path(root + PYTHON)
+    script.parent.mkdir(parents=True)
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(_command())} "$@"\n')
+    script.chmod(0o755)
+
+
+def _command() -> list[str]:
+    """How the host's interpreter is started below HOST."""
+    binary = os.path.realpath(sys.executable)
+    loader = os.path.realpath(_loader_of(binary))
+    glibc = ["--inhibit-cache"] if os.path.basename(loader).startswith("ld-") and "musl" not in loader else []
+    libraries = ":".join(HOST + path for path in _library_path())
+    return [HOST + loader, *glibc, "--library-path", libraries, "--argv0", PYTHON, HOST + binary]
+
+
+def _loader_of(binary: str) -> str:
+    """What an ELF program names as its interpreter."""
+    with open(binary, "rb") as file:
+        head = file.read(64)
+        if head[:5] != b"\x7fELF\x02":
+            raise OSError(8, f"{binary} is not a 64-bit program")
+        offset, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
+        for number in range(count):
+            file.seek(offset + number * size)
+            kind, _, at, _, _, length = struct.unpack("=IIQQQQ", file.read(40))
+            if kind == 3:
+                file.seek(at)
+                return file.read(length).rstrip(b"\0").decode()
+    raise OSError(8, f"{binary} is linked statically; a base needs a Python that is not")
+
+
+def restart(*words: str) -> NoReturn:
+    """Become the interpreter inside, with nothing of the host's in memory or in the variables."""
+    script = Path(PYTHON).read_text().splitlines()[1]  # there may be no shell to run it
+    command = shlex.split(script)[1:-1]
+    os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
+
+
+def private_root(*, size: int) -> None:
+    """The root of one sandbox, in its own mount namespace; what it changes lives in one tmpfs of ``size`` bytes."""
+    flags = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
+    for folder in ("root", "upper", "work", "app", "app-work"):
+        os.makedirs(f"/mnt/{folder}")
+    root = "/mnt/root"
+    linux.mount(
+        "overlay", root, "overlay", flags, "lowerdir=/cover:/base,upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
+    )
+    linux.bind("/opt/aenv", f"{root}/opt/aenv")
+    linux.bind("/dev", f"{root}/dev")
+    linux.bind("/proc", f"{root}/proc")  # for the sandbox to put its own over it: see `rootfs.own_proc`
+    rootfs.fresh_places("/mnt", root)
+    layers = f"lowerdir={rootfs.PROJECT},upperdir=/mnt/app,workdir=/mnt/app-work,userxattr"
+    linux.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
+    rootfs.terminals(root)
+    linux.pivot_root(root)

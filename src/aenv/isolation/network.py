@@ -1,0 +1,85 @@
+"""Which network a sandbox has.
+
+``none``: nothing, not even a loopback. ``loopback``: its own, and nothing else. ``egress``: its own, and on it a door
+to a list of hosts (`aenv.isolation.egress`). ``host``: the host's own network, with everything on it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aenv.isolation.allow import AllowList
+
+Mode = Literal["none", "loopback", "egress", "host"]
+PROXY_PORT = 3128
+"""Where the door is, on the sandbox's own loopback."""
+_BACKLOG = 128
+_WORDS: tuple[Mode, ...] = ("none", "loopback", "host")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What was chosen."""
+
+    mode: Mode = "loopback"
+    allow: tuple[str, ...] = ()
+    """For ``egress``: as `AllowList` reads it."""
+
+    @classmethod
+    def parse(cls, value: Any) -> Network:
+        """As people write it: one of three words, or the list of hosts that may be reached.
+
+        Raises:
+            ValueError: with a sentence that says what to write.
+        """
+        if isinstance(value, str):
+            for word in _WORDS:
+                if value == word:
+                    return cls(word)
+            raise ValueError(
+                f"'{value}' is not a network; write none, loopback or host, or a list of hosts: [\"pypi.org\"]"
+            )
+        if not isinstance(value, Sequence):
+            raise ValueError('a network is none, loopback or host, or a list of hosts: ["pypi.org"]')
+        if not value:
+            raise ValueError("a list without hosts opens nothing; write loopback")
+        AllowList(value)
+        return cls("egress", tuple(value))
+
+    @property
+    def written(self) -> str | list[str]:
+        """As people write it."""
+        return list(self.allow) if self.mode == "egress" else self.mode
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What tells programs of the door."""
+        if self.mode != "egress":
+            return {}
+        # An http address for all: a SOCKS one, which works as well, is an error in clients that lack a package.
+        door = f"http://127.0.0.1:{PROXY_PORT}"
+        named = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), door) | {
+            "no_proxy": "localhost,127.0.0.1,::1"
+        }
+        return named | {name.upper(): value for name, value in named.items()}
+
+
+def settle(mode: str, channel: int | None) -> None:
+    """In a sandbox with a network namespace of its own, while it still may: make what it has.
+
+    ``channel`` is a unix socket to whoever holds the door: it is given the listening socket, which works from outside
+    the namespace, and which the sandbox keeps no descriptor of.
+    """
+    from aenv.isolation import linux  # here, so that reading a config.json does not load it
+
+    if mode in ("none", "host"):
+        return
+    linux.loopback_up()
+    if channel is not None:
+        door = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=_BACKLOG)
+        with door, socket.socket(fileno=os.dup(channel)) as outside:
+            socket.send_fds(outside, [b"door"], [door.fileno()])

@@ -1,0 +1,109 @@
+"""Control groups of both versions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.isolation import limits
+from aenv.isolation.limits import Cgroup, Cgroups, Limits
+from tests.isolation.host import eventually
+
+LIMITS = Limits(memory=64 << 20, cpus=0.5, processes=32)
+JOIN = (
+    "import os, sys; [os.write(int(fd), b'0') for fd in sys.argv[1:]]\n"
+    "print(open('/proc/self/cgroup').read(), flush=True); input()"
+)
+
+
+@pytest.fixture
+def unified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Files as version 2 has them: `mkdir` makes those of a group as the kernel would."""
+    made = Path.mkdir
+
+    def mkdir(self: Path, *arguments: object, **options: object) -> None:
+        made(self, *arguments, **options)  # type: ignore[arg-type]
+        (self / "cgroup.controllers").write_text("cpu memory pids")
+        (self / "cgroup.subtree_control").write_text("")
+        (self / "cgroup.procs").touch()
+
+    top = tmp_path / "cgroup"
+    mkdir(top)
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    return top
+
+
+def test_version_2_is_limited_in_its_own_words(unified: Path) -> None:
+    groups = Cgroups("aenv-1", unified)
+    assert groups.controllers == ["cpu", "memory", "pids"]
+    group = groups.make("box", LIMITS)
+    assert group is not None
+    [path] = group.paths  # one for all controllers
+    assert path.parent.name == "aenv-1"
+    told = {name: (path / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cpu.max")}
+    assert told == {
+        "memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "32", "cpu.max": "50000 100000"
+    }  # fmt: skip
+
+
+def test_what_version_2_counts_is_told(tmp_path: Path) -> None:
+    for name, text in {
+        "memory.current": "4096\n", "pids.current": "3\n", "cpu.stat": "usage_usec 1500\nuser_usec 1000\n"
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    assert Cgroup([tmp_path]).usage() == {"memory_bytes": 4096, "processes": 3, "cpu_nanoseconds": 1_500_000}
+
+
+@pytest.fixture
+def hierarchy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A real one of version 2, in which this user may make groups."""
+    lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
+    top = next((Path(words[1]) for words in lines if words[2] == "cgroup2"), None)
+    if top is None:
+        pytest.skip("no control groups of version 2 are mounted here")
+    if not os.access(top / "cgroup.subtree_control", os.W_OK):
+        pytest.skip("this user may not make control groups of version 2 here")
+    available = (top / "cgroup.controllers").read_text().split()
+    ours = tuple(set(limits.CONTROLLERS) & set(available)) or tuple(available[:1])
+    if not ours:
+        pytest.skip("all controllers are those of version 1 here")
+    monkeypatch.setattr(limits, "CONTROLLERS", ours)
+    before = (top / "cgroup.subtree_control").read_text().split()
+    yield top
+    for controller in set(ours) - set(before):
+        (top / "cgroup.subtree_control").write_text(f"-{controller}")
+
+
+def test_a_process_joins_a_group_of_version_2_and_the_group_goes(hierarchy: Path) -> None:
+    name = f"aenv-test-{os.getpid()}"
+    groups = Cgroups(name, hierarchy)
+    try:
+        assert set(groups.controllers) == set(limits.CONTROLLERS)
+        if "memory" in groups.controllers:
+            group = groups.make("box", LIMITS)
+            assert group is not None
+        else:
+            [root] = set(groups._roots.values())
+            (root / "box").mkdir()
+            group = Cgroup([root / "box"])
+        fds = group.open_for_joining()
+        process = subprocess.Popen(
+            [sys.executable, "-c", JOIN, *map(str, fds)],
+            pass_fds=fds, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        for fd in fds:
+            os.close(fd)
+        assert process.stdout is not None
+        assert any(line.startswith("0::") and line.strip().endswith(f"{name}/box") for line in process.stdout)
+        group.remove()
+        assert group.paths[0].exists()  # somebody is in it
+        process.communicate("\n")
+        eventually(lambda: group.remove() or group.paths[0].exists(), "the group stays")
+    finally:
+        groups.remove()
+    assert not list(hierarchy.rglob(name))

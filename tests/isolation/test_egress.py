@@ -1,0 +1,374 @@
+"""Instances that may reach some hosts, and no others."""
+
+from __future__ import annotations
+
+import contextlib
+import ensurepip
+import http.server
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv.core.environment import Environment
+from aenv.core.sync import SyncEnvironment, _LoopThread
+from aenv.errors import AEnvError
+from tests.conftest import run
+from tests.isolation.conftest import PROBE, Box, make_project
+from tests.isolation.host import Platform, eventually
+
+HOST = socket.gethostname()
+
+
+class _Server(http.server.BaseHTTPRequestHandler):
+    """Says what it was asked."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        length = int(self.headers.get("content-length") or 0)
+        body = json.dumps(
+            {"path": self.path, "host": self.headers["host"], "body": self.rfile.read(length).decode()}
+        ).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    """The port of a web server of the host's, on its loopback."""
+    try:
+        if not socket.gethostbyname(HOST).startswith("127."):
+            pytest.skip(f"this host's own name, {HOST}, does not stand for its loopback")
+    except OSError:
+        pytest.skip(f"this host does not know its own name, {HOST}")
+    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server)
+    made.daemon_threads = True
+    thread = threading.Thread(target=made.serve_forever, name="asyncio_web")
+    thread.start()
+    yield made.server_address[1]
+    made.shutdown()
+    thread.join()
+    made.server_close()
+
+
+@contextlib.contextmanager
+def boxed(network: str | list[str], **options: Any) -> Iterator[Box]:
+    with SyncEnvironment(str(PROBE), network=network, **options) as env:
+        yield Box(env)
+
+
+@pytest.fixture(scope="module")
+def door(platform: Platform) -> Iterator[Box]:
+    """An instance that may reach this machine under its own name."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in platform.variables.items():
+            patch.setenv(name, value)
+        with boxed([HOST, "127.0.0.0/8"]) as box:
+            yield box
+
+
+URLLIB = """
+    import json, urllib.request
+    with urllib.request.urlopen({url!r}, {body!r}, timeout=20) as answer:
+        result = json.load(answer)
+"""
+
+
+def ask(box: Box, url: str, body: bytes | None = None) -> Any:
+    return box.python(URLLIB.format(url=url, body=body))
+
+
+def test_a_host_on_the_list_can_be_reached(door: Box, server: int) -> None:
+    seen = ask(door, f"http://{HOST}:{server}/path?q=1", b"hello")
+    assert seen == {"path": "/path?q=1", "host": f"{HOST}:{server}", "body": "hello"}
+
+
+def test_a_host_that_is_not_on_the_list_is_refused_in_words(door: Box) -> None:
+    answer = door.python("""
+        import urllib.error, urllib.request
+        try:
+            urllib.request.urlopen("http://elsewhere.example/", timeout=20)
+        except urllib.error.HTTPError as error:
+            result = [error.code, error.reason, error.read().decode()]
+    """)
+    assert answer[0] == 403
+    assert "elsewhere.example:80 is not on the list" in answer[1]
+    assert HOST in answer[2]  # what is
+    answer = door.python("""
+        import urllib.error, urllib.request
+        try:
+            urllib.request.urlopen("https://elsewhere.example/", timeout=20)
+        except urllib.error.URLError as error:
+            result = str(error)
+    """)
+    assert "403 elsewhere.example:443 is not on the list" in answer
+
+
+def test_a_refusal_is_in_the_instances_log(door: Box) -> None:
+    with contextlib.suppress(AssertionError):
+        ask(door, "http://logged.example/")
+    eventually(lambda: "network: logged.example:80 is not on the list" not in logs(door), "no word of it")
+    assert logs(door).count("logged.example") == 1
+
+
+def logs(box: Box) -> str:
+    async def read() -> str:
+        instance = box.env._env._instance
+        api = await box.env._env._placement.api()  # type: ignore[attr-defined]
+        return str(await api._data("GET", f"/env-instance/{instance.id}/logs"))
+
+    return str(_LoopThread.run(read()))
+
+
+def test_programs_find_the_door_by_themselves(door: Box, server: int) -> None:
+    for command in (
+        f"curl -sSf http://{HOST}:{server}/curl",
+        f"curl -sSf -p http://{HOST}:{server}/curl",  # through CONNECT
+        f"curl -sSf -x socks5h://127.0.0.1:3128 http://{HOST}:{server}/curl",
+        f"curl -sSf -x socks5://127.0.0.1:3128 http://127.0.0.1:{server}/curl --noproxy ''",
+    ):
+        done = door.shell(command)
+        if "not found" in done["err"]:
+            pytest.skip("there is no curl here")
+        assert done["code"] == 0, done
+        assert json.loads(done["out"])["path"] == "/curl", command
+    refused = door.shell("curl -sS http://elsewhere.example/")
+    assert "elsewhere.example:80 is not on the list" in refused["out"]
+    refused = door.shell("curl -sS -x socks5h://127.0.0.1:3128 http://elsewhere.example/")
+    assert refused["code"] == 97
+
+
+def test_a_client_with_a_pool_of_connections_can_use_it(door: Box, server: int) -> None:
+    seen = door.python(f"""
+        import asyncio, httpx2 as httpx
+
+        async def main():
+            async with httpx.AsyncClient(timeout=20) as client:
+                urls = [f"http://{HOST}:{server}/{{n}}" for n in range(20)]
+                first = [(await client.get(url)).json()["path"] for url in urls[:5]]
+                rest = await asyncio.gather(*(client.get(url) for url in urls[5:]))
+                refused = await client.get("http://elsewhere.example/")
+                return first + [one.json()["path"] for one in rest], refused.status_code
+
+        result = asyncio.run(main())
+    """)
+    assert seen == [[f"/{n}" for n in range(20)], 403]
+
+
+def test_packages_are_looked_for_through_it(door: Box, server: int) -> None:
+    """As pip does: with urllib3, which keeps a connection to the proxy for whatever comes next."""
+    pip = next((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"), None)
+    if pip is None:
+        pytest.skip("this Python brings no pip")
+    said = door.shell(
+        f"PYTHONPATH={pip} {sys.executable} -m pip download --no-input --disable-pip-version-check --retries 0 "
+        f"-d /tmp/got --trusted-host {HOST} -i http://{HOST}:{server}/simple nothing-of-that-name"
+    )
+    assert "No matching distribution" in said["err"], said  # the server was asked, and has no such thing
+    assert "ProxyError" not in said["err"]
+
+
+def test_sockets_lead_nowhere_past_the_door(door: Box, server: int) -> None:
+    direct = "import socket; s = socket.socket(); s.settimeout(3); s.connect({!r})"
+    assert door.refused(direct.format(("127.0.0.1", server))) == "ECONNREFUSED"
+    assert door.refused(direct.format(("192.0.2.1", 80))) == "ENETUNREACH"
+    assert door.refused(f"import socket; socket.getaddrinfo({HOST + '.example'!r}, 80)") is not None
+    datagram = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))"
+    assert door.refused(datagram) == "ENETUNREACH"
+    assert door.python("import socket; result = [name for _, name in socket.if_nameindex()]") == ["lo"]
+
+
+def test_a_listed_name_does_not_open_the_hosts_loopback(platform: Platform, server: int) -> None:
+    with boxed([HOST, "*"]) as box:
+        for target in (HOST, "localhost", "127.0.0.1", "127.1", "0", "2130706433", "[::1]", "[::ffff:127.0.0.1]"):
+            said = raw(box, f"GET http://{target}:{server}/ HTTP/1.1\r\n\r\n")
+            assert said.startswith(("HTTP/1.1 403", "HTTP/1.1 502")), (target, said)
+        assert "is a private address" in raw(box, f"CONNECT {HOST}:{server} HTTP/1.1\r\n\r\n")
+        assert " 403 " in raw(box, "CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n")
+
+
+def test_a_port_is_part_of_an_entry(platform: Platform, server: int) -> None:
+    with boxed([f"{HOST}:{server + 1}", "127.0.0.0/8"]) as box:
+        assert "is not on the list" in raw(box, f"GET http://{HOST}:{server}/ HTTP/1.1\r\n\r\n")
+
+
+RAW = """
+    import socket
+    with socket.create_connection(("127.0.0.1", 3128), timeout=20) as door:
+        door.sendall({data!r})
+        door.shutdown(socket.SHUT_WR)
+        result = b""
+        while part := door.recv(65536):
+            result += part
+    result = result.decode("latin-1")
+"""
+
+
+def raw(box: Box, data: str) -> str:
+    return str(box.python(RAW.format(data=data.encode("latin-1"))))
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "GET / HTTP/1.1\r\n\r\n",
+        "nonsense\r\n\r\n",
+        "GET ftp://a/ HTTP/1.1\r\n\r\n",
+        "CONNECT nowhere HTTP/1.1\r\n\r\n",
+        "CONNECT a:99999 HTTP/1.1\r\n\r\n",
+        "GET http:///path HTTP/1.1\r\n\r\n",
+        f"GET http://{HOST}/ HTTP/1.1\r\nbad header\r\n\r\n",
+        f"GET http://{HOST}/ HTTP/1.1\r\nx: 1\r\n folded: 2\r\n\r\n",
+        f"GET http://{HOST}/ HTTP/1.1\r\nx: 1\nhost: 2\r\n\r\n",
+        f"GET http://{HOST}/ HTTP/1.1\r\nx: {'1' * 70000}\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_answered_as_such(door: Box, request_text: str) -> None:
+    assert raw(door, request_text).startswith(("HTTP/1.1 400", "HTTP/1.1 431"))
+
+
+def test_the_host_that_is_asked_is_the_one_that_was_checked(door: Box, server: int) -> None:
+    said = raw(door, f"GET http://{HOST}:{server}/ HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n")
+    assert json.loads(said.partition("\r\n\r\n")[2])["host"] == f"{HOST}:{server}"
+    assert "connection: close" in said.partition("\r\n\r\n")[0].lower()
+
+
+def test_two_instances_have_doors_of_their_own(door: Box, neighbour: Box, server: int) -> None:
+    with boxed(["other.example", "127.0.0.0/8"]) as other:
+        assert ask(door, f"http://{HOST}:{server}/")["path"] == "/"
+        assert " 403 " in raw(other, f"GET http://{HOST}:{server}/ HTTP/1.1\r\n\r\n")
+    assert neighbour.refused("import socket; socket.create_connection(('127.0.0.1', 3128))") == "ECONNREFUSED"
+    assert "PROXY" not in neighbour.shell("env")["out"].upper()
+    assert ask(door, f"http://{HOST}:{server}/")["path"] == "/"  # closing the other's left this one alone
+
+
+def test_a_batch_and_the_pool_have_doors(platform: Platform, server: int) -> None:
+    async def work() -> list[Any]:
+        seen: list[Any] = []
+        for _ in range(3):
+            async with Environment.batch(str(PROBE), 8, network=[HOST, "127.0.0.0/8"]) as group:
+                code = f"import urllib.request as u; result = u.urlopen('http://{HOST}:{server}/').status"
+                calls = [env.call_tool("python", {"code": code}) async for env in group]
+                seen += [(await call).data["value"] for call in calls]
+        return seen
+
+    assert run(work()) == [200] * 24
+
+
+def test_the_config_json_opens_hosts_and_the_caller_closes_them(tmp_path: Path, server: int) -> None:
+    project = make_project(tmp_path, name="open", network=[HOST, "127.0.0.0/8"])
+    with SyncEnvironment(str(project)) as env:
+        assert ask(Box(env), f"http://{HOST}:{server}/")["path"] == "/"
+    with SyncEnvironment(str(project), network="loopback") as env:
+        assert Box(env).refused("import socket; socket.create_connection(('127.0.0.1', 3128))") == "ECONNREFUSED"
+
+
+def test_a_list_that_makes_no_sense_is_said_before_anything_starts(tmp_path: Path) -> None:
+    project = make_project(tmp_path, name="wrong", network=["https://pypi.org"])
+    with pytest.raises(AEnvError, match=r"deployConfig\.network: 'https://pypi\.org'.*without a scheme"):
+        SyncEnvironment(str(project), max_retries=0).initialize()
+    with pytest.raises(AEnvError, match="network: 'egress' is not a network"):
+        SyncEnvironment(str(PROBE), network="egress", max_retries=0).initialize()
+
+
+def test_without_a_network_there_is_not_even_a_loopback(platform: Platform) -> None:
+    with boxed("none") as box:
+        assert box.refused("import socket; socket.create_connection(('127.0.0.1', 9))") == "ENETUNREACH"
+        assert box.call("hello") == "hello"
+
+
+def test_the_hosts_network_must_be_asked_for_by_the_caller(tmp_path: Path, platform: Platform, server: int) -> None:
+    project = make_project(tmp_path, name="wide", network="host")
+    with pytest.raises(AEnvError, match="network='host'"):
+        SyncEnvironment(str(project), max_retries=0).initialize()
+    with SyncEnvironment(str(project), network="host") as env:
+        box = Box(env)
+        assert ask(box, f"http://{HOST}:{server}/")["path"] == "/"
+        assert ask(box, f"http://127.0.0.1:{server}/")["path"] == "/"
+        assert box.refused("import socket; socket.socket(40, socket.SOCK_STREAM)") == "EAFNOSUPPORT"  # still no vsock
+        assert box.refused("import socket; socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)") == "EPERM"
+    assert "in the host's network" in platform.log()
+
+
+def test_an_idle_door_costs_nothing_and_a_closed_one_leaves_nothing(platform: Platform, server: int) -> None:
+    carrier = next(p for p in platform.processes() if "isolation.egress" in p.command)
+    server_process = platform.server()
+    assert server_process is not None
+
+    def open_files() -> tuple[int, int]:
+        return tuple(len(os.listdir(f"/proc/{pid}/fd")) for pid in (carrier.pid, server_process.pid))  # type: ignore[return-value]
+
+    with boxed([HOST, "127.0.0.0/8"]):
+        pass
+    settled = open_files()
+    for _ in range(5):
+        with boxed([HOST, "127.0.0.0/8"]) as box:
+            assert ask(box, f"http://{HOST}:{server}/")["path"] == "/"
+            held = box.python(f"""
+                import builtins, socket
+                builtins.held = [socket.create_connection(("127.0.0.1", 3128)) for _ in range(20)]
+                for one in builtins.held:
+                    one.sendall(b"CONNECT {HOST}:{server} HTTP/1.1\\r\\n\\r\\n")
+                result = [one.recv(100).decode()[:12] for one in builtins.held]
+            """)
+            assert held == ["HTTP/1.1 200"] * 20
+    # spare instances of the pool have doors as well, and go after a while
+    eventually(lambda: [f"{now} of {was}" for now, was in zip(open_files(), settled, strict=True) if now > was],
+               "descriptors are left", 60)  # fmt: skip
+
+    def ticks() -> int:
+        return sum(int(n) for n in Path(f"/proc/{carrier.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+
+    before = ticks()
+    with boxed([HOST]), contextlib.suppress(TimeoutError):
+        threading.Event().wait(1.0)
+    assert ticks() - before <= 5  # hundredths of a second, for opening and closing a door
+
+
+def test_when_the_carrier_is_killed_another_takes_over(door: Box, platform: Platform, server: int) -> None:
+    carrier = next(p for p in platform.processes() if "isolation.egress" in p.command)
+    carrier.kill()
+
+    def not_yet() -> bool:
+        done = door.call(
+            "python", code=f"import urllib.request as u\nresult = u.urlopen('http://{HOST}:{server}/').status"
+        )
+        return bool(done.get("value") != 200)
+
+    eventually(lambda: carrier.alive, "it was not killed")
+    eventually(not_yet, "nobody took over")
+
+
+def test_the_carrier_has_no_rights(door: Box, platform: Platform) -> None:
+    carrier = next(p for p in platform.processes() if "isolation.egress" in p.command)
+    status = Path(f"/proc/{carrier.pid}/status").read_text()
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert int(fields["CapEff"], 16) == 0
+    assert fields["NoNewPrivs"] == "1"
+    assert fields["Uid"].split()[0] != "0"
+
+
+def test_too_many_connections_wait_for_their_turn(door: Box, server: int) -> None:
+    seen = door.python(f"""
+        import concurrent.futures, urllib.request
+        def one(n):
+            with urllib.request.urlopen(f"http://{HOST}:{server}/{{n}}", timeout=60) as answer:
+                return answer.status
+        with concurrent.futures.ThreadPoolExecutor(64) as pool:
+            result = list(pool.map(one, range(600)))
+    """)
+    assert seen == [200] * 600
