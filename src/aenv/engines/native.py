@@ -32,6 +32,7 @@ from aenv.isolation.zygote import MESSAGE, Spawn, ZygoteSpec, parameters_file, s
 log = getLogger("native")
 
 ZYGOTE_SECONDS = 60.0
+END_SECONDS = 2.0
 LOG_BYTES = 256 * 1024
 IDLE_ZYGOTES = 8
 """Warm parents without sandboxes that are kept; the longest unused goes first."""
@@ -374,12 +375,16 @@ class _Zygote:
             sandbox.ended(Exit(-1, "it was never started"))
 
     async def end(self) -> None:
-        """End the parent; the kernel ends everything that it forked."""
+        """End the parent; the kernel ends everything that it forked, and then it is gone itself."""
         self._lost()
         if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
+            try:
+                async with asyncio.timeout(END_SECONDS):
+                    await self._process.wait()  # it ends by itself when nobody is left to fork for
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+                await self._process.wait()
             self._log.unlink(missing_ok=True)
 
     async def _send(self, message: bytes, fds: list[int]) -> None:
