@@ -251,6 +251,10 @@ def test_a_file_alone_shows_only_itself_and_what_it_imports(tmp_path: Path) -> N
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(text)
         (home / path).chmod(0o600)
+    (home / "linked.py").symlink_to(home / "unrelated.py")
+    (home / "alone.py").write_text(
+        "try:\n    import linked\nexcept ImportError:\n    pass\n" + (home / "alone.py").read_text()
+    )
     seen = ["alone.py", "helper.py", "more/__init__.py", "more/data.txt", "new", "parts/deep.py", "second.py"]
     with SyncEnvironment(str(home / "alone.py")) as env:
         assert env.call_tool("look").data == ["second", "more", *seen]

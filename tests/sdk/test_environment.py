@@ -28,6 +28,7 @@ from aenv.errors import (
     ToolServerError,
     ToolTimeoutError,
     Unauthorized,
+    UsageError,
     ValidationError,
 )
 from aenv.testing import Server, running
@@ -61,6 +62,11 @@ def test_the_constructor_has_every_parameter_and_default() -> None:
         "api_key": None, "skip_for_healthy": False, "owner": None, "labels": None, "enable_data_plane": True,
         "mount_points": None, "network": None,
     }  # fmt: skip
+
+
+def test_the_network_of_a_server_that_runs_already_cannot_be_chosen() -> None:
+    with pytest.raises(UsageError, match="network: DUMMY_INSTANCE_IP names a server"):
+        run(Environment("e", network="none").initialize())
 
 
 def test_the_attributes_are_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

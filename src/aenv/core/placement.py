@@ -10,7 +10,7 @@ from aenv.client import local
 from aenv.client.instance import PATIENCE, InstanceClient
 from aenv.client.url import Planes, ServerUrl
 from aenv.core.logging import getLogger
-from aenv.errors import AEnvError, EnvironmentError, InstanceUnreachable, NotFound
+from aenv.errors import AEnvError, EnvironmentError, InstanceUnreachable, NotFound, UsageError
 from aenv.schema import paths
 
 if TYPE_CHECKING:
@@ -67,6 +67,10 @@ class Started(Placement):
     async def create(self, wish: Wish) -> EnvInstance:
         from aenv.schema.instance import EnvInstance, EnvStatus
 
+        if wish["network"] is not None:
+            raise UsageError(
+                "network: DUMMY_INSTANCE_IP names a server that is running already; its network cannot be chosen"
+            )
         return EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._url.host)
 
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:

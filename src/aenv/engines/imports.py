@@ -87,11 +87,13 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _beside(folder: Path, name: str) -> Path | None:
-    """The file or the package in this folder that a dotted name leads to."""
+    """The file or the package in this folder that a dotted name leads to. A link is none: it may lead anywhere."""
     first, _, rest = name.partition(".")
-    if (folder / f"{first}.py").is_file():
-        return folder / f"{first}.py"
-    package = folder / first
+    module, package = folder / f"{first}.py", folder / first
+    if module.is_symlink() or package.is_symlink():
+        return None
+    if module.is_file():
+        return module
     second = rest.partition(".")[0]
     inside = (package / "__init__.py", package / f"{second}.py", package / second / "__init__.py")
     return package if package.is_dir() and any(path.is_file() for path in inside) else None
