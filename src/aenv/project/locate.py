@@ -7,6 +7,7 @@ Further up is somebody else's.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from aenv.errors import UsageError
@@ -43,5 +44,12 @@ def locate(path: Path) -> Located:
     folder = path if path.is_dir() else path.parent
     for root in (folder, folder.parent):
         if (root / manifest.FILE_NAME).is_file():
-            return Located(root, path, manifest.load(root))
+            about = (root / manifest.FILE_NAME).stat()
+            return Located(root, path, _loaded(root, about.st_mtime_ns, about.st_size, about.st_ino))
     return Located(folder, path, None)
+
+
+@lru_cache(maxsize=64)
+def _loaded(root: Path, *stamp: int) -> manifest.Loaded:
+    """Read once for as long as the file stays as it is: a platform looks at it for every instance."""
+    return manifest.load(root)
