@@ -56,6 +56,12 @@ class LoadError(AEnvError):
     code, status, fault, exit_code = "load", 500, "env", 4
 
 
+class BuildFailed(AEnvError):
+    """The builder of images failed; its last line is in the message."""
+
+    code, fault = "build_failed", "caller"
+
+
 class ValidationError(AEnvError):
     """A value has the wrong shape."""
 
@@ -142,6 +148,12 @@ class Conflict(EnvironmentError):
     """More than one thing could be meant, or the thing is already there."""
 
     code, status, fault = "conflict", 409, "caller"
+
+
+class InvalidBundle(EnvironmentError):
+    """A bundle that is not whole or not safe; ``details["missing"]`` lists the blobs that are not there."""
+
+    code, status, fault = "invalid_bundle", 422, "caller"
 
 
 class TooLarge(EnvironmentError):
@@ -234,11 +246,11 @@ _BY_CODE: dict[str, type[EnvironmentError]] = {
     cls.code: cls
     for cls in (
         Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
-        TooLarge, RateLimited, Unavailable,
+        InvalidBundle, TooLarge, RateLimited, Unavailable,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
-    cls.status: cls for cls in _BY_CODE.values() if cls is not FunctionFailed
+    cls.status: cls for cls in _BY_CODE.values() if cls not in (FunctionFailed, InvalidBundle)
 }
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from aenv.cli.main import COMMANDS
+
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_the_script_is_one_that_the_shell_can_read(aenv: Any, shell: str) -> None:
@@ -16,7 +18,7 @@ def test_the_script_is_one_that_the_shell_can_read(aenv: Any, shell: str) -> Non
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("aenv ", {"init", "run", "test", "serve", "local", "base", "version", "completion"}),
+        ("aenv ", set(COMMANDS)),
         ("aenv ver", {"version"}),
         ("aenv init -t ", {"default", "agent"}),
         ("aenv run --ins", {"--inspector-port"}),

@@ -47,7 +47,13 @@ def problem_with(command: str) -> str | None:
     if rest[0] not in COMMANDS:
         return f"no command {rest[0]}"
     command_object: click.Command = import_module(f"aenv.cli.commands.{rest[0]}").command
-    known = {option for parameter in command_object.params for option in parameter.opts} | {"--help"}
+    while isinstance(command_object, click.Group) and len(rest) > 1:
+        if rest[1] not in command_object.commands:
+            return f"no command {rest[0]} {rest[1]}" if rest[1].islower() else None
+        del rest[0]
+        command_object = command_object.commands[rest[0]]
+    options = [option for each in command_object.params for option in (*each.opts, *each.secondary_opts)]
+    known = {*options, "--help"}
     passes_on = command_object.context_settings.get("ignore_unknown_options", False)
     wrong = [word for word in _options(rest[1:]) if word not in known]
     return f"unknown: {wrong}" if wrong and not passes_on else None

@@ -23,6 +23,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from typing import Any
 
 import pytest
 
+from aenv.client import local
 from tests.docs.pages import PAGES, ROOT, Block, blocks_of, name_of
 
 HERE = Path(__file__).parent
@@ -38,17 +40,21 @@ ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1)(?::8081)?(?![:\w.])")
 SECONDS = 60
 
 
-def variables() -> dict[str, str]:
-    """The commands of this Python come first, and nothing is set up for aenv."""
+def variables(home: Path) -> dict[str, str]:
+    """The commands of this Python come first, nothing is set up for aenv, and what it keeps is the page's own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AENV_", "OPENAI_", "DUMMY_"))}
-    return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}", "NO_COLOR": "1"}
+    caches = {"UV_CACHE_DIR": str(Path.home() / ".cache/uv"), "npm_config_cache": str(Path.home() / ".npm")}
+    own = {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache"), "AENV_RUNTIME_DIR": str(home / "run")}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{kept['PATH']}"
+    return {**caches, **kept, **own, "PATH": path, "NO_COLOR": "1"}
 
 
 class Page:
     """The scratch project of one page, with its server and its notebook."""
 
-    def __init__(self, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, folder: Path, home: Path, stack: ExitStack) -> None:
         self.folder = folder
+        self._variables = variables(home)
         self.said: str | None = ""
         self.left_out: list[str] = []
         self.url = ""
@@ -85,7 +91,7 @@ class Page:
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", f"{self._here(block.text)}\npwd > '{where}'"],
             cwd=self.folder,
-            env={**variables(), **self._own()},
+            env={**self._variables, **self._own()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -125,7 +131,7 @@ class Page:
                 subprocess.Popen(
                     [sys.executable, "-W", "error::ResourceWarning", str(HERE / "notebook.py")],
                     cwd=self.folder,
-                    env=variables(),
+                    env=self._variables,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -142,7 +148,7 @@ class Page:
             subprocess.Popen(
                 ["bash", "-c", f"exec {self._command} --port {self._port} --output json"],
                 cwd=self.folder,
-                env=variables(),
+                env=self._variables,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
@@ -186,13 +192,18 @@ def _check_make(block: Block) -> None:
 
 @contextmanager
 def scratch(folder: Path) -> Iterator[Page]:
-    with ExitStack() as stack:
-        page = Page(folder, stack)
+    # A folder with a short path: there are sockets in it.
+    with (
+        tempfile.TemporaryDirectory(prefix="aenv-t-", dir="/tmp", ignore_cleanup_errors=True) as home,
+        ExitStack() as stack,
+    ):
+        page = Page(folder, Path(home), stack)
         try:
             yield page
             page.end()
         finally:
             page.kill()
+            local.stop(local.LocalPaths(Path(home) / "run"))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import zipfile
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from aenv.engines.imports import imported_by
-from aenv.engines.layers import requirements_of
+from aenv.engines.layers import layer, requirements_of
 from aenv.errors import LoadError
+from aenv.schema.requirements import stamp
 
 
 def asked(folder: Path, text: str) -> list[str]:
@@ -26,11 +31,64 @@ def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "line",
-    ["evil @ file:///tmp/evil", "--target=/etc", "-r other.txt", "./local", "/abs", "git+https://host/x", "-e ."],
+    [
+        "evil @ file:///tmp/evil",
+        "--target=/etc",
+        "-r other.txt",
+        "./local",
+        "/abs",
+        "git+https://host/x",
+        "-e .",
+        "a>=1 --pre",
+        "a==1 --hash=md5:0",
+    ],
 )
 def test_a_line_that_would_run_code_on_the_host_is_refused(tmp_path: Path, line: str) -> None:
     with pytest.raises(LoadError, match="only names and versions"):
         asked(tmp_path, f"{line}\n")
+
+
+HASH = f"--hash=sha256:{'0' * 64}"
+
+
+def test_a_lock_counts_as_long_as_it_belongs_to_the_requirements(tmp_path: Path) -> None:
+    asked(tmp_path, "no-such-package-a\n")
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(
+        f"{stamp(b'no-such-package-a' + bytes([10]))}\n"
+        f"no-such-package-a==1.5 ; python_version > '3' \\\n    {HASH} \\\n    {HASH}\n"
+        f"pytest=={version('pytest')} \\\n    {HASH}\n"
+    )
+    (line,) = requirements_of(tmp_path)
+    assert line.split() == ["no-such-package-a==1.5", ";", "python_version", ">", "'3'", HASH, HASH]
+    assert asked(tmp_path, "no-such-package-a>=1\n") == ["no-such-package-a>=1"]
+
+
+def test_a_lock_that_would_run_code_on_the_host_is_refused(tmp_path: Path) -> None:
+    asked(tmp_path, "a\n")
+    (tmp_path / "requirements.lock").write_text(f"{stamp(b'a' + bytes([10]))}\n--index-url http://evil.example\n")
+    with pytest.raises(LoadError, match=r"requirements\.lock.*only names and versions"):
+        requirements_of(tmp_path)
+
+
+def test_packages_are_installed_as_locked_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel = wheels / "aenvtestpackage-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        info = "aenvtestpackage-1.0.dist-info"
+        file.writestr("aenvtestpackage.py", "x = 1\n")
+        file.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: aenvtestpackage\nVersion: 1.0\n")
+        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{info}/RECORD", f"aenvtestpackage.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    for name, value in {"UV_FIND_LINKS": str(wheels), "UV_NO_INDEX": "1", "UV_CACHE_DIR": str(tmp_path / "uv")}.items():
+        monkeypatch.setenv(name, value)
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    made = asyncio.run(layer([f"aenvtestpackage==1.0 --hash=sha256:{digest}"], tmp_path / "layers"))
+    assert (made / "aenvtestpackage.py").is_file()
+    with pytest.raises(LoadError, match=r"aenvtestpackage==1\.0 cannot be installed"):
+        asyncio.run(layer([f"aenvtestpackage==1.0 {HASH}"], tmp_path / "layers"))
+    assert list((tmp_path / "layers").iterdir()) == [made]
 
 
 def test_imports_of_others_are_told_from_the_projects_own(tmp_path: Path) -> None:

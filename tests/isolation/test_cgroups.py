@@ -41,7 +41,7 @@ def unified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_version_2_is_limited_in_its_own_words(unified: Path) -> None:
     groups = Cgroups("aenv-1", unified)
     assert groups.controllers == ["cpu", "memory", "pids"]
-    group = groups.make("box", LIMITS)
+    group = groups.make(LIMITS)
     assert group is not None
     [path] = group.paths  # one for all controllers
     assert path.parent.name == "aenv-1"
@@ -85,7 +85,7 @@ def test_a_process_joins_a_group_of_version_2_and_the_group_goes(hierarchy: Path
     try:
         assert set(groups.controllers) == set(limits.CONTROLLERS)
         if "memory" in groups.controllers:
-            group = groups.make("box", LIMITS)
+            group = groups.make(LIMITS)
             assert group is not None
         else:
             [root] = set(groups._roots.values())
@@ -99,7 +99,9 @@ def test_a_process_joins_a_group_of_version_2_and_the_group_goes(hierarchy: Path
         for fd in fds:
             os.close(fd)
         assert process.stdout is not None
-        assert any(line.startswith("0::") and line.strip().endswith(f"{name}/box") for line in process.stdout)
+        assert any(
+            line.startswith("0::") and line.strip().endswith(f"{name}/{group.paths[0].name}") for line in process.stdout
+        )
         group.remove()
         assert group.paths[0].exists()  # somebody is in it
         process.communicate("\n")

@@ -166,7 +166,7 @@ def health() -> dict:
     return {"status": "still waiting for the oracle"}
 """
     with pytest.raises(EnvironmentTimeoutError, match="still waiting for the oracle") as caught:
-        SyncEnvironment(str(odd(tmp_path, code)), startup_timeout=1).initialize()
+        SyncEnvironment(str(odd(tmp_path, code)), startup_timeout=8).initialize()
     assert caught.value.details["budget"] == "startup"
 
 
@@ -179,7 +179,7 @@ def health() -> dict:
     raise RuntimeError("the oracle is out")
 """
     with pytest.raises(EnvironmentTimeoutError, match="the oracle is out"):
-        SyncEnvironment(str(odd(tmp_path, code)), startup_timeout=1).initialize()
+        SyncEnvironment(str(odd(tmp_path, code)), startup_timeout=8).initialize()
 
 
 @pytest.mark.parametrize("code", ["import time\ntime.sleep(600)\n", "while True:\n    pass\n"], ids=["sleeps", "spins"])

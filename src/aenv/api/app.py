@@ -46,7 +46,7 @@ class PlatformApp:
         if (method, path) == ("POST", paths.INSTANCES):
             wish = _wish(request.body)
             if wish.count is not None:
-                return _ok(self._instances.create_many(wish, wish.count))
+                return _ok(await self._instances.create_many(wish, wish.count))
             return _ok(await self._instances.create(wish))
         if not path.startswith(f"{paths.INSTANCES}/"):
             raise NotFound(f"nothing at {method} {path}")

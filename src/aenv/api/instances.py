@@ -10,9 +10,9 @@ import asyncio
 import secrets
 from collections.abc import Coroutine
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
+from aenv.api.sources import Sources
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.imports import Neighbours
@@ -20,7 +20,7 @@ from aenv.errors import AEnvError, ConfigError, NotFound, UsageError
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Network
 from aenv.project import quantities
-from aenv.project.locate import Located, locate
+from aenv.project.locate import Located
 from aenv.schema import duration
 from aenv.schema.instance import EnvInstance, EnvInstanceCreateRequest, EnvStatus
 
@@ -34,8 +34,9 @@ ABANDONED = 2.0
 class Instances:
     """All instances of this platform."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, sources: Sources | None = None) -> None:
         self._engine = engine
+        self._sources = sources or Sources()
         self._records: dict[str, _Record] = {}
         self._by_request: dict[str, _Record] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -51,7 +52,7 @@ class Instances:
 
     async def create(self, wish: EnvInstanceCreateRequest) -> EnvInstance:
         """A running instance. The same ``request_id`` again gives the same one."""
-        record = self._begin(wish)
+        record = self._begin(wish, await self._sources.find(wish))
         record.waiting += 1
         try:
             await asyncio.shield(record.started)
@@ -69,17 +70,18 @@ class Instances:
             record.waiting -= 1
         return record.shown()
 
-    def create_many(self, wish: EnvInstanceCreateRequest, count: int) -> list[EnvInstance]:
+    async def create_many(self, wish: EnvInstanceCreateRequest, count: int) -> list[EnvInstance]:
         """``count`` instances that are being made; ask for each with `get` until it runs."""
         prefix = wish.request_id or secrets.token_hex(8)
         wishes = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
-        return [self._begin(each).shown() for each in wishes]
+        project = await self._sources.find(wish)
+        return [self._begin(each, project).shown() for each in wishes]
 
-    def _begin(self, wish: EnvInstanceCreateRequest) -> _Record:
+    def _begin(self, wish: EnvInstanceCreateRequest, project: Located) -> _Record:
         known = self._by_request.get(wish.request_id) if wish.request_id else None
         if known is not None:
             return known
-        record = _Record(wish, _project_of(wish), self._engine)
+        record = _Record(wish, project, self._engine)
         record.started = self._background(self._start(record))
         record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
         self._records[record.id] = record
@@ -289,12 +291,3 @@ def _network_of(env_name: str, wish: EnvInstanceCreateRequest, own: Network, eng
     if chosen.mode == "host":
         log.warning("an instance of %s is in the host's network, with every service that listens there", env_name)
     return chosen
-
-
-def _project_of(wish: EnvInstanceCreateRequest) -> Located:
-    if wish.source is None:
-        raise NotFound(
-            f"no environment '{wish.envName}' here; give the path of its project, as in Environment('./my-env'), or "
-            "run where its config.json is"
-        )
-    return locate(Path(wish.source))

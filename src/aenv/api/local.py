@@ -17,6 +17,7 @@ from pathlib import Path
 
 from aenv.api.app import PlatformApp
 from aenv.api.instances import Instances
+from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
@@ -40,18 +41,18 @@ ENGINES: dict[str, Callable[[Path, int], Engine]] = {
 }
 
 
-def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int) -> int:
+def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub: OpenHub | None = None) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
     janitor = _start_janitor(paths)
     try:
-        return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances, pool)))
+        return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances, pool), Sources(open_hub)))
     finally:
         janitor.stdin.close() if janitor.stdin else None
         janitor.wait()
 
 
-async def _serve(paths: LocalPaths, linger: float, engine: Engine) -> int:
-    instances = Instances(engine)
+async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources) -> int:
+    instances = Instances(engine, sources)
     server = HttpServer(PlatformApp(instances), max_body=MAX_BODY, admit=_same_user)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -68,6 +69,7 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine) -> int:
     paths.socket.unlink(missing_ok=True)
     await server.close(grace=1.0)
     await engine.close()
+    await sources.close()
     return 0
 
 

@@ -43,6 +43,20 @@ def output_option(command: F) -> F:
     )(command)
 
 
+def format_option(default: Output = Output.TABLE) -> Callable[[F], F]:
+    """``-f/--format table|json``, or ``--output``, as the argument ``output``."""
+    return click.option(
+        "-f",
+        "--format",
+        "--output",
+        "output",
+        type=click.Choice([each.value for each in Output]),
+        default=default.value,
+        callback=lambda ctx, param, value: Output(value),
+        help=f"How to show the result.  [default: {default.value}]",
+    )
+
+
 def note(text: str) -> None:
     """Tell people something that is not the result."""
     click.echo(text, err=True, color=color())
@@ -59,3 +73,11 @@ def columns(rows: Iterable[Sequence[str]], indent: str = "  ") -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "\n".join(f"{indent}{line.rstrip()}" for line in lines)
+
+
+def size(count: int) -> str:
+    """Bytes as people say them."""
+    for unit, step in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= step:
+            return f"{count / step:.1f} {unit}"
+    return f"{count} bytes"

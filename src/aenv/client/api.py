@@ -32,6 +32,7 @@ from aenv.schema.instance import (
     EnvServiceCreateRequest,
     EnvServiceUpdateRequest,
     EnvStatus,
+    HubAccess,
 )
 
 M = TypeVar("M", bound=BaseModel)
@@ -95,6 +96,7 @@ class ApiClient:
         source: str | None = None,
         lease: str | None = None,
         network: str | list[str] | None = None,
+        hub: HubAccess | None = None,
         *,
         timeout: float | None = None,
     ) -> EnvInstance:
@@ -112,13 +114,15 @@ class ApiClient:
             source=source,
             lease=lease,
             network=network,
+            hub=hub,
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 
-    async def create_env_instances(self, count: int, **wish: Any) -> list[EnvInstance]:
+    async def create_env_instances(self, count: int, *, timeout: float | None = None, **wish: Any) -> list[EnvInstance]:
         """Ask for several of one environment in one request; the fields are those of EnvInstanceCreateRequest."""
         request = EnvInstanceCreateRequest(count=count, request_id=str(uuid.uuid4()), **wish)
-        return [EnvInstance.model_validate(item) for item in _items(await self._data("POST", paths.INSTANCES, request))]
+        data = await self._data("POST", paths.INSTANCES, request, timeout)
+        return [EnvInstance.model_validate(item) for item in _items(data)]
 
     async def get_env_instance(self, instance_id: str) -> EnvInstance:
         """One instance."""

@@ -37,7 +37,10 @@ class ServerUrl:
             return cls("localhost", 80, uds=path)
         if text.count(":") > 1 and "://" not in text and not text.startswith("["):
             text = f"[{text}]"  # a bare IPv6 address
-        parts = urlsplit(text if "://" in text else f"http://{text}")
+        try:
+            parts = urlsplit(text if "://" in text else f"http://{text}")
+        except ValueError as error:
+            raise ConfigError(f"'{text}' is not an address: {error}") from None
         try:
             port = parts.port
         except ValueError as error:

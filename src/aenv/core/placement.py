@@ -15,7 +15,7 @@ from aenv.schema import paths
 
 if TYPE_CHECKING:
     from aenv.client.api import ApiClient
-    from aenv.schema.instance import EnvInstance
+    from aenv.schema.instance import EnvInstance, HubAccess
 
 log = getLogger("environment")
 
@@ -164,11 +164,13 @@ class OnPlatform(Placement):
     async def create_many(self, wish: Wish, count: int) -> list[EnvInstance]:
         """Ask for several in one request."""
         api = await self.api()
-        return await api.create_env_instances(count, envName=wish["envName"], **self._complete(wish))
+        timeout = self._startup_timeout if self.is_local else None  # its files may have to be fetched first
+        return await api.create_env_instances(count, envName=wish["envName"], **self._complete(wish), timeout=timeout)
 
     def _complete(self, wish: Wish) -> Wish:
         rest = {name: value for name, value in wish.items() if name != "envName"}
-        return {**rest, "source": self._source, "lease": self._lease}
+        hub = _hub_access() if self.is_local and self._source is None else None
+        return {**rest, "source": self._source, "lease": self._lease, "hub": hub}
 
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
         from aenv.schema.instance import EnvStatus
@@ -211,6 +213,22 @@ class OnPlatform(Placement):
         except asyncio.CancelledError:
             await asyncio.wait({task}, timeout=RELEASE_SECONDS)
             raise
+
+
+def _hub_access() -> HubAccess:
+    """This process's hub, for the local platform: it was started by another one, whose settings may differ."""
+    from aenv import config
+    from aenv.schema.instance import HubAccess
+    from aenv.storage.open import data_folder
+
+    hub = config.load().hub_config
+    return HubAccess(
+        url=hub.hub_backend,
+        token=hub.api_key,
+        timeout=hub.timeout,
+        data=str(data_folder()),
+        cache=str(config.cache_folder()),
+    )
 
 
 async def _delete(api: ApiClient, instance: EnvInstance | None) -> None:

@@ -65,7 +65,7 @@ class GvisorEngine(ProcessEngine):
         wanted = layers.requirements_of(spec.project)
         shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
         await asyncio.to_thread(_make_bundle, self._place(name), spec, token, shown)
-        group = self._cgroups.make(name, spec.limits)
+        group = self._cgroups.make(spec.limits)
         joins = group.open_for_joining() if group else []
         if group is not None:
             self._groups[name] = group

@@ -23,7 +23,7 @@ from aenv.engines.bases import Bases
 from aenv.engines.egress import Door, Egress
 from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
-from aenv.engines.pool import MOST, Pool
+from aenv.engines.pool import MOST, PATIENCE, Pool
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroup, Cgroups
 from aenv.isolation.rootfs import PROJECT
@@ -63,6 +63,7 @@ class NativeEngine(Engine):
         self._egress = Egress(self._note)
         self._bases = Bases()
         self._parents: Parents[_Sandbox] = Parents(self._prepare, self._end_parent, lambda parent: parent.exit is None)
+        self._later: asyncio.TimerHandle | None = None
         self._families: set[_Zygote] = set()
         """Zygotes that fork from one parent each."""
 
@@ -125,13 +126,16 @@ class NativeEngine(Engine):
         except BaseException:
             await asyncio.shield(self._end(sandbox))
             raise
+        if self._later is not None:
+            self._later.cancel()
+        self._later = asyncio.get_running_loop().call_later(PATIENCE, self._cgroups.make_spare, spec.limits)
         sandbox.ref = replace(sandbox.ref, healthy=bool(said.get("healthy")))
         return sandbox
 
     def _made(self, spec: SandboxSpec, zygote: _Zygote) -> _Sandbox:
         unique = secrets.token_hex(4)
         name = f"{spec.name.partition('@')[0]}-{unique}"
-        group = self._cgroups.make(name, spec.limits)
+        group = self._cgroups.make(spec.limits)
         sandbox = _Sandbox(name, spec, self._folder / f"{unique}.sock", zygote, group)
         if spec.network.mode == "egress":
             sandbox.door = self._egress.door(name, spec.network.allow)
@@ -158,6 +162,8 @@ class NativeEngine(Engine):
                 yield sandbox.ref
 
     async def close(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
         await self._pool.close()
         await self._parents.close()
         for sandbox in list(self._sandboxes.values()):
@@ -458,7 +464,7 @@ class _Sandbox:
             "token": self.ref.token,
             "variables": {**spec.network.variables, **spec.variables},
             "arguments": spec.arguments,
-            "rehearse": self.spare,
+            "spare": self.spare,
         }
 
     @property

@@ -6,12 +6,14 @@ import contextlib
 import itertools
 import os
 import resource
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 TOP = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD = 100_000  # microseconds
+SPARES = 8  # groups without a sandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +34,27 @@ class Cgroups:
 
     def __init__(self, name: str, top: Path = TOP) -> None:
         self._roots = _writable_roots(name, top)
+        self._spare: dict[Limits, Cgroup] = {}
 
     @property
     def controllers(self) -> list[str]:
         """What can be limited here."""
         return sorted(self._roots)
 
-    def make(self, sandbox: str, limits: Limits) -> Cgroup | None:
+    def make(self, limits: Limits) -> Cgroup | None:
         """A group for one sandbox."""
         if not self._roots:
             return None
-        paths = {controller: root / sandbox for controller, root in self._roots.items()}
+        return self._spare.pop(limits, None) or self._made(limits)
+
+    def make_spare(self, limits: Limits) -> None:
+        """Have one ready, for the next who asks: making it takes half a millisecond."""
+        if self._roots and limits not in self._spare and len(self._spare) < SPARES:
+            self._spare[limits] = self._made(limits)
+
+    def _made(self, limits: Limits) -> Cgroup:
+        name = secrets.token_hex(6)
+        paths = {controller: root / name for controller, root in self._roots.items()}
         group = Cgroup(sorted(set(paths.values())))
         try:
             for path in group.paths:

@@ -11,33 +11,29 @@ import ctypes
 import os
 import signal
 import struct
+from typing import Any
 
 from aenv.isolation.linux import MACHINE
 
-_SEIZE, _DETACH, _CONTINUE, _STEP, _POKE = 0x4206, 17, 7, 9, 5
+_SEIZE, _DETACH, _CONTINUE, _POKE = 0x4206, 17, 7, 5
 _GET_REGISTERS, _SET_REGISTERS, _GET_MESSAGE = 12, 13, 0x4201
 _ON_FORK, _ON_VFORK, _ON_CLONE, _ON_FILTER, _EXIT_KILL = 0x2, 0x4, 0x8, 0x80, 0x100000
 _FORKS = (1, 2, 3)
 _FILTER = 7
 _WALL = 0x40000000
-_CLONE = 56  # what fork() is, in the GNU C library
-_SYSCALL_SIZE = 2  # bytes of the instruction
 _REGISTERS = 27  # of struct user_regs_struct, 8 bytes each
-_R10, _R9, _R8, _RAX, _RDX, _RSI, _RDI, _ORIG_RAX, _RIP, _RSP = 7, 8, 9, 10, 12, 13, 14, 15, 16, 19
-_ARGUMENTS = (_RDI, _RSI, _RDX, _R10, _R8, _R9)
+_R15, _R14, _RAX, _ORIG_RAX, _RIP, _RSP = 0, 1, 10, 15, 16, 19
 _RED_ZONE = 512  # below the stack's end is memory that a function may be using
 _NONE = 0xFFFFFFFFFFFFFFFF
 
-# for (ebx = 0; prctl(PR_CAPBSET_DROP, ebx, 0, 0, 0) == 0; ebx++); then a breakpoint. Padded to whole words.
-_DROP_ALL = bytes.fromhex(
-    "bb00000000"  # mov ebx, 0
-    "b89d000000"  # mov eax, prctl
-    "bf18000000"  # mov edi, PR_CAPBSET_DROP
-    "89de 31d2 4531d2 4531c0"  # mov esi, ebx; and nothing in edx, r10d, r8d
-    "0f05"  # syscall
-    "ffc3 85c0 74e4"  # inc ebx; test eax, eax; jz to the second line
-    "cc cccccccccccc"  # int3
+_DO_ALL = bytes.fromhex(
+    "498b07 498b7f08 498b7710 498b5718 4d8b5720 4d8b4728"  # number and five arguments, from where r15 points to
+    "0f05"  # the system call
+    "4885c0 7809"  # to the end when it failed
+    "4983c730 49ffce 75d9"  # to the next one, until r14 is 0
+    "cc"  # a breakpoint
 )
+_ENTRY = 6  # words of a call
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = (ctypes.c_ulong, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -82,58 +78,35 @@ class Stopped:
         if not waited:
             _wait(pid)
         self._born = _registers(pid)
-        if self._born[_ORIG_RAX] != _CLONE:
-            self.kill()
-            raise OSError(0, f"it was not made by clone but by system call {self._born[_ORIG_RAX]}")
 
-    def call(self, number: int, *arguments: int) -> int:
-        """Make it do a system call.
+    def do(self, calls: list[tuple[int, ...]], data: bytes = b"") -> None:
+        """Make it do system calls, number and arguments of each, until one fails. An argument that is negative points
+        into ``data``, counted from -1 on.
 
         Raises:
-            OSError: what the call came to.
+            OSError: what that one came to.
         """
-        self._enter(number, arguments)
-        while True:
-            _ptrace(_STEP, self.pid, 0, 0)
-            if _wait(self.pid) >> 16 != _FILTER:  # where the filter asks whether it may: it may
-                break
-        result = ctypes.c_long(_registers(self.pid)[_RAX]).value
-        if -4096 < result < 0:
-            raise OSError(-result, f"system call {number}: {os.strerror(-result)}")
-        return result
-
-    def fork_again(self, namespaces: int) -> Stopped:
-        """A second child in place of this one, which ends; that one has further namespaces of its own."""
-        flags, *others = (self._born[register] for register in _ARGUMENTS)
-        self._enter(_CLONE, (flags | namespaces, *others))
-        while True:
-            _ptrace(_CONTINUE, self.pid, 0, 0)
-            status = _wait(self.pid)
-            if status >> 16 != _FILTER:
-                break
-        child = forked(self.pid, status)
-        if child is None:
-            raise OSError(0, f"a stopped process did not fork: {_registers(self.pid)[_RAX]:#x}")
-        self.kill()
-        return Stopped(child)
-
-    def scratch(self, data: bytes) -> int:
-        """Put a few bytes into its memory, where it has nothing; the address."""
-        address = (self._born[_RSP] - _RED_ZONE) & ~0xF
-        _write(self.pid, address, data)
-        return address
-
-    def drop_bounding_set(self) -> None:
-        """Make it give up every capability that a program could bring it back: forty calls, so it does them alone."""
+        # The table lies below what a function may be using of the stack, the code where it was about to go on.
+        at = (self._born[_RSP] - _RED_ZONE - len(data) - 8 * _ENTRY * len(calls)) & ~0xF
+        words = []
+        for call in calls:
+            whole = (*call, 0, 0, 0, 0, 0)[:_ENTRY]
+            words += [value if value >= 0 else at + 8 * _ENTRY * len(calls) - value - 1 for value in whole]
+        _write(self.pid, at, struct.pack(f"={len(words)}Q", *words) + data)
         place = self._born[_RIP]
-        before = _read(self.pid, place, len(_DROP_ALL))
-        _write(self.pid, place, _DROP_ALL)
+        before = _read(self.pid, place, len(_DO_ALL))
+        _write_code(self.pid, place, _DO_ALL)
         registers = list(self._born)
-        registers[_ORIG_RAX] = _NONE
+        registers[_R15], registers[_R14], registers[_ORIG_RAX] = at, len(calls), _NONE
         _set_registers(self.pid, registers)
         _ptrace(_CONTINUE, self.pid, 0, 0)
-        _wait(self.pid)
-        _write(self.pid, place, before)
+        while _wait(self.pid) >> 16 == _FILTER:  # where the filter asks whether it may: it may
+            _ptrace(_CONTINUE, self.pid, 0, 0)
+        _write_code(self.pid, place, before)
+        after = _registers(self.pid)
+        if after[_R14]:
+            error = -ctypes.c_long(after[_RAX]).value
+            raise OSError(error, f"system call {calls[-after[_R14]][0]}: {os.strerror(error)}")
 
     def go_on(self) -> None:
         """Let it return from the fork that made it."""
@@ -144,15 +117,6 @@ class Stopped:
         """End it."""
         os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, _WALL)
-
-    def _enter(self, number: int, arguments: tuple[int, ...]) -> None:
-        registers = list(self._born)
-        registers[_RAX] = number
-        registers[_ORIG_RAX] = _NONE  # nothing to restart
-        registers[_RIP] -= _SYSCALL_SIZE  # it has just returned from one, so there is the instruction
-        for register, value in zip(_ARGUMENTS, arguments, strict=False):
-            registers[register] = value & _NONE
-        _set_registers(self.pid, registers)
 
 
 def _wait(pid: int) -> int:
@@ -175,15 +139,23 @@ def _set_registers(pid: int, registers: list[int]) -> None:
 
 def _read(pid: int, address: int, size: int) -> bytes:
     buffer = ctypes.create_string_buffer(size)
-    ours = (ctypes.c_ulong * 2)(ctypes.addressof(buffer), size)
-    theirs = (ctypes.c_ulong * 2)(address, size)
-    if _libc.process_vm_readv(pid, ours, ctypes.c_ulong(1), theirs, ctypes.c_ulong(1), ctypes.c_ulong(0)) != size:
-        raise OSError(ctypes.get_errno(), "process_vm_readv")
+    _move(_libc.process_vm_readv, pid, ctypes.addressof(buffer), address, size)
     return buffer.raw
 
 
 def _write(pid: int, address: int, data: bytes) -> None:
-    """In whole words; also where the process itself may not write."""
+    buffer = ctypes.create_string_buffer(data, len(data))
+    _move(_libc.process_vm_writev, pid, ctypes.addressof(buffer), address, len(data))
+
+
+def _move(move: Any, pid: int, ours: int, theirs: int, size: int) -> None:
+    here, there = (ctypes.c_ulong * 2)(ours, size), (ctypes.c_ulong * 2)(theirs, size)
+    if move(pid, here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0)) != size:
+        raise OSError(ctypes.get_errno(), f"the memory of process {pid} cannot be reached")
+
+
+def _write_code(pid: int, address: int, data: bytes) -> None:
+    """In whole words: where the process itself may not write."""
     for offset in range(0, len(data), 8):
         _ptrace(_POKE, pid, address + offset, int.from_bytes(data[offset : offset + 8], "little"))
 

@@ -21,12 +21,14 @@ import signal
 import socket
 import struct
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from aenv.isolation import based, branches, forkable, linux, network, ptrace, rootfs, seccomp
-from aenv.isolation.branches import Branch, Parent
+from aenv.isolation.branches import Branch, Builder, Parent
 from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes, set_resource_limits
 
 MESSAGE = 1 << 20
@@ -65,7 +67,12 @@ class ZygoteSpec:
     @property
     def fresh(self) -> int:
         """The namespaces that each sandbox has for itself."""
-        return FRESH & ~linux.CLONE_NEWNET if self.host_network else FRESH
+        return FRESH & ~linux.CLONE_NEWNET | self.own_network
+
+    @property
+    def own_network(self) -> int:
+        """That of the network, if it is one of them."""
+        return 0 if self.host_network else linux.CLONE_NEWNET
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +116,23 @@ def main() -> None:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)
     linux.die_with_parent()  # once more: becoming another user has cleared it
+    building, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     first = os.fork()  # only a child is in the new process namespace
     if first:
         control.close()
-        _, status = os.waitpid(first, 0)
+        building.close()
+        if os.fork() == 0:
+            branches.build_on_demand(requests, partial(_furnish_branch, spec, hidden), spec.own_network)
+        requests.close()
+        ended, status = os.wait()
+        while ended != first:  # it cannot end before the other has been seen to
+            ended, status = os.wait()
         sys.exit(os.waitstatus_to_exitcode(status) and 1)
     linux.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _Zygote(spec, control, hidden).run()
+    requests.close()
+    _Zygote(spec, control, hidden, building).run()
 
 
 def leave_files(spec: ZygoteSpec) -> list[str]:
@@ -129,7 +144,7 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
         linux.unshare(linux.CLONE_NEWNS)
     else:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-        _map(owner, group)
+        linux.map_user(rootfs.USER_ID, owner, group)
     # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
     hidden: list[str] = []
     more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files}
@@ -151,7 +166,7 @@ def leave_users(spec: ZygoteSpec) -> None:
     """Leave the host's users, processes and network."""
     inside = (os.geteuid(), os.getegid())
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
-    _map(*inside)
+    linux.map_user(rootfs.USER_ID, *inside)
 
 
 def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
@@ -160,17 +175,6 @@ def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
     for fd in (told, control.fileno()):
         os.set_inheritable(fd, True)
     based.restart("-m", "aenv.isolation.zygote", str(control.fileno()), str(told))
-
-
-def _map(user: int, group: int) -> None:
-    """Make this user the sandbox's own, in the new user namespace."""
-    for name, text in (
-        ("setgroups", "deny"),
-        ("uid_map", f"{rootfs.USER_ID} {user} 1"),
-        ("gid_map", f"{rootfs.USER_ID} {group} 1"),
-    ):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
 
 
 def explain(error: OSError) -> str:
@@ -196,12 +200,17 @@ def explain(error: OSError) -> str:
 class _Zygote:
     """The loop that forks."""
 
-    def __init__(self, spec: ZygoteSpec, control: socket.socket, hidden: list[str]) -> None:
+    def __init__(self, spec: ZygoteSpec, control: socket.socket, hidden: list[str], building: socket.socket) -> None:
         self._spec = spec
         self._hidden = hidden
         self._control = control
+        self._building = building
         self._children: dict[int, str] = {}
         self._parent: Parent | None = None
+        self._branches: dict[str, Branch] = {}  # that are being made
+        self._unbuilt: deque[Branch] = deque()
+        self._builders: deque[Builder] = deque()
+        self._coming = 0
         self._early: set[int] = set()  # stopped at birth, before the parent was seen to have forked them
         self._selector = selectors.DefaultSelector()
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -250,7 +259,7 @@ class _Zygote:
                 for pid in [pid for pid, other in self._children.items() if other == name]:
                     os.kill(pid, signal.SIGKILL)
             elif op == "multiply":
-                self._fork(name, lambda: _Zygote(self._spec, socket.socket(fileno=fds[0]), self._hidden)._serve())
+                self._fork(name, lambda: self._multiply(socket.socket(fileno=fds[0])))
             elif op == "prepare":
                 self._prepare(name, message, fds)
             elif op == "branch":
@@ -262,6 +271,10 @@ class _Zygote:
             for fd in fds:
                 os.close(fd)
 
+    def _multiply(self, control: socket.socket) -> None:
+        """In a fork: be one like this."""
+        _Zygote(self._spec, control, self._hidden, self._building)._serve()
+
     def _prepare(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Have the author's code loaded by a process that others are then forked from."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -271,30 +284,73 @@ class _Zygote:
                 _Sandbox(self._spec, message, fds, self._movable, self._hidden).prepare(theirs)
         self._children[pid] = name
         self._parent = Parent(pid, ours)
+        self._bring_together()
 
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
-        """Make the namespaces, then have the parent fork into them."""
-        ready, ready_end = os.pipe2(os.O_CLOEXEC)
-        builder = linux.fork_into(linux.CLONE_NEWUSER | self._spec.fresh)
-        if builder == 0:
-            _Sandbox(self._spec, message, fds, self._filter, self._hidden).build(ready_end)
-        self._children[builder] = name
-        os.close(ready_end)
-        if message["network"] == "egress":
-            os.close(fds.pop(4))  # the builder's alone
+        """Have the parent fork, and a builder build for its child."""
+        mode = message["network"]
+        channel = [fds.pop(4)] if mode == "egress" else []
         counted = not fds[4:] and counts_processes_apart()
-        branch = Branch(name, builder, fds[:4], fds[4:], Limits(**message["limits"]) if counted else None)
+        branch = Branch(name, message["limits"], fds[:4], fds[4:], mode, channel, counted)
+        self._branches[name] = branch
+        self._unbuilt.append(branch)
+        self._bring_together()
 
-        def made() -> None:
-            self._selector.unregister(ready)
-            said = os.read(ready, 1)
-            os.close(ready)
-            if said and self._parent is not None:
-                self._parent.add(branch)
+    def _bring_together(self) -> None:
+        """Give those that are to be made a builder, and have one more come for the next."""
+        while self._unbuilt and self._builders:
+            branch = self._unbuilt.popleft()
+            branch.builder = self._builders.popleft()
+            if self._parent is None:
+                self._give_up(branch, "there is nothing to fork it from")
             else:
-                branch.give_up()
+                self._parent.add(branch)
+        while self._coming + len(self._builders) <= len(self._unbuilt):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                try:
+                    socket.send_fds(self._building, [b"come"], [theirs.fileno()])
+                except OSError:  # who forks them has been killed
+                    ours.close()
+                    while self._unbuilt:
+                        self._give_up(self._unbuilt.popleft(), "there is nobody to build for it")
+                    return
+            self._coming += 1
+            self._when_readable(ours, partial(self._heard, Builder(ours)))
 
-        self._when_readable(ready, made)
+    def _heard(self, builder: Builder) -> None:
+        """A builder has come, or has done its work."""
+        said, fds, _, _ = socket.recv_fds(builder.link, branches.MESSAGE, 1)
+        if fds:
+            builder.pidfd = fds[0]
+            self._coming -= 1
+            self._builders.append(builder)
+            self._bring_together()
+            return
+        self._selector.unregister(builder.link)
+        branch = next((b for b in self._branches.values() if b.builder is builder), None)
+        if branch is None:  # it was killed
+            if builder in self._builders:
+                self._builders.remove(builder)
+            else:
+                self._coming -= 1
+            builder.close()
+            self._bring_together()
+            return
+        try:
+            if said != b"done":
+                raise OSError(0, said.decode(errors="replace") or "its builder has ended")
+            self._children[branches.settle(branch)] = branch.id
+        except OSError as error:
+            self._give_up(branch, str(error))
+        else:
+            del self._branches[branch.id]
+            branch.close()
+
+    def _give_up(self, branch: Branch, why: str) -> None:
+        branch.give_up(why)
+        if self._branches.pop(branch.id, None) is not None:
+            self._send({"op": "exit", "id": branch.id, "code": -9})
 
     def _fork(self, name: str, run: Callable[[], None]) -> int:
         linux.unshare(linux.CLONE_NEWPID)
@@ -337,16 +393,9 @@ class _Zygote:
         branch, parent.asked = parent.asked, None
         assert branch is not None  # it is traced only while it is asked to fork one
         try:
-            settled = branches.settle(ptrace.Stopped(child, waited=waited), branch, self._spec.fresh)
+            branch.born(ptrace.Stopped(child, waited=waited))
         except OSError as error:
-            branch.give_up(error)
-        else:
-            name = self._children.pop(branch.builder, None)
-            branch.give_up()  # what was needed to make it
-            if name is None:
-                os.kill(settled, signal.SIGKILL)  # it was not to be, meanwhile
-            else:
-                self._children[settled] = name
+            self._give_up(branch, str(error))
         parent.next()
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -394,21 +443,16 @@ class _Sandbox:
                 return
             gc.collect()
             gc.freeze()
+            linux.collapse_heap()
             self._report({"prepared": True})
-            self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(channel)
+            self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(
+                channel, 4, self._spec.own_network
+            )
             parameters = self._read_parameters()
             os.dup2(self._log, 1)
             os.dup2(self._log, 2)
             os.close(self._log)
             self._code = resume(socket.socket(fileno=self._listener), parameters, self._report)
-
-    def build(self, ready: int) -> None:
-        """Make the namespaces for a process that is still to come, and wait for the end. Never returns."""
-        with self._to_the_end():
-            _map(rootfs.USER_ID, rootfs.USER_ID)
-            self._furnish()
-            os.write(ready, b"1")
-            signal.pause()
 
     @contextlib.contextmanager
     def _to_the_end(self) -> Iterator[None]:
@@ -429,30 +473,18 @@ class _Sandbox:
             parameters: dict[str, Any] = json.load(file)
         return parameters
 
-    def _furnish(self) -> None:
-        """What new namespaces need to be lived in."""
-        if self._spec.base is not None:
-            based.private_root(size=self._limits.disk)
-        else:
-            rootfs.private_places(size=self._limits.disk, shown=self._hidden)
-        socket.sethostname("sandbox")
-        network.settle(self._network, self._channel)
-        for fd in self._cgroups:
-            os.write(fd, b"0")
-        linux.unshare(linux.CLONE_NEWCGROUP)
-
     def _enter(self, *, keep: int = -1) -> None:
         os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         linux.unshare(self._spec.fresh)
-        self._furnish()
+        _furnish(self._spec, self._limits, self._hidden, self._network, self._channel, self._cgroups)
         rootfs.own_proc()
         self._keep_only_our_descriptors(keep)
         if keep < 0 and not self._cgroups and counts_processes_apart():
             linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
-            _map(rootfs.USER_ID, rootfs.USER_ID)
+            linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID)
             limit_processes(self._limits)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
@@ -484,6 +516,28 @@ class _Sandbox:
             os.write(self._status, json.dumps(message).encode())
             os.close(self._status)
             self._status = -1
+
+
+def _furnish(
+    spec: ZygoteSpec, limits: Limits, hidden: list[str], mode: str, channel: int | None, cgroups: list[int]
+) -> None:
+    """What new namespaces need to be lived in."""
+    if spec.base is not None:
+        based.private_root(size=limits.disk)
+    else:
+        rootfs.private_places(size=limits.disk, shown=hidden)
+    socket.sethostname("sandbox")
+    network.settle(mode, channel)
+    for fd in cgroups:
+        os.write(fd, b"0")
+    linux.unshare(linux.CLONE_NEWCGROUP)
+
+
+def _furnish_branch(spec: ZygoteSpec, hidden: list[str], text: bytes, fds: list[int]) -> None:
+    """The same for one that is forked; the text and the descriptors are those of `Branch.born`."""
+    told = json.loads(text)
+    channel = fds.pop(0) if told["network"] == "egress" else None
+    _furnish(spec, Limits(**told["limits"]), hidden, told["network"], channel, fds)
 
 
 def _load(name: str) -> Callable[..., Any]:

@@ -14,61 +14,12 @@ from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 from aenv.isolation.network import Network
 from aenv.project import quantities
 from aenv.schema import duration
+from aenv.schema.names import STATUSES, Name, Version, check_name, check_version, shown, suggest_name
+from aenv.schema.ref import EnvRef
 
-NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-NAME_LIMIT = 253
-VERSION_PATTERN = r"^[0-9][0-9A-Za-z]*([.+-][0-9A-Za-z]+)*$"
-VERSION_LIMIT = 128
+__all__ = ["Name", "Version", "check_name", "check_version", "shown", "suggest_name"]
+
 BASE_PATTERN = r"^([a-z0-9][a-z0-9._-]*|[^/\x00][^\x00]*/[^\x00]*)$"
-STATUSES = ("Init", "Pending", "Creating", "Created", "Testing", "Verified", "Ready", "Released", "Failed")
-
-
-def shown(value: object) -> str:
-    """A value as it stands in JSON, short enough for a sentence."""
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
-    if isinstance(value, dict):
-        return "an object"
-    if isinstance(value, list):
-        return "a list"
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}…'"
-
-
-def check_name(name: str) -> str:
-    """The name itself.
-
-    Raises:
-        ValueError: when it cannot name an environment.
-    """
-    if len(name) > NAME_LIMIT:
-        raise ValueError(f"a name has at most {NAME_LIMIT} characters, this one has {len(name)}")
-    if not re.fullmatch(NAME_PATTERN.strip("^$"), name):
-        raise ValueError(
-            f"{shown(name)} is not a name; use small letters, digits and dashes, like {suggest_name(name)}"
-        )
-    return name
-
-
-def suggest_name(name: str) -> str:
-    """The nearest valid name."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name)
-    return re.sub(r"[^a-z0-9]+", "-", words.lower())[:NAME_LIMIT].strip("-") or "my-env"
-
-
-def check_version(version: str) -> str:
-    """The version itself.
-
-    Raises:
-        ValueError: when it is not a version.
-    """
-    if len(version) > VERSION_LIMIT:
-        raise ValueError(f"a version has at most {VERSION_LIMIT} characters")
-    if not re.fullmatch(VERSION_PATTERN.strip("^$"), version):
-        bare = version.removeprefix("v")
-        like = bare if re.fullmatch(VERSION_PATTERN.strip("^$"), bare) else "1.0.0"
-        raise ValueError(f"{shown(version)} is not a version; write it like {like}")
-    return version
 
 
 def _cpu(value: Any) -> Any:
@@ -135,22 +86,19 @@ def _label(value: str) -> str:
     return value
 
 
+def _dependency(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is not an environment; write it like tau2@^1.2")
+    EnvRef.parse(value)
+    return value
+
+
 def _scalar(value: Any, what: str, like: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"{shown(value)} is not {what}; write it like {like}")
     return value
 
 
-Name = Annotated[
-    str,
-    AfterValidator(check_name),
-    WithJsonSchema({"type": "string", "pattern": NAME_PATTERN, "maxLength": NAME_LIMIT}),
-]
-Version = Annotated[
-    str,
-    AfterValidator(check_version),
-    WithJsonSchema({"type": "string", "pattern": VERSION_PATTERN, "maxLength": VERSION_LIMIT}),
-]
 Cpu = Annotated[
     str | int | float,
     PlainValidator(_cpu),
@@ -194,4 +142,5 @@ BaseName = Annotated[
     AfterValidator(_base),
     WithJsonSchema({"type": "string", "pattern": BASE_PATTERN, "examples": ["debian-12", "./rootfs.tar"]}),
 ]
+Dependency = Annotated[str, PlainValidator(_dependency), WithJsonSchema({"type": "string", "examples": ["tau2@^1.2"]})]
 TemplateName = Annotated[str, AfterValidator(_label)]

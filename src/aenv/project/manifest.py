@@ -35,6 +35,7 @@ from aenv.project.fields import (
     AbsolutePath,
     BaseName,
     Cpu,
+    Dependency,
     Name,
     NetworkChoice,
     Size,
@@ -106,6 +107,8 @@ class BuildConfig(Block):
     """The image's name. Without it, the environment's name."""
     image_tag: str | None = None
     """The image's tag. Without it, the environment's version."""
+    args: Variables = Field(default_factory=dict)
+    """Build arguments: what the Dockerfile reads with ARG."""
     build_policy: str = "IfNotPresent"
     """`IfNotPresent` skips a remote build when there is an image already; `Always` does not."""
 
@@ -257,6 +260,8 @@ class Manifest(Block):
     """Where the source code is. `aenv push` fills it in."""
     artifacts: list[Artifact] = Field(default_factory=list)
     """What was built. `aenv build` fills it in."""
+    dependencies: list[Dependency] = Field(default_factory=list)
+    """Other environments that this one uses, like `tau2@^1.2`."""
     build_config: BuildConfig = Field(default_factory=BuildConfig)
     """How the image is built."""
     test_config: TestConfig = Field(default_factory=TestConfig)
@@ -287,7 +292,7 @@ class Manifest(Block):
         """The instance's variables as a process gets them: all of them text."""
         deploy = self.deploy_config
         merged = {**deploy.environment_variables, **deploy.injected_variables}
-        return {name: _as_text(value) for name, value in merged.items()}
+        return {name: as_text(value) for name, value in merged.items()}
 
     def ttl(self) -> duration.Duration | None:
         """The time to live, or None where the file leaves it to the default."""
@@ -382,13 +387,17 @@ def parse(text: str, *, file: str = FILE_NAME) -> Manifest:
         raise problems.refusal(file, problems.of_validation(error)) from None
 
 
+def text(document: Mapping[str, Any]) -> bytes:
+    """The file's bytes."""
+    try:
+        return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
+    except UnicodeEncodeError:  # half of a surrogate pair can be escaped in JSON, and not be written as UTF-8
+        return (json.dumps(document, indent=2) + "\n").encode()
+
+
 def save(manifest: Manifest, path: Path) -> None:
     """Write it, whole or not at all, with every key it was loaded with."""
-    content = json.dumps(manifest.document(), indent=2, ensure_ascii=False) + "\n"
-    try:
-        raw = content.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair can be escaped in JSON, and not be written as UTF-8
-        raw = (json.dumps(manifest.document(), indent=2) + "\n").encode()
+    raw = text(manifest.document())
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
@@ -424,7 +433,8 @@ def _first(*values: Any) -> Any:
     return next(value for value in values if value is not None)
 
 
-def _as_text(value: str | int | float | bool) -> str:
+def as_text(value: str | int | float | bool) -> str:
+    """A value as a process gets it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from aenv.errors import UsageError
 from aenv.project import manifest
-from aenv.project.fields import check_name, check_version, suggest_name
+from aenv.schema.names import check_name, check_version, suggest_name
 
 TEMPLATES = {
     "default": "a tool, a function and a reward",

@@ -80,7 +80,7 @@ class App:
         elif self._only_loopback:
             # A web page that the developer has open may reach 127.0.0.1 under a name of its own choosing.
             for name, value in request.headers:
-                if name in (b"host", b"origin") and not _is_loopback(value):
+                if name in (b"host", b"origin") and not is_loopback_name(value):
                     raise Forbidden(
                         f"{name.decode()} '{value.decode('latin-1')}' is not this machine; "
                         "start with a token (AENV_TOKEN) to be reached under other names"
@@ -206,7 +206,8 @@ def _data(endpoint: Endpoint, value: Any) -> Response:
 
 
 @lru_cache(maxsize=64)
-def _is_loopback(value: bytes) -> bool:
+def is_loopback_name(value: bytes) -> bool:
+    """Whether a Host or Origin header means this machine."""
     text = value.decode("latin-1")
     host = text.partition("://")[2] or text
     host = host.split("/")[0]

@@ -71,14 +71,20 @@ def _serve(
     path, token = Path(parameters["path"]), parameters["token"]
     options = ServeOptions(path, name=parameters["name"], token=token, sandboxed=True)
 
-    async def ready(server: HttpServer) -> None:
-        if parameters["rehearse"]:  # there is time: nobody has asked for this one yet
-            await _ask(server, [("GET /tools", b"")], token)
-            await catalog.workers.run(int, Call())
-        orphans.reap_from_now_on()
-        report({"ready": True, "healthy": not catalog.health})
+    spare = parameters["spare"]
+    ready = {"ready": True, "healthy": not catalog.health}
 
-    return asyncio.run(serve_until_stopped(options, catalog, listener, ready))
+    async def rehearse(server: HttpServer) -> None:
+        orphans.reap_from_now_on()
+        if spare:
+            await _ask(server, [("GET /tools", b"")], token)
+        await catalog.workers.run(int, Call())
+        if spare:  # nobody has asked for it yet, so there was time
+            report(ready)
+
+    if not spare:
+        report(ready)  # who connects now waits in the listener's queue, for less time than it takes to come here
+    return asyncio.run(serve_until_stopped(options, catalog, listener, rehearse))
 
 
 def _settle_in(parameters: dict[str, Any]) -> None:

@@ -88,6 +88,21 @@ class EnvInstance(Message):
     """It has been seen to answer, and has no health check of its own that could say otherwise."""
 
 
+class HubAccess(Message):
+    """The hub of who asks: a platform that runs for them looks there."""
+
+    model_config = ConfigDict(frozen=True)
+
+    url: str = ""
+    """Empty: the hub in the data folder."""
+    token: str = Field(default="", repr=False)
+    timeout: float = 30.0
+    data: str = ""
+    """The user's data folder."""
+    cache: str = ""
+    """The user's cache folder."""
+
+
 class EnvInstanceCreateRequest(Message):
     """A wish for an instance."""
 
@@ -103,6 +118,8 @@ class EnvInstanceCreateRequest(Message):
     """The same for every try of one create, so that a lost answer cannot start a second instance."""
     source: str | None = None
     """Where the project lies, on a platform that shares the caller's files."""
+    hub: HubAccess | None = None
+    """Where to look for the environment when there is no ``source``, on a platform of the caller's own."""
     count: int | None = Field(default=None, ge=1, le=10_000)
     """So many of them in one request; they come back while they are being made."""
     lease: str | None = None

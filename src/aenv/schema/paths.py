@@ -24,3 +24,12 @@ PROXY_HEADER = "AEnvCore-MCPProxy-URL"
 
 DATA_PORT = 8081
 CONTROL_PORT = 8080
+
+# the hub
+ENVIRONMENTS = "/api/v1/environments"
+SEARCH = "/api/v1/search"
+BLOBS = "/api/v1/blobs"
+TOKENS = "/api/v1/tokens"
+WEBHOOKS = "/api/v1/webhooks"
+OPENAPI = "/openapi.json"
+HUB_PORT = 8083

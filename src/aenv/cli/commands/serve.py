@@ -44,8 +44,9 @@ def command(local: bool, linger: float, engine: str, pool: int) -> int:
     from aenv.api.local import serve
     from aenv.client.local import LocalPaths
     from aenv.core.logging import level_from_environment, setup_logging
+    from aenv.hub.open import open_hub
 
     if not local:
         raise UsageError("only 'aenv serve --local' is there so far")
     setup_logging(logging.StreamHandler(sys.stderr), level_from_environment())
-    return serve(LocalPaths.of_user(), linger=linger, engine=engine, pool=pool)
+    return serve(LocalPaths.of_user(), linger=linger, engine=engine, pool=pool, open_hub=open_hub)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from aenv.cli.options import work_dir_option
 from aenv.cli.output import note
 from aenv.cli.session import Session
 from aenv.errors import UsageError
@@ -19,13 +20,7 @@ NOTHING_COLLECTED = 5  # pytest's own code
 
 
 @click.command(name="test", context_settings={"ignore_unknown_options": True})
-@click.option(
-    "-w",
-    "--work-dir",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    default=Path(),
-    help="The project.  [default: the current directory]",
-)
+@work_dir_option
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(session: Session, work_dir: Path, args: tuple[str, ...]) -> int:

@@ -1,0 +1,87 @@
+"""Find the project that somebody wants an instance of: where they said it lies, else in their hub.
+
+What comes from a hub is unpacked once into the user's cache, under its digest, and runs from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aenv.core.logging import getLogger
+from aenv.errors import InvalidArguments, NotFound
+from aenv.project.fetch import cached
+from aenv.project.locate import Located, locate
+from aenv.schema.hub import Hub
+from aenv.schema.instance import EnvInstanceCreateRequest, HubAccess
+from aenv.schema.ref import EnvRef
+
+log = getLogger("sources")
+
+FRESH = 2.0
+"""Seconds for which a name stands for the same version: a group of instances asks the hub once."""
+
+OpenHub = Callable[[HubAccess], Hub]
+
+
+class Sources:
+    """Projects by path and by name."""
+
+    def __init__(self, open_hub: OpenHub | None = None) -> None:
+        self._open_hub = open_hub
+        self._hubs: dict[HubAccess, Hub] = {}
+        self._found: dict[tuple[HubAccess, str], tuple[float, asyncio.Task[Path]]] = {}
+
+    async def find(self, wish: EnvInstanceCreateRequest) -> Located:
+        """The project that an instance is wanted of.
+
+        Raises:
+            NotFound: there is no such environment, here or in the hub.
+        """
+        if wish.source is not None:
+            return locate(Path(wish.source))
+        if self._open_hub is None or wish.hub is None:
+            raise NotFound(f"no environment '{wish.envName}' here; {_ADVICE}")
+        return locate(await self._from_hub(wish.hub, wish.envName))
+
+    async def close(self) -> None:
+        """Let go of hubs."""
+        for _, task in self._found.values():
+            task.cancel()
+        for hub in self._hubs.values():
+            await hub.close()
+        self._hubs.clear()
+
+    async def _from_hub(self, access: HubAccess, name: str) -> Path:
+        key, now = (access, name), time.monotonic()
+        known = self._found.get(key)
+        if known is None or (known[1].done() and (now - known[0] > FRESH or known[1].exception() is not None)):
+            self._found = {k: v for k, v in self._found.items() if now - v[0] <= FRESH or not v[1].done()}
+            known = self._found[key] = (now, asyncio.create_task(self._get(access, name)))
+        return await asyncio.shield(known[1])
+
+    async def _get(self, access: HubAccess, name: str) -> Path:
+        try:
+            ref = EnvRef.parse(name)
+        except ValueError as error:
+            raise InvalidArguments(str(error)) from None
+        hub = self._hubs.get(access)
+        if hub is None:
+            assert self._open_hub is not None
+            hub = self._hubs[access] = self._open_hub(access)
+        try:
+            version = await hub.get(ref.name, ref.want)
+        except NotFound as error:
+            raise NotFound(f"{error.message}; {_ADVICE}", details=error.details) from None
+        for word, reason in (("deprecated", version.deprecated), ("yanked", version.yanked)):
+            if reason is not None:
+                log.warning("%s@%s is %s: %s", version.name, version.version, word, reason)
+        return await cached(hub, version, Path(access.cache))
+
+
+_ADVICE = (
+    "give the path of a project, as in Environment('./my-env'), run where its config.json is, or publish it with "
+    "'aenv push'"
+)

@@ -1,0 +1,143 @@
+"""The hub over HTTP: finds the route, finds out who asks, and says what went wrong in the shape the client knows."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from pydantic_core import to_json
+
+from aenv._version import __version__
+from aenv.errors import AEnvError, Forbidden, InvalidArguments, NotFound, Unauthorized, problem
+from aenv.hub import legacy, routes
+from aenv.hub.access import ANYONE, OWNER, Caller, Tokens
+from aenv.hub.catalog import Catalog
+from aenv.hub.local import LocalHub
+from aenv.hub.openapi import document
+from aenv.hub.route import Exchange, Route
+from aenv.runtime.app import is_loopback_name
+from aenv.runtime.http import Request, Response
+from aenv.schema import paths
+
+log = logging.getLogger("aenv.hub")
+
+ROUTES = (*routes.ROUTES, *legacy.ROUTES)
+_BYTES = b"content-type: application/octet-stream\r\n"
+_CHALLENGE = b'content-type: application/json\r\nwww-authenticate: Bearer realm="aenv hub"\r\n'
+_OLDER = ("/env", "/token", "/data")
+
+
+class HubApp:
+    """Answers the requests that reach a hub."""
+
+    def __init__(self, catalog: Catalog, *, auth: bool, only_loopback: bool = False) -> None:
+        self._catalog = catalog
+        self._tokens = Tokens(catalog.store, catalog.clock)
+        self._auth = auth
+        self._only_loopback = only_loopback and not auth
+        self._openapi = to_json(document(ROUTES, __version__))
+        self._by_method: dict[str, list[Route]] = {}
+        for route in ROUTES:
+            self._by_method.setdefault(route.method, []).append(route)
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one request."""
+        answer = await self._answer(request)
+        if request.method == "HEAD":
+            answer.body = b""
+        return answer
+
+    async def _answer(self, request: Request) -> Response:
+        """What is logged names the route and never the path: a path may hold a token."""
+        started = time.perf_counter()
+        where, caller = request.method, ANYONE
+        try:
+            fixed = await self._fixed(request)
+            if fixed is not None:
+                return fixed
+            route, values = self._find(request)
+            where = f"{route.method} {route.path}"
+            caller = await self._caller(request)
+            data = await route.handler(Exchange(LocalHub(self._catalog, caller), request, values))
+            answer = _answer(route, data)
+        except AEnvError as error:
+            answer = _refusal(error, older=request.path.startswith(_OLDER))
+            if error.status >= 500:
+                log.warning("%s: %s", where, error.message)
+        except Exception:
+            log.exception("%s failed", where)
+            answer = Response(
+                500, b'{"success":false,"error":"internal error; see the log","code":"internal","fault":"infra"}'
+            )
+        level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
+        spent = (time.perf_counter() - started) * 1000
+        log.log(level, "%s by %s: %d in %.1f ms", where, caller.name, answer.status, spent)
+        return answer
+
+    async def _fixed(self, request: Request) -> Response | None:
+        if request.path == paths.HEALTH and request.method in ("GET", "HEAD"):
+            await self._catalog.store.get("meta", "health")
+            data = {"status": "healthy", "version": __version__}
+            return Response(200, to_json({"success": True, "code": 0, "message": "", "data": data, **data}))
+        if request.path == paths.OPENAPI and request.method in ("GET", "HEAD"):
+            return Response(200, self._openapi)
+        return None
+
+    def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
+        for route in self._by_method.get("GET" if request.method == "HEAD" else request.method, ()):
+            found = route.pattern.fullmatch(request.path)
+            if found is not None:
+                return route, found.groupdict()
+        others = [route.method for route in ROUTES if route.pattern.fullmatch(request.path)]
+        if others:
+            raise _MethodNotAllowed(f"use {' or '.join(others)} here, not {request.method}")
+        raise NotFound(f"nothing at this path; see GET {paths.OPENAPI}")
+
+    async def _caller(self, request: Request) -> Caller:
+        if not self._auth:
+            self._refuse_web_pages(request)
+            return OWNER
+        given = request.header(b"authorization")
+        if not given:
+            return ANYONE
+        kind, _, text = given.partition(b" ")
+        if kind.lower() != b"bearer":
+            raise Unauthorized("send the token as 'Authorization: Bearer <token>'")
+        return await self._tokens.authenticate(text.strip().decode("latin-1"))
+
+    def _refuse_web_pages(self, request: Request) -> None:
+        """A web page that somebody has open may reach 127.0.0.1 under a name of its own choosing."""
+        if not self._only_loopback:
+            return
+        for name, value in request.headers:
+            if name in (b"host", b"origin") and not is_loopback_name(value):
+                raise Forbidden(
+                    f"{name.decode()} '{value.decode('latin-1')}' is not this machine",
+                    details={"hint": "Serve with --auth to be reached under other names."},
+                )
+
+
+class _MethodNotAllowed(InvalidArguments):
+    code, status = "method", 405
+
+
+def _answer(route: Route, data: Any) -> Response:
+    if isinstance(data, bytes):
+        return Response(200, data, _BYTES)
+    if route.legacy:
+        return Response(200, to_json({"success": True, "code": 0, "message": "", "data": data}))
+    return Response(200, to_json({"success": True, "data": data}))
+
+
+def _refusal(error: AEnvError, *, older: bool) -> Response:
+    body = problem(error)
+    body.setdefault("details", {})
+    status = error.status
+    if older:
+        # These clients read a number in `code` and the words in `message`, and know no 422.
+        status = 400 if status == 422 else status
+        body |= {"code": status, "message": error.message, "data": None}
+    if status == 401:
+        return Response(status, to_json(body), _CHALLENGE)
+    return Response(status, to_json(body))

@@ -1,0 +1,85 @@
+"""The environments that come with aenv: in every hub, released, and nobody's to change.
+
+They lie in ``envs/``, each exactly what ``aenv init`` makes, and are pushed like any other when a hub is opened that
+does not have them yet. What they offer is written down beside them (``.aenv/schemas.json``), so that nothing of
+theirs has to be loaded for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import aenv
+from aenv._version import __version__
+from aenv.errors import AEnvError
+from aenv.hub.catalog import Catalog
+from aenv.schema.hub import PushRequest, Schemas
+from aenv.storage.base import Put
+
+log = logging.getLogger("aenv.hub")
+
+META, SEEDED = "meta", "builtin"
+SCHEMAS = Path(".aenv/schemas.json")
+
+
+def folder() -> Path:
+    """Where they are: inside the installed package, or beside the sources in a checkout."""
+    package = Path(aenv.__file__).parent
+    inside = package / "envs"
+    return inside if inside.is_dir() else package.parents[1] / "envs"
+
+
+def projects() -> list[Path]:
+    """One folder for each."""
+    return sorted(path.parent for path in folder().glob("*/config.json"))
+
+
+async def seed(catalog: Catalog) -> None:
+    """Have the hub keep them. One that cannot be read is left out with a word in the log: the rest of the hub works."""
+    state = _state()
+    known = await catalog.store.get(META, SEEDED)
+    if known is not None and known.value == state:
+        return
+    for project in projects():
+        try:
+            await _seed_one(catalog, project)
+        except AEnvError as error:
+            log.warning("the built-in environment %s is left out: %s", project.name, error.message)
+    await catalog.store.commit(Put(META, SEEDED, state))
+
+
+async def _seed_one(catalog: Catalog, project: Path) -> None:
+    from aenv.project.bundle import pack  # a hub that has them already needs none of it
+
+    packed = pack(project)
+    digests = list(packed.bundle.blobs())
+    for digest, size in zip(digests, await catalog.blobs.sizes(digests), strict=True):
+        if size is None:
+            await catalog.blobs.put(digest, packed.read(digest))
+    config = packed.bundle.config
+    readme = project / "README.md"
+    schemas = project / SCHEMAS
+    request = PushRequest(
+        bundle=packed.bundle.model_dump(),
+        description=config.get("description") or "",
+        readme=readme.read_text(encoding="utf-8") if readme.is_file() else "",
+        tags=config.get("tags") or [],
+        schemas=Schemas.model_validate_json(schemas.read_bytes()) if schemas.is_file() else Schemas(),
+        author="aenv",
+        artifacts=config.get("artifacts") or [],
+        public=True,
+    )
+    await catalog.push(request, force=False, author="aenv", builtin=True)
+
+
+def _state() -> bytes:
+    """What was seeded, in a form that changes when any file of it does."""
+    files = sorted(path for project in projects() for path in project.rglob("*") if "__pycache__" not in path.parts)
+    return json.dumps([__version__, *((str(path.relative_to(folder())), *_stamp(path)) for path in files)]).encode()
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    about = path.lstat()
+    return about.st_size, about.st_mtime_ns

@@ -1,0 +1,353 @@
+"""The catalogue: how a version comes, changes and goes.
+
+Every change is one batch that starts from the revisions it has seen, so of two who push at once one is first and the
+other is told, and there is never half of a version. It does not ask who may do what; `aenv.hub.local` does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from aenv.errors import Conflict, Forbidden, InvalidArguments, InvalidBundle, NotFound
+from aenv.hub import records
+from aenv.hub.finding import Finding, no_env
+from aenv.hub.notices import Notices
+from aenv.hub.records import DELETED, DETAIL, ENV, VERSION, Head, Tombstone
+from aenv.schema.bundle import Bundle, differences, explain
+from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary, Pushed, PushRequest
+from aenv.schema.ref import EnvRef, Span
+from aenv.storage.base import ABSENT, Change, Check, Delete, Put, Stale, Store
+from aenv.storage.blobs import BlobStore
+
+T = TypeVar("T")
+
+TRIES = 50
+"""How often a change starts anew because somebody else was first."""
+MISSING_SHOWN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A version and its environment, as they were read."""
+
+    version: EnvSummary
+    revision: int
+    head: Head
+    head_revision: int
+
+
+class Catalog(Finding):
+    """Environments in a store, their files in a place for blobs."""
+
+    def __init__(
+        self,
+        store: Store,
+        blobs: BlobStore,
+        notices: Notices | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        prepare: Callable[[Catalog], Awaitable[None]] | None = None,
+    ) -> None:
+        super().__init__(store, prepare)
+        self.blobs = blobs
+        self.notices = notices or Notices(None)
+        self.clock = clock
+
+    # --- coming
+
+    async def push(self, request: PushRequest, *, force: bool, author: str, builtin: bool = False) -> Pushed:
+        """Publish a version, whole or not at all."""
+        if not builtin:
+            await self.ready()
+        bundle = await asyncio.to_thread(_bundle, request.bundle)
+        _check_dependencies(request.dependencies)
+        await self._check_blobs(bundle)
+        canonical = await asyncio.to_thread(bundle.canonical)
+        digest = bundle.digest()
+        version = EnvSummary(
+            name=bundle.name,
+            version=bundle.version,
+            digest=digest,
+            size=bundle.size,
+            files=len(bundle.files) + 1,
+            status=RELEASED if builtin else "Ready",
+            description=request.description,
+            tags=list(dict.fromkeys(request.tags)),
+            author=request.author or author,
+            builtin=builtin,
+            tools=[str(tool.get("name", "")) for tool in request.schemas.tools],
+        )
+        detail = EnvDetail(
+            config=bundle.config,
+            readme=request.readme,
+            schemas=request.schemas,
+            dependencies=request.dependencies,
+            artifacts=request.artifacts,
+            lock=request.lock,
+        )
+        await self.blobs.put(digest, canonical)
+
+        async def attempt() -> Pushed:
+            return await self._publish(version, detail, force=force, public=request.public, bundle=bundle)
+
+        return await _persist(attempt)
+
+    async def register(self, version: EnvSummary, detail: EnvDetail, *, update: bool) -> None:
+        """Keep a version without files, or change what is said of one, as older clients do.
+
+        Raises:
+            Conflict: it is there, and not to be updated.
+            NotFound: it is to be updated, and not there.
+            Forbidden: it is released.
+        """
+
+        async def attempt() -> None:
+            known = await self._known(version.name, version.version)
+            if known is None and update:
+                raise _no_version(version.name, version.version)
+            if known is not None:
+                if not update:
+                    raise Conflict(f"{version.name}@{version.version} is there already", version.name)
+                _refuse_builtin(known.head)
+                if known.version.status == RELEASED:
+                    raise Forbidden(f"{version.name}@{version.version} is released and cannot change", version.name)
+            await self._publish(version, detail, force=True, public=None, bundle=None)
+
+        await _persist(attempt)
+
+    async def _publish(
+        self, version: EnvSummary, detail: EnvDetail, *, force: bool, public: bool | None, bundle: Bundle | None
+    ) -> Pushed:
+        name, key = version.name, records.key(version.name, version.version)
+        old, env, stone = await asyncio.gather(
+            self.store.get(VERSION, key), self.store.get(ENV, name), self.store.get(DELETED, key)
+        )
+        head = records.head_of(env) if env else Head(name=name, builtin=version.builtin)
+        if head.builtin != version.builtin:
+            _refuse_builtin(head)
+            raise Conflict(f"somebody else has the name {name}", name)
+        before = records.summary(old) if old else None
+        fixed = before is not None and (before.status == RELEASED or not force)
+        if before is not None and fixed and bundle is not None and before.digest == version.digest:
+            return Pushed(version=before, outcome="unchanged")
+        if before is not None and fixed:
+            raise await self._other_content(before, bundle)
+        if stone is not None and Tombstone.model_validate_json(stone.value).digest != version.digest:
+            why = Tombstone.model_validate_json(stone.value).reason
+            raise Conflict(
+                f"{name}@{version.version} was released and then deleted ({why}); its number is not used again",
+                name,
+                {"hint": "Choose another version."},
+            )
+        now = self.now()
+        head.public = version.builtin or (head.public if public is None else public)
+        head.versions += before is None
+        version = version.model_copy(
+            update={
+                "created_at": before.created_at if before else now,
+                "updated_at": now,
+                "public": head.public,
+                "versions": head.versions,
+            }
+        )
+        head.current = await self._best(head, before, version)
+        changes: list[Change] = [
+            records.put_version(version, old.revision if old else ABSENT),
+            records.put_detail(version, detail),
+            records.put_head(head, env.revision if env else ABSENT),
+            Check(DELETED, key, stone.revision if stone else ABSENT),
+        ]
+        if not version.builtin:
+            changes += await self.notices.puts("push", version, now)
+        await self.store.commit(*changes)
+        return Pushed(version=version, outcome="replaced" if before else "created")
+
+    # --- changing and going
+
+    async def release(self, name: str, version: str) -> EnvSummary:
+        """Fix a version for good."""
+        return await self._change(name, version, "release", lambda known: {"status": RELEASED})
+
+    async def deprecate(self, name: str, version: str, reason: str | None) -> EnvSummary:
+        """Advise against a version."""
+        return await self._change(name, version, "deprecate", lambda known: {"deprecated": reason})
+
+    async def yank(self, name: str, version: str, reason: str | None) -> EnvSummary:
+        """Have a version found only by its exact name."""
+        return await self._change(name, version, "yank", lambda known: {"yanked": reason})
+
+    async def change_detail(self, name: str, version: str, change: Callable[[EnvDetail], EnvDetail]) -> None:
+        """Change what is said of a version that is not released."""
+
+        async def attempt() -> None:
+            known = await self._must_know(name, version)
+            if known.version.status == RELEASED:
+                raise Forbidden(f"{name}@{version} is released and cannot change", name)
+            found = await self.store.get(DETAIL, records.key(name, version))
+            detail = EnvDetail.model_validate_json(found.value) if found else EnvDetail()
+            put = records.put_detail(known.version, change(detail))
+            expected = Put(put.space, put.key, put.value, expect=found.revision if found else ABSENT)
+            await self.store.commit(expected, Check(VERSION, put.key, known.revision))
+
+        await _persist(attempt)
+
+    async def delete(self, name: str, version: str, reason: str, who: str) -> None:
+        """Remove a version."""
+
+        async def attempt() -> None:
+            known = await self._must_know(name, version)
+            _refuse_builtin(known.head)
+            head = known.head
+            head.versions -= 1
+            head.current = await self._best(head, known.version, None)
+            key = records.key(name, version)
+            changes: list[Change] = [Delete(VERSION, key, known.revision), Delete(DETAIL, key)]
+            if head.versions:
+                changes.append(records.put_head(head, known.head_revision))
+            else:
+                changes.append(Delete(ENV, name, known.head_revision))
+            if known.version.status == RELEASED:
+                stone = Tombstone(digest=known.version.digest, reason=reason, deleted_at=self.now(), deleted_by=who)
+                changes.append(Put(DELETED, key, stone.model_dump_json().encode()))
+            changes += await self.notices.puts("delete", known.version, self.now(), reason=reason)
+            await self.store.commit(*changes)
+
+        await _persist(attempt)
+
+    async def set_public(self, name: str, public: bool) -> None:
+        """Open an environment to everyone, or close it."""
+
+        async def attempt() -> None:
+            found = await self.store.get(ENV, name)
+            if found is None:
+                raise no_env(name)
+            head = records.head_of(found)
+            _refuse_builtin(head)
+            head.public = public
+            if head.current is not None:
+                head.current = head.current.model_copy(update={"public": public})
+            await self.store.commit(records.put_head(head, found.revision))
+
+        await _persist(attempt)
+
+    async def _change(
+        self, name: str, version: str, event: str, update: Callable[[Known], dict[str, Any]]
+    ) -> EnvSummary:
+        async def attempt() -> EnvSummary:
+            known = await self._must_know(name, version)
+            changed = known.version.model_copy(update=update(known))
+            if changed == known.version:
+                return changed
+            _refuse_builtin(known.head)
+            now = self.now()
+            changed = changed.model_copy(update={"updated_at": now})
+            known.head.current = await self._best(known.head, known.version, changed)
+            await self.store.commit(
+                records.put_version(changed, known.revision),
+                records.put_head(known.head, known.head_revision),
+                *await self.notices.puts(event, changed, now),
+            )
+            return changed
+
+        return await _persist(attempt)
+
+    # --- looking things up
+
+    async def _known(self, name: str, version: str) -> Known | None:
+        found, env = await asyncio.gather(
+            self.store.get(VERSION, records.key(name, version)), self.store.get(ENV, name)
+        )
+        if found is None or env is None:
+            return None
+        head = records.head_of(env)
+        same = {"public": head.public, "versions": head.versions}
+        return Known(records.summary(found).model_copy(update=same), found.revision, head, env.revision)
+
+    async def _must_know(self, name: str, version: str) -> Known:
+        known = await self._known(name, version)
+        if known is None:
+            raise _no_version(name, version)
+        return known
+
+    async def _best(self, head: Head, before: EnvSummary | None, after: EnvSummary | None) -> EnvSummary | None:
+        """What the name stands for once a version has changed (or, without one, is gone)."""
+        others = head.current
+        if before is not None and others is not None and others.version == before.version:
+            others = await self._newest(head.name, Span("", ""), without=before.version)
+        found = records.better(others, after)
+        return found and found.model_copy(update={"public": head.public, "versions": head.versions})
+
+    async def _check_blobs(self, bundle: Bundle) -> None:
+        wanted = bundle.blobs()
+        sizes = await self.blobs.sizes(list(wanted))
+        missing = [digest for digest, size in zip(wanted, sizes, strict=True) if size is None]
+        if missing:
+            raise InvalidBundle(
+                f"{len(missing)} of the bundle's {len(wanted)} blobs are not here; send them first",
+                bundle.name,
+                {"missing": missing[:MISSING_SHOWN]},
+            )
+        for (digest, said), size in zip(wanted.items(), sizes, strict=True):
+            if size != said:
+                raise InvalidBundle(f"the manifest says that {digest} has {said} bytes; it has {size}", bundle.name)
+
+    async def _other_content(self, before: EnvSummary, bundle: Bundle | None) -> Conflict:
+        details: dict[str, Any] = {"status": before.status, "digest": before.digest}
+        if bundle is not None and before.digest:
+            old = Bundle.model_validate_json(await self.blobs.get(before.digest))
+            details["differs"] = differences(old, bundle)
+        where = f"{before.name}@{before.version}"
+        if before.status == RELEASED:
+            details["hint"] = "Choose another version: a released one never changes."
+            return Conflict(f"{where} is released with other content", before.name, details)
+        details["hint"] = "Choose another version, or replace this one by force (--force)."
+        return Conflict(f"{where} is there with other content", before.name, details)
+
+    def now(self) -> str:
+        """As versions are dated."""
+        return datetime.fromtimestamp(self.clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def _persist(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Start anew when somebody else was first."""
+    for number in range(TRIES):
+        try:
+            return await attempt()
+        except Stale:
+            await asyncio.sleep(0.001 * number)
+    return await attempt()
+
+
+def _bundle(data: dict[str, Any]) -> Bundle:
+    try:
+        return Bundle.model_validate(data)
+    except ValidationError as error:
+        raise InvalidBundle(explain(error)) from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidBundle(f"the manifest is not valid: {error}") from None
+
+
+def _check_dependencies(dependencies: list[str]) -> None:
+    for text in dependencies:
+        try:
+            EnvRef.parse(text)
+        except ValueError as error:
+            raise InvalidArguments(f"dependencies: {error}") from None
+
+
+def _refuse_builtin(head: Head) -> None:
+    if head.builtin:
+        raise Forbidden(
+            f"{head.name} comes with aenv and cannot be changed", head.name, {"hint": "Choose another name."}
+        )
+
+
+def _no_version(name: str, version: str) -> NotFound:
+    return NotFound(f"there is no {name}@{version} in this hub", name, {"hint": "See what there is: aenv list"})

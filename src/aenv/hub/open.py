@@ -1,0 +1,53 @@
+"""The hub that somebody means: a server, or one in their own data folder that needs none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv import config
+from aenv.hub.builtin import seed
+from aenv.hub.catalog import Catalog
+from aenv.hub.local import LocalHub
+from aenv.hub.notices import Notices
+from aenv.schema.hub import Hub
+from aenv.schema.instance import HubAccess
+from aenv.storage.open import data_folder, open_blobs, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a hub keeps its things."""
+
+    store: str
+    blobs: str
+
+    @classmethod
+    def of(cls, store: str | None = None, blobs: str | None = None, data: Path | None = None) -> Place:
+        """As told, else in the user's data folder. The blobs of a store that is a file lie beside it."""
+        folder = (data or data_folder()) / "hub"
+        if store and "://" not in store:
+            folder = Path(store.removeprefix("sqlite:")).expanduser().absolute().parent
+        return cls(store or f"sqlite:{folder / 'hub.db'}", blobs or str(folder / "blobs"))
+
+
+def open_catalog(place: Place) -> Catalog:
+    """The catalogue that is kept there, with the environments that come with aenv in it."""
+    store = open_store(place.store)
+    return Catalog(store, open_blobs(place.blobs), Notices(store), prepare=seed)
+
+
+def open_hub(access: HubAccess | None = None) -> Hub:
+    """The hub that was asked for, else the one of this user's settings.
+
+    It is the server with that URL (``http://…``, ``https://…``, ``unix:/…``), and without one the hub in the data
+    folder.
+    """
+    if access is None:
+        settings = config.load().hub_config
+        access = HubAccess(url=settings.hub_backend, token=settings.api_key, timeout=settings.timeout)
+    if access.url:
+        from aenv.client.hub import HubClient
+
+        return HubClient(access.url, access.token or None, timeout=access.timeout)
+    return LocalHub(open_catalog(Place.of(data=Path(access.data) if access.data else None)))

@@ -1,0 +1,87 @@
+"""A route, said once: how it is found, what it takes and gives, and what the OpenAPI document says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ValidationError
+
+from aenv.errors import InvalidArguments
+from aenv.hub.local import LocalHub
+from aenv.runtime.http import Request
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request, as a route sees it."""
+
+    hub: LocalHub
+    request: Request
+    path: dict[str, str]
+
+    def query(self, model: type[M]) -> M:
+        """The question after the question mark. A name that comes twice is a list, and so is ``a,b``."""
+        lists = {name for name, field in model.model_fields.items() if "list[" in str(field.annotation)}
+        values: dict[str, Any] = {}
+        for name, value in parse_qsl(self.request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=100):
+            if name in lists:
+                values.setdefault(name, []).extend(part for part in value.split(",") if part)
+            elif name in values:
+                raise InvalidArguments(f"{name} is given twice")
+            else:
+                values[name] = value
+        return _checked(lambda: model.model_validate(values))
+
+    def body(self, model: type[M]) -> M:
+        """The JSON that was sent."""
+        return _checked(lambda: model.model_validate_json(self.request.body))
+
+
+Handler = Callable[[Exchange], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    answer: Any = None
+    """The type of ``data`` in the answer; bytes for a blob."""
+    query: type[BaseModel] | None = None
+    body: type[BaseModel] | type[bytes] | None = None
+    needs: str = ""
+    """The scope of the token that it takes; nothing: none."""
+    legacy: bool = False
+    """In the shape that older clients know."""
+    tag: str = field(default="environments")
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """What a path must look like."""
+        return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path) + ("/?" if self.legacy else ""))
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names in the path."""
+        return re.findall(r"\{(\w+)\}", self.path)
+
+
+def _checked(read: Callable[[], M]) -> M:
+    try:
+        return read()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise InvalidArguments(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidArguments(f"this cannot be read: {error}") from None

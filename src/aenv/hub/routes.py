@@ -1,0 +1,182 @@
+"""``/api/v1``: environments, blobs, tokens and webhooks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aenv.hub.access import Tokens
+from aenv.hub.route import Exchange, Route
+from aenv.hub.wire import (
+    Digests,
+    DigestsSaid,
+    Done,
+    HookSaid,
+    HookWish,
+    ListQuery,
+    PageQuery,
+    PublicBody,
+    PushQuery,
+    ReasonBody,
+    ReasonQuery,
+    RefQuery,
+    SearchQuery,
+    TokenSaid,
+    TokenWish,
+)
+from aenv.schema import paths
+from aenv.schema.hub import EnvPage, EnvSummary, EnvVersion, Pushed, PushRequest
+
+_ENVS, _BLOBS = paths.ENVIRONMENTS, paths.BLOBS
+_ENV = f"{_ENVS}/{{name}}"
+_VERSIONS = f"{_ENV}/versions"
+_VERSION = f"{_VERSIONS}/{{version}}"
+
+
+async def _list(x: Exchange) -> EnvPage:
+    q = x.query(ListQuery)
+    return await x.hub.list(q.name, q.tags, q.limit, q.offset, q.after)
+
+
+async def _search(x: Exchange) -> EnvPage:
+    q = x.query(SearchQuery)
+    return await x.hub.search(q.q, q.limit, q.after)
+
+
+async def _push(x: Exchange) -> Pushed:
+    x.hub.caller.need("push")
+    return await x.hub.push(x.body(PushRequest), x.query(PushQuery).force)
+
+
+async def _get(x: Exchange) -> EnvVersion:
+    return await x.hub.get(x.path["name"], x.query(RefQuery).ref)
+
+
+async def _get_version(x: Exchange) -> EnvVersion:
+    return await x.hub.get(x.path["name"], x.path["version"])
+
+
+async def _versions(x: Exchange) -> EnvPage:
+    q = x.query(PageQuery)
+    return await x.hub.versions(x.path["name"], q.limit, q.after)
+
+
+async def _set_public(x: Exchange) -> Done:
+    x.hub.caller.need("push")
+    await x.hub.set_public(x.path["name"], x.body(PublicBody).public)
+    return Done()
+
+
+async def _delete(x: Exchange) -> Done:
+    x.hub.caller.need("push")
+    await x.hub.delete(x.path["name"], x.path["version"], x.query(ReasonQuery).reason)
+    return Done()
+
+
+async def _release(x: Exchange) -> EnvSummary:
+    return await x.hub.release(x.path["name"], x.path["version"])
+
+
+async def _deprecate(x: Exchange) -> EnvSummary:
+    x.hub.caller.need("push")
+    return await x.hub.deprecate(x.path["name"], x.path["version"], x.body(ReasonBody).reason)
+
+
+async def _yank(x: Exchange) -> EnvSummary:
+    x.hub.caller.need("push")
+    return await x.hub.yank(x.path["name"], x.path["version"], x.body(ReasonBody).reason)
+
+
+async def _missing(x: Exchange) -> DigestsSaid:
+    x.hub.caller.need("push")
+    return DigestsSaid(digests=await x.hub.missing(x.body(Digests).digests))
+
+
+async def _put_blob(x: Exchange) -> Done:
+    await x.hub.put_blob(x.path["digest"], x.request.body)
+    return Done()
+
+
+async def _get_blob(x: Exchange) -> bytes:
+    return await x.hub.get_blob(x.path["digest"])
+
+
+async def _tokens(x: Exchange) -> list[TokenSaid]:
+    x.hub.caller.need("admin")
+    return [TokenSaid.of(token) for token in await _store(x).all()]
+
+
+async def _make_token(x: Exchange) -> TokenSaid:
+    x.hub.caller.need("admin")
+    wish = x.body(TokenWish)
+    expires = None if wish.expires_in is None else x.hub.catalog.clock() + wish.expires_in
+    token, text = await _store(x).create(
+        user=wish.user, scope=wish.scope, namespaces=wish.namespaces, expires_at=expires
+    )
+    return TokenSaid.of(token, text)
+
+
+async def _revoke(x: Exchange) -> TokenSaid:
+    x.hub.caller.need("admin")
+    return TokenSaid.of(await _store(x).revoke(x.path["id"]))
+
+
+def _store(x: Exchange) -> Tokens:
+    return Tokens(x.hub.catalog.store, x.hub.catalog.clock)
+
+
+async def _hooks(x: Exchange) -> list[HookSaid]:
+    x.hub.caller.need("admin")
+    return [_said(hook, None) for hook in await x.hub.catalog.notices.hooks()]
+
+
+async def _add_hook(x: Exchange) -> HookSaid:
+    x.hub.caller.need("admin")
+    wish = x.body(HookWish)
+    hook = await x.hub.catalog.notices.add(wish.url, wish.events, wish.namespaces, x.hub.catalog.now())
+    return _said(hook, hook.secret)
+
+
+async def _remove_hook(x: Exchange) -> Done:
+    x.hub.caller.need("admin")
+    await x.hub.catalog.notices.remove(x.path["id"])
+    return Done()
+
+
+def _said(hook: Any, secret: str | None) -> HookSaid:
+    return HookSaid.model_validate({**hook.model_dump(), "secret": secret})
+
+
+ROUTES = (
+    Route("GET", _ENVS, "List environments, by name", _list, EnvPage, ListQuery),
+    Route("POST", _ENVS, "Push a version", _push, Pushed, PushQuery, PushRequest, "push"),
+    Route("GET", paths.SEARCH, "Search names, tags, descriptions and tools", _search, EnvPage, SearchQuery),
+    Route("GET", _ENV, "Get the version that a name stands for", _get, EnvVersion, RefQuery),
+    Route("PATCH", _ENV, "Open an environment to everyone, or close it", _set_public, Done, None, PublicBody, "push"),
+    Route("GET", _VERSIONS, "List the versions of an environment, the newest first", _versions, EnvPage, PageQuery),
+    Route("GET", _VERSION, "Get a version", _get_version, EnvVersion),
+    Route("DELETE", _VERSION, "Delete a version", _delete, Done, ReasonQuery, None, "push"),
+    Route("POST", f"{_VERSION}/release", "Fix a version for good", _release, EnvSummary, None, None, "push"),
+    Route(
+        "POST", f"{_VERSION}/deprecate", "Advise against a version", _deprecate, EnvSummary, None, ReasonBody, "push"
+    ),
+    Route("POST", f"{_VERSION}/yank", "Hide a version from ranges", _yank, EnvSummary, None, ReasonBody, "push"),
+    Route(
+        "POST",
+        f"{_BLOBS}/missing",
+        "Which blobs are not here",
+        _missing,
+        DigestsSaid,
+        None,
+        Digests,
+        "push",
+        tag="blobs",
+    ),
+    Route("PUT", f"{_BLOBS}/{{digest}}", "Keep a blob", _put_blob, Done, None, bytes, "push", tag="blobs"),
+    Route("GET", f"{_BLOBS}/{{digest}}", "Read a blob", _get_blob, bytes, tag="blobs"),
+    Route("GET", paths.TOKENS, "List tokens", _tokens, list[TokenSaid], needs="admin", tag="tokens"),
+    Route("POST", paths.TOKENS, "Make a token", _make_token, TokenSaid, None, TokenWish, "admin", tag="tokens"),
+    Route("DELETE", f"{paths.TOKENS}/{{id}}", "Revoke a token", _revoke, TokenSaid, needs="admin", tag="tokens"),
+    Route("GET", paths.WEBHOOKS, "List webhooks", _hooks, list[HookSaid], needs="admin", tag="webhooks"),
+    Route("POST", paths.WEBHOOKS, "Add a webhook", _add_hook, HookSaid, None, HookWish, "admin", tag="webhooks"),
+    Route("DELETE", f"{paths.WEBHOOKS}/{{id}}", "Remove a webhook", _remove_hook, Done, needs="admin", tag="webhooks"),
+)

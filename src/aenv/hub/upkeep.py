@@ -1,0 +1,242 @@
+"""Looking after a hub: move it, back it up, bring it back, throw away what nobody needs.
+
+A backup is a tar archive: ``records.jsonl``, then the blobs that those records need. Records come first, and blobs
+are only ever removed by tidying up, so a backup of a hub that is in use is whole as well.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from aenv.errors import ConfigError, NotFound, UsageError
+from aenv.hub.records import VERSION, summary
+from aenv.schema.bundle import Bundle, digest_of
+from aenv.storage.base import Put, Query, Record, Store
+from aenv.storage.blobs import BlobStore
+
+GRACE_SECONDS = 24 * 3600.0
+"""Blobs that came in or were asked for in this time are left alone: a push may be under way."""
+RECORDS = "records.jsonl"
+BLOBS = "blobs/"
+BATCH = 100
+FORMAT = {"format": 1, "what": "aenv hub backup"}
+
+
+@dataclass(slots=True)
+class Moved:
+    """What was taken along."""
+
+    records: int = 0
+    blobs: int = 0
+    bytes: int = 0
+    missing: int = 0
+    """Blobs that a version names and that are not there."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What was found out, and thrown away."""
+
+    kept: int = 0
+    removed: int = 0
+    young: int = 0
+    """Needed by nothing, and too new to be removed."""
+
+
+Progress = Callable[[int], None]
+
+
+async def migrate(
+    source: Store, source_blobs: BlobStore, target: Store, target_blobs: BlobStore, progress: Progress
+) -> Moved:
+    """Copy everything. It can be run again: what is there already is written once more."""
+    moved = Moved()
+    if source_blobs.url != target_blobs.url:
+        async for digest in needed(source):
+            await _take(moved, source_blobs, target_blobs, digest)
+            progress(moved.blobs)
+    batch: list[Put] = []
+    async for put in source.dump():
+        batch.append(put)
+        moved.records += 1
+        if len(batch) == BATCH:
+            await target.commit(*batch)
+            batch = []
+            progress(moved.records)
+    if batch:
+        await target.commit(*batch)
+    return moved
+
+
+async def backup(store: Store, blobs: BlobStore, file: Path, progress: Progress) -> Moved:
+    """Write everything into one file, which is there whole or not at all."""
+    moved = Moved()
+    part = file.with_name(f".{file.name}.part")
+    try:
+        with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as raw:
+            with tarfile.open(fileobj=raw, mode="w|") as tar:
+                lines = [json.dumps(FORMAT)]
+                wanted: dict[str, None] = {}
+                async for put in store.dump():
+                    lines.append(_line(put))
+                    moved.records += 1
+                    if put.space == VERSION:
+                        wanted[summary(Record(put.key, put.value, 0)).digest] = None
+                _add(tar, RECORDS, "\n".join(lines).encode())
+                async for digest in _with_files(blobs, wanted):
+                    data = await _get(blobs, digest)
+                    if data is None:
+                        moved.missing += 1
+                        continue
+                    _add(tar, BLOBS + digest.removeprefix("sha256:"), data)
+                    moved.blobs += 1
+                    moved.bytes += len(data)
+                    progress(moved.blobs)
+            raw.flush()
+            os.fsync(raw.fileno())
+        part.rename(file)
+    finally:
+        part.unlink(missing_ok=True)
+    return moved
+
+
+async def restore(store: Store, blobs: BlobStore, file: Path, progress: Progress, *, force: bool) -> Moved:
+    """Bring a backup back. A hub that has versions of its own is left alone, unless ``force`` mixes the two."""
+    if not force and [put async for put in _own_versions(store)]:
+        raise UsageError(
+            f"the hub at {store.url} is not empty", {"hint": "Use --force to bring the backup's versions into it."}
+        )
+    moved = Moved()
+    records: list[Put] = []
+    try:
+        with tarfile.open(file, "r|*") as tar:
+            for member in tar:
+                stream = tar.extractfile(member)
+                data = stream.read() if stream else b""
+                if member.name == RECORDS:
+                    records = _read(data)
+                elif member.name.startswith(BLOBS):
+                    await blobs.put(digest_of(data), data)
+                    moved.blobs += 1
+                    moved.bytes += len(data)
+                    progress(moved.blobs)
+    except (tarfile.TarError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} is no backup of a hub: {error}") from None
+    if not records:
+        raise ConfigError(f"{file} is no backup of a hub: it has no {RECORDS}")
+    for start in range(0, len(records), BATCH):
+        await store.commit(*records[start : start + BATCH])
+    moved.records = len(records)
+    return moved
+
+
+async def collect(store: Store, blobs: BlobStore, *, grace: float = GRACE_SECONDS, dry_run: bool = False) -> Collected:
+    """Remove the blobs that no version needs."""
+    wanted = {digest async for digest in _with_files(blobs, await _manifests(store))}
+    done = Collected()
+    async for digest in blobs.walk():
+        if digest in wanted:
+            done.kept += 1
+        elif dry_run or await blobs.delete_older(digest, grace):
+            done.removed += 1
+        else:
+            done.young += 1
+    return done
+
+
+async def needed(store: Store) -> AsyncIterator[str]:
+    """Nothing yet of the files: the digests of all bundles."""
+    for digest in await _manifests(store):
+        yield digest
+
+
+async def _manifests(store: Store) -> dict[str, None]:
+    found: dict[str, None] = {}
+    after = None
+    while True:
+        page = await store.page(Query(VERSION, limit=1000, after=after))
+        found.update((digest, None) for record in page.records if (digest := summary(record).digest))
+        after = page.next
+        if after is None:
+            return found
+
+
+async def _with_files(blobs: BlobStore, manifests: dict[str, None]) -> AsyncIterator[str]:
+    """Every blob that these bundles need, each once, their manifests among them."""
+    seen: set[str] = set()
+    for digest in manifests:
+        if not digest or digest in seen:
+            continue
+        seen.add(digest)
+        yield digest
+        data = await _get(blobs, digest)
+        for blob in _files(data) if data is not None else ():
+            if blob not in seen:
+                seen.add(blob)
+                yield blob
+
+
+def _files(manifest: bytes) -> list[str]:
+    try:
+        return list(Bundle.model_validate_json(manifest).blobs())
+    except ValidationError:
+        # Rules may have become stricter since: what it names is needed all the same.
+        return [blob for file in json.loads(manifest).get("files", ()) for blob in file.get("blobs", ())]
+
+
+async def _take(moved: Moved, source: BlobStore, target: BlobStore, manifest: str) -> None:
+    async for digest in _with_files(source, {manifest: None}):
+        if (await target.sizes([digest]))[0] is not None:
+            continue
+        data = await _get(source, digest)
+        if data is None:
+            moved.missing += 1
+            continue
+        await target.put(digest, data)
+        moved.blobs += 1
+        moved.bytes += len(data)
+
+
+async def _get(blobs: BlobStore, digest: str) -> bytes | None:
+    try:
+        return await blobs.get(digest)
+    except NotFound:
+        return None
+
+
+async def _own_versions(store: Store) -> AsyncIterator[Record]:
+    page = await store.page(Query(VERSION, limit=1000))
+    for record in page.records:
+        if not summary(record).builtin:
+            yield record
+
+
+def _line(put: Put) -> str:
+    value = base64.b64encode(put.value).decode()
+    return json.dumps([put.space, put.key, value, put.entries, put.expires])
+
+
+def _read(data: bytes) -> list[Put]:
+    first, *lines = data.decode().splitlines()
+    if json.loads(first) != FORMAT:
+        raise ValueError("it is of another kind, or of a newer aenv")
+    puts = []
+    for line in lines:
+        space, key, value, entries, expires = json.loads(line)
+        puts.append(Put(space, key, base64.b64decode(value), tuple((i, s) for i, s in entries), expires))
+    return puts
+
+
+def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size, member.mode = len(data), 0o600
+    tar.addfile(member, io.BytesIO(data))

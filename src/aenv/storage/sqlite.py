@@ -1,0 +1,269 @@
+"""Records in one SQLite file: nothing to install, nothing to start, any number of processes.
+
+Write-ahead logging lets readers go on while somebody writes, and every commit reaches the disk before it is
+reported, so a process or a machine that dies leaves the last commit whole. It belongs on a local disk: network file
+systems do not keep SQLite's locks.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from aenv.errors import ConfigError, Unavailable
+from aenv.storage.base import (
+    ABSENT,
+    ANY,
+    END,
+    SCAN_BUDGET,
+    BlockingStore,
+    Change,
+    Delete,
+    Page,
+    Put,
+    Query,
+    Record,
+    Stale,
+    entries_of,
+    pack,
+    unpack,
+)
+
+BUSY_SECONDS = 30.0
+FORMAT = 1
+RARE = 1000
+"""Up to here entries of an index are counted, to find out which of several is the shortest."""
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS records (
+    space TEXT NOT NULL, key TEXT NOT NULL, value BLOB NOT NULL, revision INTEGER NOT NULL, expires REAL,
+    entries TEXT NOT NULL, UNIQUE (space, key)
+);
+CREATE INDEX IF NOT EXISTS expiring ON records (expires) WHERE expires IS NOT NULL;
+CREATE TABLE IF NOT EXISTS indexes (
+    id INTEGER PRIMARY KEY, space TEXT NOT NULL, name TEXT NOT NULL, UNIQUE (space, name)
+);
+CREATE TABLE IF NOT EXISTS entries (
+    idx INTEGER NOT NULL, place TEXT NOT NULL, PRIMARY KEY (idx, place)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS counter (one INTEGER PRIMARY KEY CHECK (one = 1), revision INTEGER NOT NULL);
+INSERT OR IGNORE INTO counter VALUES (1, 0);
+"""
+
+
+class SqliteStore(BlockingStore):
+    """A file; its folder is made when it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = f"sqlite:{path}"
+        self._idle: list[sqlite3.Connection] = []
+        self._lock = threading.Lock()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with self._connection() as db:
+            self._prepare(db)
+
+    async def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for db in idle:
+            db.close()
+
+    def _prepare(self, db: sqlite3.Connection) -> None:
+        found: int = db.execute("PRAGMA user_version").fetchone()[0]
+        if found > FORMAT:
+            raise ConfigError(f"{self.path} was written by a newer aenv; upgrade this one to use it")
+        if found == FORMAT:
+            return
+        self.path.chmod(0o600)
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("BEGIN IMMEDIATE")
+        for statement in _TABLES.split(";\n"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {FORMAT}")
+        db.execute("COMMIT")
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            db = self._idle.pop() if self._idle else None
+        try:
+            if db is None:
+                db = sqlite3.connect(self.path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+                db.execute("PRAGMA synchronous = FULL")
+                db.execute("PRAGMA cache_size = -16384")
+            yield db
+        except sqlite3.Error as error:
+            if db is not None:
+                db.close()
+                db = None
+            if isinstance(error, sqlite3.OperationalError):
+                raise Unavailable(f"the store at {self.path} cannot be used just now: {error}") from error
+            raise ConfigError(f"{self.path} is not a store of ours: {error}") from error
+        finally:
+            if db is not None:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                with self._lock:
+                    self._idle.append(db)
+
+    # --- reading
+
+    def _get_many(self, space: str, keys: Sequence[str]) -> list[Record | None]:
+        with self._connection() as db:
+            found = _fetch(db, space, keys)
+        return [found.get(key) for key in keys]
+
+    def _page(self, query: Query) -> Page:
+        with self._connection() as db:
+            db.execute("BEGIN")
+            numbers = [_number(db, query.space, index) for index in query.indexes]
+            if None in numbers:
+                return Page()
+            known = [number for number in numbers if number is not None]
+            driver, *others = sorted(known, key=lambda number: _count(db, number)) if len(known) > 1 else known
+            places, following = _walk(db, query, driver, others)
+            keys = [each.partition(END)[2] for each in places]
+            found = _fetch(db, query.space, keys)
+        return Page([found[key] for key in keys if key in found], following)
+
+    def _dump(self) -> Iterator[list[Put]]:
+        last = 0
+        while True:
+            with self._connection() as db:
+                rows = db.execute(
+                    "SELECT rowid, space, key, value, entries, expires FROM records WHERE rowid > ? ORDER BY rowid"
+                    " LIMIT ?",
+                    (last, self.CHUNK),
+                ).fetchall()
+            if not rows:
+                return
+            last = rows[-1][0]
+            yield [Put(space, key, value, unpack(packed), expires) for _, space, key, value, packed, expires in rows]
+
+    # --- writing
+
+    def _commit(self, changes: Sequence[Change]) -> int:
+        with self._connection() as db:
+            db.execute("BEGIN IMMEDIATE")
+            now = time.time()
+            _forget_expired(db, now)
+            for change in changes:
+                if change.expect != ANY:
+                    row = db.execute(
+                        "SELECT revision FROM records WHERE space = ? AND key = ? AND (expires IS NULL OR expires > ?)",
+                        (change.space, change.key, now),
+                    ).fetchone()
+                    if (row[0] if row else ABSENT) != change.expect:
+                        raise Stale(change.space, change.key)
+            db.execute("UPDATE counter SET revision = revision + 1")
+            revision: int = db.execute("SELECT revision FROM counter").fetchone()[0]
+            for change in changes:
+                if isinstance(change, Put):
+                    _put(db, change, revision)
+                elif isinstance(change, Delete):
+                    _remove(db, change.space, change.key)
+            db.execute("COMMIT")
+        return revision
+
+
+def _put(db: sqlite3.Connection, put: Put, revision: int) -> None:
+    row = db.execute("SELECT entries FROM records WHERE space = ? AND key = ?", (put.space, put.key)).fetchone()
+    before = entries_of(Put(put.space, put.key, b"", unpack(row[0]))) if row else set()
+    after = entries_of(put)
+    _drop_entries(db, put.space, before - after)
+    db.executemany(
+        "INSERT OR IGNORE INTO entries VALUES (?, ?)",
+        [(_make_number(db, put.space, index), where) for index, where in after - before],
+    )
+    db.execute(
+        "INSERT INTO records (space, key, value, revision, expires, entries) VALUES (?, ?, ?, ?, ?, ?)"
+        " ON CONFLICT (space, key) DO UPDATE SET value = excluded.value, revision = excluded.revision,"
+        " expires = excluded.expires, entries = excluded.entries",
+        (put.space, put.key, put.value, revision, put.expires, pack(put.entries)),
+    )
+
+
+def _remove(db: sqlite3.Connection, space: str, key: str) -> None:
+    row = db.execute("SELECT entries FROM records WHERE space = ? AND key = ?", (space, key)).fetchone()
+    if row is not None:
+        db.execute("DELETE FROM records WHERE space = ? AND key = ?", (space, key))
+        _drop_entries(db, space, entries_of(Put(space, key, b"", unpack(row[0]))))
+
+
+def _drop_entries(db: sqlite3.Connection, space: str, entries: set[tuple[str, str]]) -> None:
+    db.executemany(
+        "DELETE FROM entries WHERE idx = ? AND place = ?",
+        [(_number(db, space, index), where) for index, where in entries],
+    )
+
+
+def _forget_expired(db: sqlite3.Connection, now: float) -> None:
+    """A few at a time: whoever writes pays a little, and nobody has to tidy up."""
+    rows = db.execute("SELECT space, key FROM records WHERE expires <= ? LIMIT 20", (now,)).fetchall()
+    for space, key in rows:
+        _remove(db, space, key)
+
+
+def _fetch(db: sqlite3.Connection, space: str, keys: Sequence[str]) -> dict[str, Record]:
+    found: dict[str, Record] = {}
+    for start in range(0, len(keys), 500):
+        chunk = keys[start : start + 500]
+        marks = ",".join("?" * len(chunk))
+        rows = db.execute(
+            f"SELECT key, value, revision FROM records WHERE space = ? AND key IN ({marks})"
+            " AND (expires IS NULL OR expires > ?)",
+            (space, *chunk, time.time()),
+        )
+        found.update((key, Record(key, value, revision)) for key, value, revision in rows)
+    return found
+
+
+def _walk(db: sqlite3.Connection, query: Query, driver: int, others: list[int]) -> tuple[list[str], str | None]:
+    """Places of one index that stand in the others too, and where to go on."""
+    low, high = query.low, query.high or "\U0010ffff"
+    above = ">="
+    if query.after is not None and query.reverse:
+        high = min(high, query.after)
+    elif query.after is not None and query.after >= low:
+        low, above = query.after, ">"
+    tests = "".join(f" AND EXISTS (SELECT 1 FROM entries WHERE idx = {n} AND place = seen.place)" for n in others)
+    budget = SCAN_BUDGET if others else query.limit
+    rows = db.execute(
+        f"SELECT place, 1{tests} FROM (SELECT place FROM entries WHERE idx = ? AND place {above} ? AND place < ?"
+        f" ORDER BY place {'DESC' if query.reverse else 'ASC'} LIMIT ? OFFSET ?) AS seen",
+        (driver, low, high, budget, query.offset),
+    )
+    places: list[str] = []
+    last, seen = None, 0
+    for where, fits in rows:
+        last, seen = where, seen + 1
+        if fits:
+            places.append(where)
+            if len(places) == query.limit:
+                break
+    return places, last if len(places) == query.limit or seen == budget else None
+
+
+def _number(db: sqlite3.Connection, space: str, index: str) -> int | None:
+    row = db.execute("SELECT id FROM indexes WHERE space = ? AND name = ?", (space, index)).fetchone()
+    return row[0] if row else None
+
+
+def _make_number(db: sqlite3.Connection, space: str, index: str) -> int:
+    number = _number(db, space, index)
+    if number is None:
+        number = db.execute("INSERT INTO indexes (space, name) VALUES (?, ?)", (space, index)).lastrowid
+    assert number is not None
+    return number
+
+
+def _count(db: sqlite3.Connection, number: int) -> int:
+    count: int = db.execute(
+        f"SELECT count(*) FROM (SELECT 1 FROM entries WHERE idx = ? LIMIT {RARE})", (number,)
+    ).fetchone()[0]
+    return count

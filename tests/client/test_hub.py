@@ -1,0 +1,116 @@
+"""The way to a hub: which address is meant, what is tried again, and what is said when nobody answers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+from pydantic_core import to_json
+
+from aenv.client import hub as module
+from aenv.client.hub import HubClient
+from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NotFound, Unavailable
+from aenv.runtime.http import HttpServer, Request, Response
+from tests.conftest import run
+
+PAGE = to_json({"success": True, "data": {"items": [], "next": None, "a word of tomorrow": 1}})
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LONGEST_PAUSE", 0.001)
+
+
+def against(answer: Callable[[Request], Response], use: Callable[[HubClient], Awaitable[None]]) -> list[Request]:
+    """Run something against a server that answers as the test wants; what it was asked."""
+    asked: list[Request] = []
+
+    async def handle(request: Request) -> Response:
+        asked.append(request)
+        return answer(request)
+
+    async def main() -> None:
+        server = HttpServer(handle, max_body=1 << 20)
+        listener = await server.listen(host="127.0.0.1")
+        client = HubClient(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/some/prefix", "secret")
+        try:
+            await use(client)
+        finally:
+            await client.close()
+            await server.close(1.0)
+
+    run(main())
+    return asked
+
+
+def test_a_prefix_and_a_token_go_along() -> None:
+    async def use(client: HubClient) -> None:
+        page = await client.list(name="a b", tags=["x", "y"], limit=5)
+        assert (page.items, page.next) == ([], None)
+
+    (request,) = against(lambda request: Response(200, PAGE), use)
+    assert request.path == "/some/prefix/api/v1/environments"
+    assert request.query == b"name=a+b&tags=x&tags=y&limit=5&offset=0"
+    assert request.header(b"authorization") == b"Bearer secret"
+
+
+def test_a_hub_that_cannot_answer_just_now_is_asked_again() -> None:
+    answers = iter([Response(503, b"{}"), Response(503, b"not even JSON"), Response(200, PAGE)])
+
+    async def use(client: HubClient) -> None:
+        await client.list()
+
+    assert len(against(lambda request: next(answers), use)) == 3
+
+
+def test_a_refusal_is_not_asked_again() -> None:
+    async def use(client: HubClient) -> None:
+        with pytest.raises(NotFound, match="no such thing"):
+            await client.get("a")
+
+    body = to_json({"success": False, "error": "no such thing", "code": "not_found"})
+    assert len(against(lambda request: Response(404, body), use)) == 1
+
+
+def test_something_else_that_answers_is_not_taken_for_a_hub() -> None:
+    async def use(client: HubClient) -> None:
+        with pytest.raises(EnvironmentError, match="is not a hub"):
+            await client.list()
+
+    against(lambda request: Response(200, b"<html>hello"), use)
+
+
+def test_a_hub_that_is_not_there_says_where_it_was_looked_for() -> None:
+    async def use() -> None:
+        client = HubClient("http://127.0.0.1:1", retries=1)
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
+            await client.list()
+        assert "aenv config get" in caught.value.details["hint"]
+        await client.close()
+
+    run(use())
+
+
+def test_a_hub_that_does_not_answer_in_time_is_a_timeout() -> None:
+    async def use() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            client = HubClient(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05)
+            with pytest.raises(EnvironmentTimeoutError, match="within"):
+                await client.list()
+            await client.close()
+
+    run(use())
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("hub.example.com", "http://hub.example.com:8083"),
+        ("http://hub.example.com", "http://hub.example.com"),
+        ("https://hub.example.com/aenv/", "https://hub.example.com/aenv"),
+        ("unix:/run/hub.sock", "unix:/run/hub.sock"),
+    ],
+)
+def test_an_address_means_what_it_means_everywhere(text: str, url: str) -> None:
+    assert str(HubClient(text).url) == url

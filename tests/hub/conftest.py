@@ -1,0 +1,47 @@
+"""Hubs of every kind: in this process, and as a real server, on SQLite and on Redis."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.hub.parts import Served, serving
+from tests.storage.valkey import Valkey, servers
+
+numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def _own_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AENV_DATA_DIR", str(tmp_path / "data"))
+
+
+@pytest.fixture(scope="session")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    server = Valkey(Path(servers()[0]), tmp_path_factory.mktemp("valkey"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A store of its own for each test."""
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path}/hub/hub.db"
+    server: Valkey = request.getfixturevalue("valkey")
+    return server.url(prefix=f"hub{next(numbers)}:")
+
+
+@pytest.fixture
+def serve(store_url: str, tmp_path: Path) -> Callable[..., AbstractContextManager[Served]]:
+    """Start a server on that store; several servers may share it."""
+
+    def start(*options: str) -> AbstractContextManager[Served]:
+        return serving(store_url, tmp_path / "blobs", tmp_path, *options)
+
+    return start

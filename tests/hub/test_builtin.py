@@ -1,0 +1,157 @@
+"""The environments that come with aenv: each is what `aenv init` makes, and what is said of it is true."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import aenv
+from aenv.hub import builtin
+from aenv.hub.local import LocalHub
+from aenv.hub.open import Place, open_catalog
+from aenv.project import manifest
+from aenv.project.scaffold import SCHEMA_PATH
+from tests.conftest import run
+from tests.hub.parts import push
+
+PROJECTS = builtin.projects()
+
+
+def test_there_are_some() -> None:
+    assert "hello-env" in [project.name for project in PROJECTS]
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
+def test_its_schemas_are_those_of_its_code(project: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "aenv.runtime.describe", str(project)], capture_output=True, check=True, timeout=60
+    )
+    assert json.loads((project / builtin.SCHEMAS).read_text()) == json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
+def test_its_config_has_no_problems_and_its_own_tests_pass(project: Path, tmp_path: Path) -> None:
+    loaded = manifest.load(project)
+    assert loaded.warnings == ()
+    assert loaded.manifest.name == project.name
+    assert json.loads((project / SCHEMA_PATH).read_text()) == manifest.schema()
+    copy = tmp_path / project.name
+    shutil.copytree(project, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    subprocess.run([sys.executable, "-m", "aenv.cli", "test", "-q"], cwd=copy, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
+def test_it_uses_only_public_names_of_aenv(project: Path) -> None:
+    for file in (project / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "aenv":
+                assert node.module == "aenv", f"{file}: {node.module}"
+                assert {alias.name for alias in node.names} <= set(aenv.__all__)
+            if isinstance(node, ast.Import):
+                assert not [alias.name for alias in node.names if alias.name.startswith("aenv")]
+
+
+def test_a_wheel_has_them(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert uv, "uv is in the test group"
+    subprocess.run([uv, "build", "--quiet", "--wheel", "--out-dir", tmp_path, root], check=True, timeout=110)
+    (wheel,) = tmp_path.glob("*.whl")
+    site = tmp_path / "site"
+    shutil.unpack_archive(wheel, site, "zip")
+    code = "from aenv.hub import builtin; print(builtin.folder(), [p.name for p in builtin.projects()])"
+    said = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True
+    ).stdout
+    assert said.split()[0] == str(site / "aenv" / "envs")
+    assert "hello-env" in said
+    assert not list((site / "aenv" / "envs").rglob("*.pyc"))
+
+
+# --- in a hub
+
+
+@pytest.fixture
+def envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "envs"
+    shutil.copytree(builtin.folder(), folder)
+    monkeypatch.setattr(builtin, "folder", lambda: folder)
+    return folder
+
+
+def in_a_hub(tmp_path: Path, work: Callable[[LocalHub], object]) -> None:
+    async def main() -> None:
+        hub = LocalHub(open_catalog(Place.of(str(tmp_path / "hub" / "hub.db"))))
+        try:
+            await work(hub)  # type: ignore[misc]
+        finally:
+            await hub.close()
+
+    run(main())
+
+
+def test_a_new_version_of_one_comes_with_the_next_start(tmp_path: Path, envs: Path) -> None:
+    async def first(hub: LocalHub) -> None:
+        assert (await hub.get("hello-env")).version == "1.0.0"
+
+    async def second(hub: LocalHub) -> None:
+        assert (await hub.get("hello-env")).version == "1.1.0"
+        assert (await hub.get("hello-env", "1.0.0")).builtin
+
+    in_a_hub(tmp_path, first)
+    config = envs / "hello-env" / "config.json"
+    config.write_text(config.read_text().replace('"1.0.0"', '"1.1.0"'))
+    in_a_hub(tmp_path, second)
+
+
+def test_a_name_that_somebody_else_has_already_stays_theirs(
+    tmp_path: Path, envs: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (envs / "hello-env").rename(tmp_path / "later")
+
+    async def first(hub: LocalHub) -> None:
+        await push(hub, "hello-env", "0.1.0", "mine")
+
+    async def second(hub: LocalHub) -> None:
+        found = await hub.get("hello-env")
+        assert (found.version, found.builtin) == ("0.1.0", False)
+        assert (await push(hub, "hello-env", "0.2.0", "mine")).outcome == "created"
+
+    in_a_hub(tmp_path, first)
+    (tmp_path / "later").rename(envs / "hello-env")
+    in_a_hub(tmp_path, second)
+
+
+def test_one_that_is_broken_does_not_break_the_hub(tmp_path: Path, envs: Path) -> None:
+    broken = envs / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{")
+
+    async def look(hub: LocalHub) -> None:
+        assert "hello-env" in [item.name for item in (await hub.list()).items]
+
+    in_a_hub(tmp_path, look)
+
+
+def test_opening_a_hub_that_has_them_writes_nothing(tmp_path: Path) -> None:
+    async def main() -> list[int]:
+        revisions = []
+        for _ in range(2):
+            hub = LocalHub(open_catalog(Place.of(str(tmp_path / "hub" / "hub.db"))))
+            await hub.list()
+            found = await hub.catalog.store.get("meta", "builtin")
+            assert found is not None
+            revisions.append(found.revision)
+            await hub.close()
+        return revisions
+
+    first, second = run(main())
+    assert first == second

@@ -1,0 +1,215 @@
+"""The hub's routes: the JSON that older clients know, the document that describes all of them, and bad input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from aenv.client.hub import HubClient
+from tests.conftest import fetch, run
+from tests.hub.parts import Served, push, serving
+
+Serve = Callable[..., AbstractContextManager[Served]]
+
+ENV = {
+    "name": "old",
+    "version": "1.0.0",
+    "tags": ["linux"],
+    "status": "Ready",
+    "codeUrl": "oss://x/old.tar",
+    "artifacts": [{"type": "image", "content": "r/old:1"}],
+    "buildConfig": {"dockerfile": "./Dockerfile"},
+    "testConfig": {"script": "pytest"},
+    "deployConfig": {"cpu": "1C"},
+    "somethingNew": 1,
+}
+
+
+def ok(answer: tuple[int, object]) -> object:
+    status, body = answer
+    assert isinstance(body, dict)
+    assert (status, body["success"], body["code"], body["message"]) == (200, True, 0, "")
+    return body["data"]
+
+
+def test_older_clients_get_the_json_they_know(serve: Serve) -> None:
+    with serve() as hub:
+        url = hub.url
+        assert ok(fetch(url, "/env/old/1.0.0/exists")) == {"exists": False}
+        assert ok(fetch(url, "/env/", ENV)) is True
+        assert ok(fetch(url, "/env/old/1.0.0/exists")) == {"exists": True, "status": 6}
+        env = ok(fetch(url, "/env/old/1.0.0"))
+        assert isinstance(env, dict)
+        assert {key: env[key] for key in env if key not in ("created_at", "updated_at")} == {
+            "id": "old-1.0.0",
+            "name": "old",
+            "description": "",
+            "version": "1.0.0",
+            "tags": ["linux"],
+            "code_url": "oss://x/old.tar",
+            "status": 6,
+            "artifacts": [{"type": "image", "content": "r/old:1"}],
+            "build_config": {"dockerfile": "./Dockerfile"},
+            "test_config": {"script": "pytest"},
+            "deploy_config": {"cpu": "1C"},
+        }
+        assert env["created_at"]
+        assert ok(fetch(url, "/env/old/1.0.0/status")) == {"status": "Ready"}
+        change = {"description": "now with words", "status": "Testing"}
+        assert ok(fetch(url, "/env/old/1.0.0", change, method="PUT")) is True
+        changed = ok(fetch(url, "/env/old/1.0.0"))
+        assert isinstance(changed, dict)
+        assert (changed["description"], changed["status"], changed["tags"]) == ("now with words", 4, ["linux"])
+        assert changed["build_config"] == ENV["buildConfig"]
+        assert ok(fetch(url, "/env/old/1.0.0/aci_trigger", {"image": "r/old:2"})) is True
+        listed = ok(fetch(url, "/env/?limit=100&offset=0"))
+        assert isinstance(listed, list)
+        mine = next(each for each in listed if each["name"] == "old")
+        assert mine["artifacts"] == [{"type": "image", "content": "r/old:2"}]
+        assert ok(fetch(url, "/env/old/1.0.0/release", b"", method="POST")) is True
+        assert ok(fetch(url, "/env/old/1.0.0/status")) == {"status": "Released"}
+        assert ok(fetch(url, "/health")) == {"status": "healthy", "version": fetch(url, "/health")[1]["version"]}
+        assert fetch(url, "/health")[1]["status"] == "healthy"
+        assert ok(fetch(url, "/data?scenario=swebench&instance=astropy")) is None
+
+
+def test_older_clients_get_the_statuses_they_know(serve: Serve) -> None:
+    with serve() as hub:
+        url = hub.url
+        ok(fetch(url, "/env/", ENV))
+        ok(fetch(url, "/env/old/1.0.0/release", b"", method="POST"))
+        refused = [
+            (409, fetch(url, "/env/", ENV)),
+            (400, fetch(url, "/env/", {"name": "old"})),
+            (400, fetch(url, "/env/", b"{")),
+            (400, fetch(url, "/env/", {**ENV, "version": "2.0.0", "status": "Sleeping"})),
+            (404, fetch(url, "/env/new/1.0.0")),
+            (404, fetch(url, "/env/old/1", method="GET")),
+            (404, fetch(url, "/env/old/2.0.0/status")),
+            (404, fetch(url, "/env/old/2.0.0", ENV, method="PUT")),
+            (404, fetch(url, "/env/old/2.0.0/release", b"", method="POST")),
+            (403, fetch(url, "/env/old/1.0.0", {"tags": []}, method="PUT")),
+            (403, fetch(url, "/env/old/1.0.0/release", b"", method="POST")),
+            (403, fetch(url, "/env/old/1.0.0/aci_trigger", {"image": "x"})),
+            (503, fetch(url, "/env/old/1.0.0/sign", b"", method="POST")),
+            (400, fetch(url, "/data?scenario=swebench")),
+        ]
+        for status, (got, body) in refused:
+            assert (got, body["code"], body["success"], body["data"]) == (status, status, False, None), body
+            assert body["message"]
+
+
+def test_a_pushed_version_is_seen_by_older_clients_too(serve: Serve) -> None:
+    async def use(url: str) -> None:
+        client = HubClient(url)
+        await push(client, "new", "1.0.0", description="with files")
+        await client.close()
+
+    with serve() as hub:
+        run(use(hub.url))
+        env = ok(fetch(hub.url, "/env/new/1.0.0"))
+        assert isinstance(env, dict)
+        assert (env["description"], env["status"]) == ("with files", 6)
+
+
+def test_older_tokens_are_made_asked_for_changed_and_dropped(serve: Serve) -> None:
+    with serve("--auth") as hub:
+        own = {"authorization": f"Bearer {hub.first_token}"}
+        made = ok(fetch(hub.url, "/token/", {"user": "ada", "maxInstanceCount": 5}, headers=own))
+        assert isinstance(made, dict)
+        known = {"id": made["id"], "user": "ada", "maxInstanceCount": 5}
+        assert ok(fetch(hub.url, f"/token/validate/{made['token']}")) == {**known, "token": made["token"]}
+        assert ok(fetch(hub.url, f"/token/info/{made['id']}", headers=own)) == {**known, "token": ""}
+        change = {"id": made["id"], "user": "ada", "maxInstanceCount": 9}
+        changed = ok(fetch(hub.url, "/token/", change, method="PUT", headers=own))
+        assert changed == {**known, "maxInstanceCount": 9, "token": ""}
+        assert ok(fetch(hub.url, f"/token/{made['id']}", method="DELETE", headers=own)) is True
+        status, body = fetch(hub.url, f"/token/validate/{made['token']}")
+        assert (status, body["code"], "revoked" in body["message"]) == (401, 401, True)
+        assert fetch(hub.url, "/token/", {"user": "eve"})[0] == 401
+
+
+def test_bad_input_is_answered_with_what_to_do(serve: Serve) -> None:
+    with serve() as hub:
+        cases = [
+            (404, "/nowhere", None, "GET", "openapi"),
+            (405, "/api/v1/environments", {}, "PUT", "use GET or POST"),
+            (422, "/api/v1/environments?limit=0", None, "GET", "limit"),
+            (422, "/api/v1/environments?limit=1&limit=2", None, "GET", "twice"),
+            (422, "/api/v1/environments?colour=red", None, "GET", "colour"),
+            (422, "/api/v1/environments?offset=" + "9" * 5000, None, "GET", "offset"),
+            (422, "/api/v1/environments", {"bundle": {}, "what": 1}, "POST", "what"),
+            (422, "/api/v1/environments", {"bundle": {}}, "POST", "manifest is not valid"),
+            (422, "/api/v1/environments", b"[" * 100_000, "POST", "body"),
+            (422, "/api/v1/environments/Bad_Name", None, "GET", "bad-name"),
+            (422, "/api/v1/environments/x%00y", None, "GET", "not a name"),
+            (422, "/api/v1/blobs/sha256:zz", b"x", "PUT", "not a digest"),
+        ]
+        for status, path, body, method, words in cases:
+            got, said = fetch(hub.url, path, body, method=method)
+            assert (got, words in said["error"]) == (status, True), said
+        assert fetch(hub.url, "/api/v1/environments", bytes(25 << 20), method="POST")[0] == 413
+
+
+# --- the document
+
+
+def test_the_api_withstands_whatever_its_own_document_allows_and_more(serve: Serve, store_url: str) -> None:
+    auth = store_url.startswith("redis")  # one way with each store
+    with serve("--auth" if auth else "--no-auth") as hub:
+        headers = {"Authorization": f"Bearer {hub.first_token}"} if auth else {}
+        schema = schemathesis.openapi.from_url(f"{hub.url}/openapi.json")
+        operations = [result.ok() for result in schema.get_all_operations()]
+        assert len(operations) >= 35
+        for operation in operations:
+            for mode in GenerationMode:
+                _try(operation, mode, headers)
+        assert "failed" not in hub.log.read_text()
+
+
+def _try(operation: Any, mode: GenerationMode, headers: dict[str, str]) -> None:
+    checks: list[Any] = [status_code_conformance, content_type_conformance, response_schema_conformance]
+    if not operation.path.endswith("/sign"):  # older hubs, too, say 503 where there is no bucket
+        checks.append(not_a_server_error)
+
+    @settings(
+        max_examples=15,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def check(case: schemathesis.Case) -> None:
+        case.call_and_validate(headers=headers, checks=checks)
+
+    try:
+        check()
+    except Unsatisfiable:
+        assert mode is GenerationMode.NEGATIVE, "a route without parameters cannot be asked wrongly"
+
+
+def test_the_document_names_every_route_and_its_refusals(tmp_path: Path) -> None:
+    with serving(f"sqlite:{tmp_path}/hub.db", tmp_path / "blobs", tmp_path) as hub:
+        status, document = fetch(hub.url, "/openapi.json")
+    assert (status, document["openapi"]) == (200, "3.1.0")
+    assert {"get", "post"} <= document["paths"]["/api/v1/environments"].keys()
+    ids = [operation["operationId"] for path in document["paths"].values() for operation in path.values()]
+    assert len(ids) == len(set(ids)) >= 35
+    push_operation = document["paths"]["/api/v1/environments"]["post"]
+    assert push_operation["security"] == [{"token": []}]
+    assert "409" in push_operation["responses"]

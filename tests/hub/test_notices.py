@@ -1,0 +1,137 @@
+"""Webhooks: signed, retried, told once by one of several servers, and never half."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from aenv.errors import Conflict
+from aenv.hub import notices
+from aenv.hub.local import LocalHub
+from aenv.hub.notices import Messenger, signature
+from aenv.hub.open import Place, open_catalog
+from aenv.runtime.http import HttpServer, Request, Response
+from tests.conftest import run
+from tests.hub.parts import push
+
+
+class Receiver:
+    """Somebody who is told, and answers as the test wants."""
+
+    def __init__(self) -> None:
+        self.heard: list[Request] = []
+        self.status = 200
+        self.url = ""
+
+    async def __call__(self, request: Request) -> Response:
+        self.heard.append(request)
+        return Response(self.status, b"{}")
+
+
+@asynccontextmanager
+async def receiving() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    server = HttpServer(receiver, max_body=1 << 20)
+    listener = await server.listen(host="127.0.0.1")
+    receiver.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/ci?key=1"
+    try:
+        yield receiver
+    finally:
+        await server.close(1.0)
+
+
+Use = Callable[[LocalHub, Receiver], Awaitable[None]]
+
+
+@pytest.fixture
+def told(store_url: str, tmp_path: Path) -> Callable[[Use], None]:
+    async def main(use: Use) -> None:
+        hub = LocalHub(open_catalog(Place(store_url, str(tmp_path / "blobs"))))
+        try:
+            async with receiving() as receiver:
+                await use(hub, receiver)
+        finally:
+            await hub.close()
+
+    return lambda use: run(main(use))
+
+
+def test_a_push_is_told_signed_and_once(told: Callable[[Use], None]) -> None:
+    async def use(hub: LocalHub, receiver: Receiver) -> None:
+        catalog = hub.catalog
+        hook = await catalog.notices.add(receiver.url, ["push", "delete"], ["team"], catalog.now())
+        await push(hub, "team-env", "1.0.0")
+        await push(hub, "team-env", "1.0.0")
+        await push(hub, "other", "1.0.0")
+        await hub.release("team-env", "1.0.0")
+        messengers = [Messenger(catalog.store, catalog.notices) for _ in range(4)]
+        heard = await asyncio.gather(*(each.deliver_due() for each in messengers))
+        assert sum(heard) == 1
+        (request,) = receiver.heard
+        assert (request.method, request.path, request.query) == ("POST", "/ci", b"key=1")
+        assert request.header(b"x-aenv-event") == b"push"
+        body = json.loads(request.body)
+        assert (body["event"], body["version"]["name"], body["version"]["version"]) == ("push", "team-env", "1.0.0")
+        signed = request.header(notices.SIGNATURE.encode()).decode()
+        at = int(signed.partition("t=")[2].partition(",")[0])
+        assert signed == signature(hook.secret, at, request.body)
+        assert signed != signature("another secret", at, request.body)
+        assert body["id"] == request.header(b"x-aenv-delivery").decode()
+        assert await messengers[0].deliver_due() == 0
+        await hub.delete("team-env", "1.0.0", "gone")
+        assert await messengers[0].deliver_due() == 1
+        assert json.loads(receiver.heard[1].body)["reason"] == "gone"
+
+    told(use)
+
+
+def test_who_does_not_hear_is_told_again_later_and_longer_apart(told: Callable[[Use], None]) -> None:
+    async def use(hub: LocalHub, receiver: Receiver) -> None:
+        catalog = hub.catalog
+        await catalog.notices.add(receiver.url, ["push"], ["*"], catalog.now())
+        await push(hub, "a", "1.0.0")
+        receiver.status = 500
+        now = catalog.clock()
+        clock = [now]
+        messenger = Messenger(catalog.store, catalog.notices, clock=lambda: clock[0])
+        for pause in (0.0, notices.FIRST_PAUSE, notices.FIRST_PAUSE * 2):
+            if pause:
+                clock[0] += pause - 0.1
+                heard = len(receiver.heard)
+                assert await messenger.deliver_due() == 0
+                assert len(receiver.heard) == heard, "too early"
+            clock[0] += 0.2
+            assert await messenger.deliver_due() == 0
+        assert len(receiver.heard) == 3
+        receiver.status = 204
+        clock[0] += 3600
+        assert await messenger.deliver_due() == 1
+        ids = {json.loads(request.body)["id"] for request in receiver.heard}
+        assert len(ids) == 1, "the receiver can tell that it is the same"
+        assert await messenger.deliver_due() == 0
+
+    told(use)
+
+
+def test_nothing_is_told_of_what_did_not_happen(told: Callable[[Use], None]) -> None:
+    async def use(hub: LocalHub, receiver: Receiver) -> None:
+        catalog = hub.catalog
+        hook = await catalog.notices.add(receiver.url, ["push"], ["*"], catalog.now())
+        await push(hub, "a", "1.0.0", "one")
+        with pytest.raises(Conflict):
+            await push(hub, "a", "1.0.0", "two")
+        messenger = Messenger(catalog.store, catalog.notices)
+        assert await messenger.deliver_due() == 1
+        await push(hub, "a", "2.0.0")
+        await catalog.notices.remove(hook.id)
+        assert await messenger.deliver_due() == 0
+        await push(hub, "a", "3.0.0")
+        assert await messenger.deliver_due() == 0
+        assert len(receiver.heard) == 1
+
+    told(use)

@@ -1,0 +1,98 @@
+"""What an environment offers, where the host allows no sandboxes; with sandboxes see tests/e2e."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from aenv.errors import LoadError
+from aenv.project import describe
+
+GOOD = """
+import os
+from aenv import register_tool, register_function, register_reward, register_health
+
+print("the author may print")
+
+@register_tool
+def add(a: int, b: int = 1) -> int:
+    "Add two numbers."
+    return a + b
+
+@register_tool(description=os.environ.get("SECRET", "no secret"))
+def look() -> str:
+    return ""
+
+@register_function
+def double(n: int) -> int:
+    return 2 * n
+
+@register_reward
+def reward() -> float:
+    return 1.0
+
+@register_health
+def health() -> bool:
+    return True
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_sandboxes(monkeypatch):
+    monkeypatch.setenv("AENV_RUNTIME_DIR", "/dev/null/nowhere")
+
+
+def described(tmp_path, text):
+    (tmp_path / "env.py").write_text(text)
+    return asyncio.run(describe.describe(tmp_path, "env"))
+
+
+def test_everything_is_found_and_it_is_said_that_there_was_no_sandbox(tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET", "s3cret")
+    found = described(tmp_path, GOOD)
+    assert found.unsandboxed
+    schemas = found.schemas
+    assert [tool["name"] for tool in schemas.tools] == ["add", "look"]
+    assert schemas.tools[0]["inputSchema"]["required"] == ["a"]
+    assert schemas.tools[1]["description"] == "no secret"
+    assert [len(each) for each in (schemas.functions, schemas.rewards, schemas.health)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("import nothing_of_that_name", "nothing_of_that_name"),
+        ("def f(:", "invalid syntax"),
+        ("x = 1", "nothing is declared"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import os; os._exit(3)", "exit code 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code -9"),
+    ],
+)
+def test_code_that_does_not_load_is_the_authors(tmp_path, text, said):
+    with pytest.raises(LoadError, match=said):
+        described(tmp_path, text)
+
+
+def test_an_import_that_never_ends_is_ended_with_all_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(describe, "PLAIN_SECONDS", 3.0)
+    pids = tmp_path / "pids"
+    text = (
+        "import os, subprocess, time\n"
+        "child = subprocess.Popen(['sleep', '1000'])\n"
+        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
+        "time.sleep(1000)\n"
+    )
+    with pytest.raises(LoadError, match="longer than 3 s"):
+        described(tmp_path, text)
+    for pid in pids.read_text().split():
+        while _is_there(pid):
+            time.sleep(0.01)
+
+
+def _is_there(pid):
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False

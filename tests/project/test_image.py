@@ -1,0 +1,233 @@
+"""Images. The builder is a program on PATH that writes down how it was called, and fails when it is told to."""
+
+import json
+import sys
+
+import pytest
+
+from aenv.config import BuildConfig as BuildSettings
+from aenv.config import Registry
+from aenv.errors import BuildFailed, ConfigError
+from aenv.project import image, manifest, scaffold
+from aenv.project.build import build
+from aenv.project.image import Builder, ImageOptions
+
+FAKE = """#!{python}
+import json, os, sys
+with open({log!r}, "a") as log:
+    auth = os.environ.get("REGISTRY_AUTH_FILE") or os.environ.get("DOCKER_CONFIG", "/nowhere") + "/config.json"
+    said = open(auth).read() if os.path.exists(auth) else ""
+    log.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], said]) + "\\n")
+print("STEP 1: working", flush=True)
+if sys.argv[1] in {broken!r}:
+    print("it went wrong", file=sys.stderr)
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def fake(tmp_path, monkeypatch):
+    """Make builders; what they were called with."""
+    folder, log = tmp_path / "bin", tmp_path / "calls"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+
+    class Fakes:
+        def add(self, name, broken=()):
+            (folder / name).write_text(FAKE.format(python=sys.executable, log=str(log), broken=list(broken)))
+            (folder / name).chmod(0o755)
+
+        def calls(self):
+            return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
+        def commands(self):
+            return [args for name, args, _ in self.calls() if args[0] not in ("version", "info")]
+
+    return Fakes()
+
+
+@pytest.fixture
+def project(tmp_path):
+    return scaffold.create("hello", parent_dir=tmp_path).root
+
+
+def change(project, **build_config):
+    path = project / "config.json"
+    config = json.loads(path.read_text())
+    config["buildConfig"].update(build_config)
+    path.write_text(json.dumps(config))
+
+
+def run(project, options=ImageOptions(), want_image=True, settings=None):  # noqa: B008
+    said = []
+    return build(project, options, settings or BuildSettings(), want_image=want_image, say=said.append), said
+
+
+def artifacts(project):
+    return json.loads((project / "config.json").read_text())["artifacts"]
+
+
+def test_the_image_is_named_after_the_project(fake, project):
+    fake.add("docker")
+    built, said = run(project)
+    reference = "docker.io/aenv/hello:1.0.0"
+    assert fake.commands() == [["build", "--file", f"{project}/Dockerfile", "--tag", reference, str(project)]]
+    assert built.images == (reference,)
+    assert "STEP 1: working" in said
+    assert artifacts(project) == [{"type": "image", "content": reference}]
+    assert built.packed.bundle.config["artifacts"] == artifacts(project)
+
+
+def test_the_build_config_is_honoured(fake, project):
+    fake.add("podman")
+    (project / "docker").mkdir()
+    (project / "docker/My.Dockerfile").write_text("FROM scratch\n")
+    change(
+        project, dockerfile="docker/My.Dockerfile", context="src", image_name="team/other", image_tag="v9",
+        args={"BASE_IMAGE": "python:3.13", "N": 3, "FLAG": True},
+    )  # fmt: skip
+    run(project)
+    assert fake.commands() == [
+        ["build", "--file", f"{project}/docker/My.Dockerfile", "--tag", "docker.io/aenv/team/other:v9", "--build-arg",
+         "BASE_IMAGE=python:3.13", "--build-arg", "N=3", "--build-arg", "FLAG=true", f"{project}/src"],
+    ]  # fmt: skip
+
+
+def test_options_win(fake, project, monkeypatch):
+    fake.add("buildah")
+    change(project, image_name="ignored", image_tag="ignored", dockerfile="ignored")
+    monkeypatch.chdir(project)
+    options = ImageOptions(
+        "mine", ("v1", "latest"), "registry.example.com:5000", "", ("linux/arm64",), "Dockerfile", True
+    )
+    built, _ = run(project, options)
+    one, two = "registry.example.com:5000/mine:v1", "registry.example.com:5000/mine:latest"
+    assert fake.commands() == [
+        [
+            "build",
+            "--file",
+            f"{project}/Dockerfile",
+            "--tag",
+            one,
+            "--tag",
+            two,
+            "--platform",
+            "linux/arm64",
+            str(project),
+        ],
+        ["push", one],
+        ["push", two],
+    ]
+    assert [each["content"] for each in artifacts(project)] == [one, two] == list(built.images)
+
+
+def test_several_platforms_are_one_list_for_podman(fake, project):
+    fake.add("podman")
+    options = ImageOptions(tags=("a", "b"), platforms=("linux/amd64", "linux/arm64"), push=True)
+    run(project, options)
+    a, b = "docker.io/aenv/hello:a", "docker.io/aenv/hello:b"
+    assert fake.commands() == [
+        [
+            "build",
+            "--file",
+            f"{project}/Dockerfile",
+            "--manifest",
+            a,
+            "--platform",
+            "linux/amd64,linux/arm64",
+            str(project),
+        ],
+        ["tag", a, b],
+        ["manifest", "push", "--all", a, f"docker://{a}"],
+        ["manifest", "push", "--all", b, f"docker://{b}"],
+    ]
+
+
+def test_a_builder_that_does_not_work_is_passed_over(fake, project):
+    fake.add("docker", broken=["version"])
+    fake.add("buildah")
+    run(project)
+    assert {name for name, args, _ in fake.calls() if args[0] == "build"} == {"buildah"}
+
+
+def test_without_a_builder_there_is_the_bundle_alone(fake, project):
+    built, _ = run(project, want_image=None)
+    assert built.no_image == "there is no docker, podman or buildah"
+    assert built.file.is_file()
+    assert artifacts(project) == []
+    with pytest.raises(BuildFailed, match="no docker, podman or buildah"):
+        run(project)
+
+
+def test_a_failing_builder_fails_the_build_only_when_an_image_was_asked_for(fake, project):
+    fake.add("docker", broken=["build"])
+    with pytest.raises(BuildFailed, match="docker build ended with exit code 7: it went wrong"):
+        run(project)
+    built, _ = run(project, want_image=None)
+    assert "it went wrong" in built.no_image
+    assert built.file.is_file()
+    assert artifacts(project) == []
+
+
+def test_an_image_that_was_not_pushed_is_not_recorded(fake, project):
+    fake.add("docker", broken=["push"])
+    with pytest.raises(BuildFailed, match="docker push"):
+        run(project, ImageOptions(push=True))
+    assert artifacts(project) == []
+
+
+@pytest.mark.parametrize("builder", ["docker", "podman"])
+def test_the_registrys_password_is_on_no_command_line_and_in_no_file_afterwards(fake, project, builder, tmp_path):
+    fake.add(builder)
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker/config.json").write_text('{"auths": {"other": {"auth": "x"}}, "credsStore": "desktop"}')
+    settings = BuildSettings(registry=Registry(host="reg.example.com", username="me", password="s3cret"))
+    run(project, ImageOptions(push=True), settings=settings)
+    auths = [json.loads(auth)["auths"] for _, args, auth in fake.calls() if args[0] in ("build", "push")]
+    assert [each["reg.example.com"]["auth"] for each in auths] == ["bWU6czNjcmV0"] * 2
+    assert ("other" in auths[0]) == (builder == "docker")
+    assert "s3cret" not in json.dumps([args for _, args, _ in fake.calls()])
+    assert "reg.example.com" not in (tmp_path / "docker/config.json").read_text()
+
+
+def test_other_artifacts_and_ids_stay(fake, project):
+    fake.add("docker")
+    path = project / "config.json"
+    config = json.loads(path.read_text())
+    config["artifacts"] = [{"type": "dataset", "content": "d"}, {"id": "7", "type": "image", "content": "old:1"}]
+    path.write_text(json.dumps(config))
+    run(project)
+    assert artifacts(project) == [
+        {"id": "7", "type": "image", "content": "docker.io/aenv/hello:1.0.0"},
+        {"type": "dataset", "content": "d"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [ImageOptions(name="--privileged"), ImageOptions(tags=("a b",)), ImageOptions(registry="a;b"),
+     ImageOptions(namespace="A"), ImageOptions(dockerfile="nowhere")],
+)  # fmt: skip
+def test_a_name_that_is_none_never_reaches_the_builder(fake, project, options):
+    fake.add("docker")
+    with pytest.raises(ConfigError):
+        run(project, options)
+    assert fake.commands() == []
+
+
+def test_templates_start_our_runtime_and_not_as_root():
+    for template in scaffold.TEMPLATES:
+        text = (scaffold.resources.files("aenv.project") / "templates" / template / "Dockerfile").read_text()
+        lines = text.splitlines()
+        command = json.loads(next(line for line in lines if line.startswith("CMD")).removeprefix("CMD "))
+        assert command[:3] == ["python", "-m", "aenv.main"]
+        user = next(line for line in lines if line.startswith("USER")).split()[1]
+        assert user.isdigit()
+        assert int(user) > 0
+
+
+def test_a_plan_needs_no_builder(project):
+    plan = image.plan(manifest.load(project), ImageOptions(), Registry())
+    (line,) = image.commands(Builder("docker", "docker", {}), plan, push=False)
+    assert line[:2] == ["docker", "build"]
