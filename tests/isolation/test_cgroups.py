@@ -99,7 +99,9 @@ def test_a_process_joins_a_group_of_version_2_and_the_group_goes(hierarchy: Path
         for fd in fds:
             os.close(fd)
         assert process.stdout is not None
-        assert any(line.startswith("0::") and line.strip().endswith(f"{name}/box") for line in process.stdout)
+        assert any(
+            line.startswith("0::") and line.strip().endswith(f"{name}/{group.paths[0].name}") for line in process.stdout
+        )
         group.remove()
         assert group.paths[0].exists()  # somebody is in it
         process.communicate("\n")
