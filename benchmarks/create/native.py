@@ -38,8 +38,8 @@ def unique() -> dict[str, str]:
 class Series:
     """Creates one after another, each released before the next."""
 
-    def __init__(self, project: str, runs: int, *, pooled: bool, gap: float) -> None:
-        self._project, self._runs, self._pooled, self._gap = project, runs, pooled, gap
+    def __init__(self, project: str, runs: int, *, alike: bool, gap: float) -> None:
+        self._project, self._runs, self._alike, self._gap = project, runs, alike, gap
         self._errors: Counter[str] = Counter()
         self._create: list[float] = []
         self._release: list[float] = []
@@ -64,7 +64,7 @@ class Series:
         }
 
     async def _one(self) -> tuple[float, float]:
-        variables = {} if self._pooled else unique()
+        variables = {} if self._alike else unique()
         began = time.perf_counter()
         env = Environment(self._project, environment_variables=variables)
         try:
@@ -107,9 +107,10 @@ class Native:
 
     async def run(self) -> None:
         self.report["first_seconds"] = await self._first()
-        await self._batches()
+        if self._args.pool:
+            await self._batches()
         await self._levels()
-        if self._crowd.alive >= 500:
+        if self._crowd.alive >= 500 and self._args.pool:
             self.report["idle"] = await self._idle()
         seconds = await self._crowd.end()
         say(f"aenv: {self._crowd.alive:,} released in {seconds:.1f} s")
@@ -151,8 +152,9 @@ class Native:
             else:
                 self.report["memory"] = self._memory(*before)
             level = {}
-            for name, pooled, gap in (("demand", False, 0.02), ("pool", True, 0.1)):
-                level[name] = await Series(self._args.project, runs, pooled=pooled, gap=gap).run()
+            kinds = [("demand", False, 0.02), ("pool", True, 0.1)] if self._args.pool else [("fork", True, 0.02)]
+            for name, alike, gap in kinds:
+                level[name] = await Series(self._args.project, runs, alike=alike, gap=gap).run()
                 middle = sorted(level[name]["create_ms"])[runs // 2 : runs // 2 + 1]
                 say(f"aenv: {alive:,} alive, {name}: p50 {middle} ms, errors {level[name]['errors']}")
             self.report["levels"][alive] = level
@@ -209,6 +211,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, required=True)
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--idle", type=float, required=True)
+    parser.add_argument("--pool", type=int, required=True, help="ready sandboxes; without any, only forks are measured")
     return parser.parse_args()
 
 
@@ -253,6 +256,7 @@ if __name__ == "__main__":
     for name in ("DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH"):
         os.environ.pop(name, None)
     os.environ["AENV_RUNTIME_DIR"] = args.runtime
+    os.environ["AENV_POOL"] = str(args.pool)
     import logging
 
     from aenv import Environment

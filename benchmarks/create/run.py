@@ -39,7 +39,11 @@ class Bench:
         self.native: dict = {}
 
     def run(self) -> None:
-        self.native = self._native()
+        self.native = self._native("run", 8)
+        without = self._native("run0", 0)
+        for alive, level in without["levels"].items():
+            self.native["levels"][alive] |= level
+        self.native["left"] += without["left"]
         kit = Kit(self._mine, self._project, self._folder)
         for name in self._args.only:
             try:
@@ -49,17 +53,18 @@ class Bench:
                 self.titles.setdefault(name, name)
             say(f"{name}: {self.cold[name]}")
 
-    def _native(self) -> dict:
+    def _native(self, name: str, pool: int) -> dict:
         args = self._args
         options = {
-            "runtime": self._folder / "run",
+            "runtime": self._folder / name,
+            "pool": pool,
             "alive": args.alive and ",".join(map(str, args.alive)),
             "batches": ",".join(map(str, args.batches)),
             "runs": args.runs,
             "rounds": args.rounds,
             "idle": args.idle,
         }
-        with platform(self._mine, self._folder / "run"):
+        with platform(self._mine, self._folder / name):
             return self._drive(self._mine.python, "native.py", options, [str(self._project)])
 
     def _peer(self, kit: Kit, name: str) -> dict | str:

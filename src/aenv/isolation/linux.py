@@ -234,8 +234,9 @@ def collapse_heap() -> None:
         place, mode, _, _, inode, *_ = line.split(maxsplit=5)
         start, end = (int(part, 16) for part in place.split("-"))
         start, end = -(-start // size) * size, end // size * size
-        if mode == "rw-p" and inode == "0" and start < end:
-            _libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), collapse)
+        if mode == "rw-p" and inode == "0":
+            for block in range(start, end, size):  # one that cannot be must not keep the others from it
+                _libc.madvise(ctypes.c_void_p(block), ctypes.c_size_t(size), collapse)
 
 
 def leave_session_keyring() -> None:

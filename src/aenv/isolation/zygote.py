@@ -225,6 +225,7 @@ class _Zygote:
         gc.collect()
         gc.freeze()
         gc.disable()
+        linux.collapse_heap()
         sys.dont_write_bytecode = True  # in a layer that goes with the sandbox
         self._send({"op": "ready"})
         self._serve()
@@ -445,7 +446,6 @@ class _Sandbox:
                 return
             gc.collect()
             gc.freeze()
-            linux.collapse_heap()
             self._report({"prepared": True})
             self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(
                 channel, self._spec.fresh, 4
