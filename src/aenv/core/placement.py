@@ -67,7 +67,7 @@ class Started(Placement):
     async def create(self, wish: Wish) -> EnvInstance:
         from aenv.schema.instance import EnvInstance, EnvStatus
 
-        if wish["network"] is not None:
+        if wish.get("network") is not None:
             raise UsageError(
                 "network: DUMMY_INSTANCE_IP names a server that is running already; its network cannot be chosen"
             )
@@ -153,7 +153,7 @@ class OnPlatform(Placement):
                 "on this machine by itself, and with DUMMY_INSTANCE_IP it uses what 'aenv run' serves",
                 details=error.details,
             ) from error
-        if wish["network"] is not None and made.network is None:
+        if wish.get("network") is not None and made.network is None:
             await api.delete_env_instance(made.id)
             raise EnvironmentError(
                 f"the platform at {self.url} does not choose networks for instances; leave network= away, or run on "
