@@ -24,7 +24,7 @@ from aenv.engines.base import Engine
 from aenv.engines.gvisor import GvisorEngine
 from aenv.engines.native import NativeEngine
 from aenv.engines.process import ProcessEngine
-from aenv.isolation.zygote import peer_user
+from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 
 log = getLogger("local")

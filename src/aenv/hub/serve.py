@@ -16,7 +16,7 @@ from aenv.hub.access import Tokens
 from aenv.hub.app import HubApp
 from aenv.hub.notices import Messenger
 from aenv.hub.open import Place, open_catalog
-from aenv.isolation.zygote import peer_user
+from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 from aenv.runtime.serve import is_loopback
 from aenv.schema import paths

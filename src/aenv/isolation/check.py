@@ -7,7 +7,8 @@ import subprocess
 import sys
 import tempfile
 
-from aenv.isolation import linux, rootfs, seccomp, zygote
+from aenv.isolation import leaving, linux, rootfs, seccomp
+from aenv.isolation.spec import FRESH, ZygoteSpec
 
 
 def why_not() -> str | None:
@@ -22,24 +23,24 @@ def why_not() -> str | None:
 
 def _try() -> None:
     """Make the namespaces and the mounts of a sandbox, and go."""
-    spec = zygote.ZygoteSpec("", "", "", user=65534 if os.geteuid() == 0 else None)
+    spec = ZygoteSpec("", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
-        hidden = zygote.leave_files(spec)
-        zygote.leave_users(spec)
+        hidden = leaving.leave_files(spec)
+        leaving.leave_users(spec)
         child = os.fork()
         if child == 0:
             try:
-                linux.unshare(zygote.FRESH)
+                linux.unshare(FRESH)
                 rootfs.private_places(size=1 << 20, shown=hidden)
                 rootfs.own_proc()
             except OSError as error:
-                print(zygote.explain(error), flush=True)  # noqa: T201
+                print(leaving.explain(error), flush=True)  # noqa: T201
                 os._exit(1)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         sys.exit(os.waitstatus_to_exitcode(status))
     except OSError as error:
-        print(zygote.explain(error))  # noqa: T201
+        print(leaving.explain(error))  # noqa: T201
         sys.exit(1)
 
 

@@ -265,3 +265,9 @@ def loopback_up() -> None:
         request = struct.pack("16sh22x", b"lo", 0)
         flags = struct.unpack("16sh22x", fcntl.ioctl(any_socket, get_flags, request))[1]
         fcntl.ioctl(any_socket, set_flags, struct.pack("16sh22x", b"lo", flags | up))
+
+
+def peer_user(connection: socket.socket) -> int:
+    """The user id of the process at the other end of a unix socket."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return int(struct.unpack("3i", credentials)[1])

@@ -19,70 +19,19 @@ import os
 import selectors
 import signal
 import socket
-import struct
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-from aenv.isolation import based, branches, forkable, linux, network, ptrace, rootfs, seccomp
+from aenv.isolation import based, branches, forkable, linux, ptrace, seccomp
 from aenv.isolation.branches import Branch, Builder, Parent
-from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes, set_resource_limits
-
-MESSAGE = 1 << 20
-MAX_FDS = 16
-ERROR_LENGTH = 8000
-FRESH = linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
-"""Namespaces of its own for each sandbox; that of processes comes with the fork, that of control groups later."""
-
-
-@dataclass(frozen=True, slots=True)
-class ZygoteSpec:
-    """What to have ready, and what sandboxes get to see."""
-
-    entry: str
-    """``module:function`` that a sandbox runs: it takes a Listener, the parameters, and a function to report with."""
-    prepare: str
-    """``module:function`` that loads code for others to begin with: it takes the parameters and a function to report
-    with, and returns what a fork then calls as ``entry`` is called, or nothing after reporting why not."""
-    warm: str
-    """``module:function`` that the zygote runs once, to have everything imported and used."""
-    shown: list[str] = field(default_factory=list)
-    """Further folders to show, and to import from."""
-    preload: list[str] = field(default_factory=list)
-    """Modules to import for all sandboxes, as far as they can be."""
-    project: str | None = None
-    """A folder that each sandbox sees at /app and may change for itself."""
-    user: int | None = None
-    """The host's user to become, when started by root."""
-    host_network: bool = False
-    """Leave sandboxes in the host's network."""
-    files: list[str] | None = None
-    """Only these of the project's files, or folders. None: all."""
-    base: str | None = None
-    """A root file system to have in place of the host's."""
-
-    @property
-    def fresh(self) -> int:
-        """The namespaces that each sandbox has for itself."""
-        return FRESH & ~linux.CLONE_NEWNET if self.host_network else FRESH
-
-
-@dataclass(frozen=True, slots=True)
-class Spawn:
-    """One sandbox to make."""
-
-    id: str
-    limits: Limits = field(default_factory=Limits)
-    op: str = "spawn"
-    """``spawn`` one that loads its code itself, ``prepare`` one that others are forked from, ``branch`` off from that;
-    ``multiply``: make a zygote like this one."""
-    network: network.Mode = "loopback"
-
-
-Report = Callable[[dict[str, Any]], None]
+from aenv.isolation.leaving import explain, leave_files, leave_users
+from aenv.isolation.limits import Limits, counts_processes_apart
+from aenv.isolation.sandbox import Sandbox, call, furnish_for
+from aenv.isolation.spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
 
 
 def main() -> None:
@@ -117,7 +66,7 @@ def main() -> None:
         control.close()
         building.close()
         if os.fork() == 0:
-            branches.build_on_demand(requests, spec.fresh, lambda wish, fds: _furnish_for(spec, hidden, wish, fds))
+            branches.build_on_demand(requests, spec.fresh, lambda wish, fds: furnish_for(spec, hidden, wish, fds))
         requests.close()
         ended, status = os.wait()
         while ended != first:  # it cannot end before the other has been seen to
@@ -130,66 +79,12 @@ def main() -> None:
     _Zygote(spec, control, hidden, building).run()
 
 
-def leave_files(spec: ZygoteSpec) -> list[str]:
-    """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
-    owner, group = os.geteuid(), os.getegid()
-    with contextlib.suppress(OSError):
-        linux.leave_session_keyring()
-    if owner == 0:
-        linux.unshare(linux.CLONE_NEWNS)
-    else:
-        linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-        linux.map_user(rootfs.USER_ID, owner, group)
-    # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
-    hidden: list[str] = []
-    more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files}
-    if spec.base is not None:
-        based.build("/sys", spec.base, spec.shown, spec.project, spec.user, **more)
-    else:
-        shown = [*rootfs.interpreter_paths(), *spec.shown]
-        hidden = rootfs.build("/sys", shown, spec.project, spec.user, **more)
-    if owner == 0 and spec.user is not None:
-        owner = group = spec.user
-        os.setgroups([])
-        os.setresgid(group, group, group)
-        os.setresuid(owner, owner, owner)
-        linux.set_dumpable(True)
-    return hidden
-
-
-def leave_users(spec: ZygoteSpec) -> None:
-    """Leave the host's users, processes and network."""
-    inside = (os.geteuid(), os.getegid())
-    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
-    linux.map_user(rootfs.USER_ID, *inside)
-
-
 def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
     """As the interpreter that is shown in the base's root; does not return."""
     told = parameters_file(asdict(replace(spec, shown=[based.HOST + path for path in spec.shown])))
     for fd in (told, control.fileno()):
         os.set_inheritable(fd, True)
     based.restart("-m", "aenv.isolation.zygote", str(control.fileno()), str(told))
-
-
-def explain(error: OSError) -> str:
-    """What the host does not allow, and how to have it allowed."""
-    said = str(error)
-    if "unshare" not in said and "/proc/self" not in said:
-        return said
-    for path, good, command in (
-        ("/proc/sys/kernel/unprivileged_userns_clone", "1", "sudo sysctl kernel.unprivileged_userns_clone=1"),
-        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0",
-         "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
-        ("/proc/sys/user/max_user_namespaces", None, "sudo sysctl user.max_user_namespaces=15000"),
-    ):  # fmt: skip
-        with contextlib.suppress(OSError), open(path) as file:
-            value = file.read().strip()
-            if value == "0" if good is None else value != good:
-                return f"this host forbids user namespaces ({path} is {value}); allow them with: {command}"
-    return (
-        f"this host forbids user namespaces ({said}); in a container, start it with --security-opt seccomp=unconfined"
-    )
 
 
 class _Zygote:
@@ -213,7 +108,7 @@ class _Zygote:
         self._movable = seccomp.program(movable=True)
 
     def run(self) -> None:
-        _call(self._spec.warm)
+        call(self._spec.warm)
         # Never from "/", where ``python -m`` looks first: ``import app.module`` would run the author's code in here.
         sys.path[:] = [*self._spec.shown, *(path for path in sys.path if path.strip("/."))]
         for name in self._spec.preload:
@@ -264,7 +159,7 @@ class _Zygote:
                 self._branch(name, message, fds)
                 fds = []  # until it is forked
             else:
-                self._fork(name, lambda: _Sandbox(self._spec, message, fds, self._filter, self._hidden).run())
+                self._fork(name, lambda: Sandbox(self._spec, message, fds, self._filter, self._hidden).run())
         finally:
             for fd in fds:
                 os.close(fd)
@@ -279,7 +174,7 @@ class _Zygote:
         with theirs:
             pid = os.fork()
             if pid == 0:
-                _Sandbox(self._spec, message, fds, self._movable, self._hidden).prepare(theirs)
+                Sandbox(self._spec, message, fds, self._movable, self._hidden).prepare(theirs)
         self._children[pid] = name
         self._parent = Parent(pid, ours, self._give_up)
         self._bring_together()
@@ -406,169 +301,6 @@ class _Zygote:
             self._control.send(json.dumps(message).encode())
         except OSError:
             os._exit(0)
-
-
-class _Sandbox:
-    """The child's side of the fork: lock the door, then do the work."""
-
-    def __init__(
-        self, spec: ZygoteSpec, message: dict[str, Any], fds: list[int], program: bytes, hidden: list[str]
-    ) -> None:
-        self._spec = spec
-        self._hidden = hidden
-        self._limits = Limits(**message["limits"])
-        self._network = message["network"]
-        self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
-        self._channel = self._cgroups.pop(0) if self._network == "egress" else None
-        self._program = program
-        self._code = 1
-
-    def run(self) -> None:
-        """Never returns."""
-        with self._to_the_end():
-            parameters = self._read_parameters()
-            self._enter()
-            self._code = _load(self._spec.entry)(socket.socket(fileno=self._listener), parameters, self._report)
-
-    def prepare(self, channel: socket.socket) -> None:
-        """Load the author's code, then fork whenever told to. Never returns."""
-        with self._to_the_end():
-            parameters = self._read_parameters()
-            self._listener = -1
-            self._enter(keep=channel.fileno())
-            with forkable.Watch() as watch:
-                resume = _load(self._spec.prepare)(parameters, self._report)
-            if resume is None:
-                return
-            unfit = watch.why_not()
-            if unfit is not None:
-                self._report({"unfit": unfit})
-                return
-            gc.collect()
-            gc.freeze()
-            self._report({"prepared": True})
-            self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(
-                channel, self._spec.fresh, 4
-            )
-            parameters = self._read_parameters()
-            os.dup2(self._log, 1)
-            os.dup2(self._log, 2)
-            os.close(self._log)
-            self._code = resume(socket.socket(fileno=self._listener), parameters, self._report)
-
-    @contextlib.contextmanager
-    def _to_the_end(self) -> Iterator[None]:
-        try:
-            yield
-        except BaseException as error:
-            with contextlib.suppress(Exception):
-                self._report({"error": f"{type(error).__name__}: {error}", "code": "sandbox"})
-        finally:
-            with contextlib.suppress(Exception):
-                sys.stdout.flush()
-                sys.stderr.flush()
-            os._exit(self._code)
-
-    def _read_parameters(self) -> dict[str, Any]:
-        """Here and not in the zygote, whose memory all later sandboxes inherit."""
-        with open(self._parameters, "rb") as file:
-            parameters: dict[str, Any] = json.load(file)
-        return parameters
-
-    def _enter(self, *, keep: int = -1) -> None:
-        os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        linux.unshare(self._spec.fresh)
-        _furnish(self._spec, self._hidden, self._limits, self._network, self._channel, self._cgroups)
-        rootfs.own_proc()
-        self._keep_only_our_descriptors(keep)
-        if keep < 0 and not self._cgroups and counts_processes_apart():
-            linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
-            linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID)
-            limit_processes(self._limits)
-        set_resource_limits(self._limits, alone=not self._cgroups)
-        os.umask(0o022)
-        linux.no_new_privileges()
-        linux.drop_capabilities()
-        linux.load_seccomp(self._program)
-        gc.enable()
-
-    def _keep_only_our_descriptors(self, one_more: int) -> None:
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(self._log, 1)
-        os.dup2(self._log, 2)
-        keep = {0, 1, 2, self._listener, self._status, one_more}
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) not in keep:
-                with contextlib.suppress(OSError):
-                    os.close(int(name))
-        for fd in (self._listener, self._status):
-            if fd >= 0:
-                os.set_inheritable(fd, False)
-
-    def _report(self, message: dict[str, Any]) -> None:
-        """Tell who asked for the sandbox, once."""
-        if self._status >= 0:
-            if "error" in message:  # in one piece through a pipe, whatever the author's exception has to say
-                text = str(message["error"]).encode(errors="replace").decode()
-                message = {**message, "error": text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."}
-            os.write(self._status, json.dumps(message).encode())
-            os.close(self._status)
-            self._status = -1
-
-
-def _furnish_for(spec: ZygoteSpec, hidden: list[str], wish: dict[str, Any], fds: list[int]) -> None:
-    """In a builder: the same for what is still to come."""
-    channel = fds.pop(0) if wish["network"] == "egress" else None
-    _furnish(spec, hidden, Limits(**wish["limits"]), wish["network"], channel, fds)
-
-
-def _furnish(
-    spec: ZygoteSpec, hidden: list[str], limits: Limits, mode: network.Mode, channel: int | None, cgroups: list[int]
-) -> None:
-    """What new namespaces need to be lived in."""
-    if spec.base is not None:
-        based.private_root(size=limits.disk)
-    else:
-        rootfs.private_places(size=limits.disk, shown=hidden)
-    socket.sethostname("sandbox")
-    network.settle(mode, channel)
-    for fd in cgroups:
-        os.write(fd, b"0")
-    linux.unshare(linux.CLONE_NEWCGROUP)
-
-
-def _load(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
-    return found
-
-
-def _call(name: str) -> None:
-    _load(name)()
-
-
-def spawn_message(spawn: Spawn) -> bytes:
-    """As the zygote reads it. With it go descriptors: see `_Sandbox`; that of an ``egress`` channel comes fifth."""
-    return json.dumps(asdict(spawn)).encode()
-
-
-def parameters_file(parameters: dict[str, Any]) -> int:
-    """A descriptor that only the sandbox reads, and not the zygote that it is forked from."""
-    fd = os.memfd_create("parameters", os.MFD_CLOEXEC)
-    with open(fd, "wb", closefd=False) as file:
-        file.write(json.dumps(parameters).encode())
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def peer_user(connection: socket.socket) -> int:
-    """The user id of the process at the other end of a unix socket."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return int(struct.unpack("3i", credentials)[1])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,64 @@
+"""How a zygote leaves the host: first its files, then its users, processes and network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from aenv.isolation import based, linux, rootfs
+from aenv.isolation.spec import ZygoteSpec
+
+
+def leave_files(spec: ZygoteSpec) -> list[str]:
+    """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
+    owner, group = os.geteuid(), os.getegid()
+    with contextlib.suppress(OSError):
+        linux.leave_session_keyring()
+    if owner == 0:
+        linux.unshare(linux.CLONE_NEWNS)
+    else:
+        linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
+        linux.map_user(rootfs.USER_ID, owner, group)
+    # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
+    hidden: list[str] = []
+    more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files}
+    if spec.base is not None:
+        based.build("/sys", spec.base, spec.shown, spec.project, spec.user, **more)
+    else:
+        shown = [*rootfs.interpreter_paths(), *spec.shown]
+        hidden = rootfs.build("/sys", shown, spec.project, spec.user, **more)
+    if owner == 0 and spec.user is not None:
+        owner = group = spec.user
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(owner, owner, owner)
+        linux.set_dumpable(True)
+    return hidden
+
+
+def leave_users(spec: ZygoteSpec) -> None:
+    """Leave the host's users, processes and network."""
+    inside = (os.geteuid(), os.getegid())
+    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
+    linux.map_user(rootfs.USER_ID, *inside)
+
+
+def explain(error: OSError) -> str:
+    """What the host does not allow, and how to have it allowed."""
+    said = str(error)
+    if "unshare" not in said and "/proc/self" not in said:
+        return said
+    for path, good, command in (
+        ("/proc/sys/kernel/unprivileged_userns_clone", "1", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0",
+         "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("/proc/sys/user/max_user_namespaces", None, "sudo sysctl user.max_user_namespaces=15000"),
+    ):  # fmt: skip
+        with contextlib.suppress(OSError), open(path) as file:
+            value = file.read().strip()
+            if value == "0" if good is None else value != good:
+                return f"this host forbids user namespaces ({path} is {value}); allow them with: {command}"
+    return (
+        f"this host forbids user namespaces ({said}); in a container, start it with --security-opt seccomp=unconfined"
+    )

@@ -1,0 +1,74 @@
+"""What a zygote is told, and in which words."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from aenv.isolation import linux, network
+from aenv.isolation.limits import Limits
+
+MESSAGE = 1 << 20
+MAX_FDS = 16
+FRESH = linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+"""Namespaces of its own for each sandbox; that of processes comes with the fork, that of control groups later."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZygoteSpec:
+    """What to have ready, and what sandboxes get to see."""
+
+    entry: str
+    """``module:function`` that a sandbox runs: it takes a Listener, the parameters, and a function to report with."""
+    prepare: str
+    """``module:function`` that loads code for others to begin with: it takes the parameters and a function to report
+    with, and returns what a fork then calls as ``entry`` is called, or nothing after reporting why not."""
+    warm: str
+    """``module:function`` that the zygote runs once, to have everything imported and used."""
+    shown: list[str] = field(default_factory=list)
+    """Further folders to show, and to import from."""
+    preload: list[str] = field(default_factory=list)
+    """Modules to import for all sandboxes, as far as they can be."""
+    project: str | None = None
+    """A folder that each sandbox sees at /app and may change for itself."""
+    user: int | None = None
+    """The host's user to become, when started by root."""
+    host_network: bool = False
+    """Leave sandboxes in the host's network."""
+    files: list[str] | None = None
+    """Only these of the project's files, or folders. None: all."""
+    base: str | None = None
+    """A root file system to have in place of the host's."""
+
+    @property
+    def fresh(self) -> int:
+        """The namespaces that each sandbox has for itself."""
+        return FRESH & ~linux.CLONE_NEWNET if self.host_network else FRESH
+
+
+@dataclass(frozen=True, slots=True)
+class Spawn:
+    """One sandbox to make."""
+
+    id: str
+    limits: Limits = field(default_factory=Limits)
+    op: str = "spawn"
+    """``spawn`` one that loads its code itself, ``prepare`` one that others are forked from, ``branch`` off from that;
+    ``multiply``: make a zygote like this one."""
+    network: network.Mode = "loopback"
+
+
+def spawn_message(spawn: Spawn) -> bytes:
+    """As the zygote reads it. With it go descriptors: see `_Sandbox`; that of an ``egress`` channel comes fifth."""
+    return json.dumps(asdict(spawn)).encode()
+
+
+def parameters_file(parameters: dict[str, Any]) -> int:
+    """A descriptor that only the sandbox reads, and not the zygote that it is forked from."""
+    fd = os.memfd_create("parameters", os.MFD_CLOEXEC)
+    with open(fd, "wb", closefd=False) as file:
+        file.write(json.dumps(parameters).encode())
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
