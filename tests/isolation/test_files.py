@@ -164,9 +164,10 @@ def test_a_link_out_of_the_writable_layer_ends_at_the_instances_own_root(box: Bo
         import os
         link = "/tmp/out-" + os.urandom(4).hex()
         os.symlink({target!r}, link)
-        result = [os.path.samefile(link, "/"), os.path.exists(link + "/etc/shadow"), sorted(os.listdir(link + "/home"))]
+        homes = os.listdir(link + "/home")  # that of the interpreter may be shown beside its own
+        result = [os.path.samefile(link, "/"), os.path.exists(link + "/etc/shadow"), homes == os.listdir("/home")]
     """)
-    assert seen == [True, False, ["env"]]
+    assert seen == [True, False, True]
 
 
 def test_a_hard_link_to_a_file_of_the_host_is_refused(box: Box) -> None:
