@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter
 
+from aenv.core import signature
 from aenv.core.signature import Signature
 from aenv.errors import InvalidArguments, LoadError
 
@@ -212,3 +213,20 @@ def test_an_annotation_that_does_not_resolve_is_refused_with_its_place() -> None
 
     with pytest.raises(LoadError, match=r"here\.py:7.*Missing"):
         Signature(tool, "here.py:7")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Any, str, int, float, bool, list, dict, list[str], list[list[int]], dict[str, Any], dict[str, list[float]],
+        str | None, list[str | None] | None, dict[str, dict[str, bool]] | None,
+    ],
+)  # fmt: skip
+def test_a_plain_type_is_validated_as_pydantic_would(kind: Any) -> None:
+    ours, theirs = signature._plain(kind), TypeAdapter(kind).core_schema
+    assert ours == {name: value for name, value in theirs.items() if name != "metadata"}
+
+
+@pytest.mark.parametrize("kind", [bytes, int | str, tuple[int, str], set[int], Literal["a"], list[bytes]])
+def test_other_types_are_left_to_pydantic(kind: Any) -> None:
+    assert signature._plain(kind) is None

@@ -9,21 +9,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, NotRequired, Union, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
 from pydantic import ValidationError as PydanticValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import to_json, to_jsonable_python
+from pydantic_core import CoreSchema, SchemaValidator, core_schema, to_json, to_jsonable_python
 from typing_extensions import TypedDict
 
 from aenv.core import docstrings
 from aenv.core.content import is_content
 from aenv.errors import InvalidArguments, LoadError
-
-if TYPE_CHECKING:
-    from pydantic_core import CoreSchema
 
 JsonSchema = dict[str, Any]
 
@@ -44,17 +42,35 @@ class Signature:
         self._open = any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
         doc = docstrings.parse(inspect.getdoc(func) if _has_own_doc(func) else None, self.names)
         self.description = doc.description
+        self._doc = doc
         self._named = named
-        self._adapter = self._compile(named, doc)
+        self._kinds = {p.name: self._kind(p) for p in named}
+        self._validator = self._plain_validator() or self._adapter.validator
 
-    def _compile(self, named: list[inspect.Parameter], doc: docstrings.Doc) -> TypeAdapter[dict[str, Any]]:
+    def _kind(self, parameter: inspect.Parameter) -> Any:
+        kind = self._hints.get(parameter.name, Any)
+        return kind | None if parameter.default is None and kind is not Any else kind
+
+    def _plain_validator(self) -> SchemaValidator | None:
+        """For JSON's own types, the validator that pydantic would come to, without its way there: that costs more than
+        all else in loading a small environment, and a sandbox that is never asked for a schema never needs the rest.
+        """
+        fields = {}
+        for p in self._named:
+            schema = _plain(self._kinds[p.name])
+            if schema is None:
+                return None
+            fields[p.name] = core_schema.typed_dict_field(schema, required=p.default is p.empty)
+        extra: Any = "allow" if self._open else "forbid"
+        return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior=extra))
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[dict[str, Any]]:
         fields: dict[str, Any] = {}
-        for p in named:
-            kind = self._hints.get(p.name, Any)
-            if p.default is None:
-                kind = kind | None if kind is not Any else Any
-            if p.name in doc.parameters:
-                kind = Annotated[kind, Field(description=doc.parameters[p.name])]
+        for p in self._named:
+            kind = self._kinds[p.name]
+            if p.name in self._doc.parameters:
+                kind = Annotated[kind, Field(description=self._doc.parameters[p.name])]
             fields[p.name] = kind if p.default is p.empty else NotRequired[kind]
         make: Any = TypedDict  # a type checker knows only literal ones
         arguments = make("arguments", fields)
@@ -99,7 +115,7 @@ class Signature:
     def validate_json(self, body: bytes | bytearray) -> dict[str, Any]:
         """Arguments out of a JSON object."""
         try:
-            return self._adapter.validator.validate_json(body or b"{}", strict=True)  # type: ignore[no-any-return]
+            return self._validator.validate_json(body or b"{}", strict=True)  # type: ignore[no-any-return]
         except PydanticValidationError as error:
             raise InvalidArguments(self._explain(error)) from None
 
@@ -129,6 +145,36 @@ class Signature:
             else:
                 lines.append(f"{path}: {e['msg']}, got {_short(e['input'])}")
         return "; ".join(lines)
+
+
+_PLAIN: dict[Any, Callable[[], CoreSchema]] = {
+    Any: core_schema.any_schema,
+    bool: core_schema.bool_schema,
+    dict: lambda: core_schema.dict_schema(core_schema.any_schema(), core_schema.any_schema()),
+    float: core_schema.float_schema,
+    int: core_schema.int_schema,
+    list: lambda: core_schema.list_schema(core_schema.any_schema()),
+    str: core_schema.str_schema,
+}
+
+
+def _plain(kind: Any) -> CoreSchema | None:
+    """The schema of one of JSON's own types, or of a list, an object or an optional one of such; else None."""
+    try:
+        if kind in _PLAIN:
+            return _PLAIN[kind]()
+    except TypeError:  # not every annotation can be looked up
+        return None
+    origin, inner = get_origin(kind), [_plain(part) for part in get_args(kind) if part is not type(None)]
+    if not inner or None in inner:
+        return None
+    if origin is list:
+        return core_schema.list_schema(inner[0])
+    if origin is dict:
+        return core_schema.dict_schema(*inner)
+    if origin in (Union, UnionType) and len(inner) == 1:
+        return core_schema.nullable_schema(inner[0])  # type: ignore[arg-type]
+    return None
 
 
 class _Schema(GenerateJsonSchema):
