@@ -45,7 +45,7 @@ def test_its_config_has_no_problems_and_its_own_tests_pass(project: Path, tmp_pa
     assert json.loads((project / SCHEMA_PATH).read_text()) == manifest.schema()
     copy = tmp_path / project.name
     shutil.copytree(project, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    subprocess.run([sys.executable, "-m", "aenv.cli", "test", "-q"], cwd=copy, check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "aenv.cli", "test", "-q"], cwd=copy, check=True, timeout=110)
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
