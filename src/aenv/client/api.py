@@ -102,7 +102,7 @@ class ApiClient:
         lease: str | None = None,
         hub: HubAccess | None = None,
         network: str | list[str] | None = None,
-        keep_alive: bool = False,
+        keep_alive: bool | None = None,
         *,
         timeout: float | None = None,
     ) -> EnvInstance:

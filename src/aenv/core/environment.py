@@ -268,7 +268,7 @@ class Environment:
             "labels": self.labels or None,
             "mount_points": self.mount_points,
             "network": self.network,
-            "keep_alive": self.keep_alive,
+            "keep_alive": self.keep_alive or None,
         }
 
     async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:

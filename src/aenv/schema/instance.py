@@ -146,7 +146,7 @@ class EnvInstanceCreateRequest(Message):
     """So many of them in one request; they come back while they are being made."""
     lease: str | None = None
     """Ends the instance when it ends; without one, only the time to live does."""
-    keep_alive: bool = False
+    keep_alive: bool | None = None
     """It outlives its lease."""
     network: str | list[str] | None = None
     """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
