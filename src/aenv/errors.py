@@ -108,6 +108,18 @@ class InstanceUnreachable(EnvironmentError, NetworkError):
     code, status = "unreachable", 502
 
 
+class InstanceEnded(EnvironmentError):
+    """The instance is there no more; the message says why. Nothing was sent to it."""
+
+    code, status = "instance_ended", 410
+
+
+class QuotaExceeded(Forbidden):
+    """The token already uses as much as it may."""
+
+    code, status, fault = "quota_exceeded", 403, "caller"
+
+
 class UnrecoverableEnvironmentError(EnvironmentError):
     """Calls kept failing on the way to the instance, so they are refused until a probe succeeds."""
 
@@ -246,11 +258,13 @@ _BY_CODE: dict[str, type[EnvironmentError]] = {
     cls.code: cls
     for cls in (
         Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
-        InvalidBundle, TooLarge, RateLimited, Unavailable,
+        InvalidBundle, TooLarge, RateLimited, Unavailable, InstanceUnreachable, InstanceEnded, QuotaExceeded,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
-    cls.status: cls for cls in _BY_CODE.values() if cls not in (FunctionFailed, InvalidBundle)
+    cls.status: cls
+    for cls in _BY_CODE.values()
+    if cls not in (FunctionFailed, InvalidBundle, InstanceUnreachable, InstanceEnded, QuotaExceeded)
 }
 
 
@@ -259,7 +273,8 @@ def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = 
     message = str(body.get("error") or body.get("message") or f"HTTP status {status}")
     raw = body.get("details")
     details: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {}
-    cls = _BY_CODE.get(str(body.get("code"))) or _BY_STATUS.get(status) or EnvironmentError
+    # Where older clients want a number in `code`, the word is in `error_code`.
+    cls = _BY_CODE.get(str(body.get("error_code") or body.get("code"))) or _BY_STATUS.get(status) or EnvironmentError
     error = cls(message, env_name, details)
     if cls is EnvironmentError and body.get("fault") in get_args(Fault):
         error.fault = body["fault"]

@@ -15,7 +15,7 @@ import pytest
 
 from aenv import Environment, SyncEnvironment
 from aenv.client import local
-from aenv.errors import ConfigError, EnvironmentError, FunctionFailed, NotFound
+from aenv.errors import AEnvError, ConfigError, EnvironmentError, FunctionFailed, NotFound
 from tests.conftest import run
 
 
@@ -142,8 +142,9 @@ def test_an_instance_ends_at_its_time_to_live(project: Path) -> None:
         assert env._placement._api is not None
         while await env._placement._api.list_env_instances():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        with pytest.raises(NotFound):
-            await env.get_env_info()
+        assert (await env.get_env_info())["status"] == "Terminated"
+        with pytest.raises(AEnvError):
+            await env.call_tool("increment")
         await env.release()
 
     run(main())

@@ -2,65 +2,199 @@
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import parse_qsl, unquote
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
 
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import to_json
 
 from aenv._version import __version__
+from aenv.api.access import OWNER, Caller, Doorkeeper
+from aenv.api.audit import Audit
+from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
-from aenv.errors import AEnvError, InvalidArguments, NotFound
+from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound
 from aenv.runtime.http import Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
-from aenv.schema.instance import EnvInstanceCreateRequest
+from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus
 
 MAX_WAIT = 20.0
 """Seconds that a request for an instance's status waits at the most for it to be ready."""
+FOLLOW_SECONDS = 0.25
+"""How often a log that is followed is looked at."""
+PAGE = 1000
+"""Instances in one page, at the most."""
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class _Ttl(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    ttl: str = Field(default="", max_length=64)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request, as a route sees it."""
+
+    request: Request
+    caller: Caller
+    name: str
+    """What stands after ``/env-instance/``."""
+    query: list[tuple[str, str]]
+
+    def one(self, name: str) -> str | None:
+        """A value of the query."""
+        return next((value for key, value in self.query if key == name), None)
+
+
+Answer = Response | Stream
+Route = Callable[[Ask], Awaitable[Answer]]
 
 
 class PlatformApp:
-    """Answers requests to the control plane."""
+    """Answers requests to the control plane, and those for instances that come the same way."""
 
-    def __init__(self, instances: Instances) -> None:
+    def __init__(
+        self,
+        instances: Instances,
+        *,
+        door: Doorkeeper | None = None,
+        gateway: Gateway | None = None,
+        audit: Audit | None = None,
+        beside: Callable[[Request], Awaitable[Response]] | None = None,
+    ) -> None:
+        """``beside``: answers what is none of ours; without ``door``, whoever gets here is the owner."""
         self._instances = instances
+        self._door = door
+        self._gateway = gateway
+        self._audit = audit
+        self._beside = beside
+        base, one = re.escape(paths.INSTANCES), r"(?P<name>[^/]+)"
+        self._routes: list[tuple[str, re.Pattern[str], str, Route]] = [
+            (method, re.compile(f"{base}{path}"), action, route)
+            for method, path, action, route in (
+                ("POST", "", "create", self._create),
+                ("GET", "/list", "list", self._page),
+                ("GET", f"/{one}/list", "list", self._list),
+                ("GET", f"/{one}/logs", "logs", self._logs),
+                ("GET", f"/{one}/events", "events", self._events),
+                ("PUT", f"/{one}/ttl", "renew", self._renew),
+                ("POST", f"/{one}/exec", "exec", self._inside),
+                ("GET", f"/{one}/files", "download", self._inside),
+                ("PUT", f"/{one}/files", "upload", self._inside),
+                ("GET", f"/{one}", "get", self._get),
+                ("DELETE", f"/{one}", "delete", self._delete),
+            )
+        ]
 
-    async def __call__(self, request: Request) -> Response | Stream:
+    async def __call__(self, request: Request) -> Answer:
         """Answer one request."""
+        if self._gateway is not None and Gateway.wants(request):
+            try:
+                return await self._gateway(request)
+            except AEnvError as error:
+                return refusal(error)
+        found = self._find(request)
+        if request.stream is not None and (found is None or found[1] != self._inside):
+            request.body, request.stream = b"".join([data async for data in request.stream]), None
+        if self._beside is not None and not _is_ours(request.path):
+            return await self._beside(request)
+        began = time.perf_counter()
+        ask, status = None, 500
         try:
-            return await self._route(request)
+            if request.path == paths.HEALTH:
+                return _ok({"status": "healthy", "version": __version__})
+            caller = await self._door.caller(request) if self._door is not None else OWNER
+            if request.path == paths.METRICS:
+                text = self._instances.metrics.text().encode()
+                return Response(200, text, b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n")
+            if (request.method, request.path) == ("POST", paths.LEASE):
+                caller.need("user")
+                return Stream(self._lease)
+            if found is None:
+                raise NotFound(f"nothing at {request.method} {request.path}")
+            if found[0] not in _READING:
+                caller.need("user")
+            query = parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
+            ask = Ask(request, caller, found[2], query)
+            answer = await found[1](ask)
+            status = answer.status if isinstance(answer, Response) else 200
         except AEnvError as error:
-            # Existing clients read a number in `code` and the words in `message`.
-            body = {
-                "success": False, "code": error.code, "message": error.message, "data": None, "error": error.message,
-                "fault": error.fault, "details": error.details,
-            }  # fmt: skip
-            return Response(error.status, to_json(body))
+            answer, status = refusal(error), error.status
+            self._instances.metrics.count("refused_total", code=error.code)
+        finally:
+            if found is not None:
+                self._done(request, found[0], found[2], ask, status, (time.perf_counter() - began) * 1000)
+        return answer
 
-    async def _route(self, request: Request) -> Response | Stream:
-        method, path = request.method, request.path
-        if path == paths.HEALTH:
-            return _ok({"status": "healthy", "version": __version__})
-        if (method, path) == ("POST", paths.LEASE):
-            return Stream(self._lease)
-        if (method, path) == ("POST", paths.INSTANCES):
-            wish = _wish(request.body)
-            if wish.count is not None:
-                return _ok(await self._instances.create_many(wish, wish.count))
-            return _ok(await self._instances.create(wish))
-        if not path.startswith(f"{paths.INSTANCES}/"):
-            raise NotFound(f"nothing at {method} {path}")
-        name, _, rest = unquote(path.removeprefix(f"{paths.INSTANCES}/")).partition("/")
-        if (method, rest) == ("GET", "list"):
-            return _ok(await self._instances.list(name))
-        if (method, rest) == ("GET", "logs"):
-            return _ok(self._instances.logs(name))
-        if (method, rest) == ("GET", ""):
-            return _ok(await self._instances.get(name, _wait(request.query)))
-        if (method, rest) == ("DELETE", ""):
-            await self._instances.delete(name)
-            return _ok("Deleted successfully")
-        raise NotFound(f"nothing at {method} {path}")
+    def _find(self, request: Request) -> tuple[str, Route, str] | None:
+        for method, pattern, action, route in self._routes:
+            if method == request.method and (match := pattern.fullmatch(request.path)) is not None:
+                return action, route, match.groupdict().get("name", "")
+        return None
+
+    def _done(self, request: Request, action: str, name: str, ask: Ask | None, status: int, spent: float) -> None:
+        metrics = self._instances.metrics
+        metrics.count("requests_total", method=request.method, endpoint=action, status=str(status))
+        metrics.observe("request_duration_ms", spent, endpoint=action)
+        if self._audit is not None and action not in _READING and ask is not None:
+            trace = request.header(b"env-instance-trace-id").decode("latin-1")
+            facts = {"instance": name} if name else {}
+            self._audit.write(
+                action, user=ask.caller.name, token=ask.caller.token_id, status=status, trace=trace[:64], **facts
+            )
+
+    # --- routes
+
+    async def _create(self, ask: Ask) -> Answer:
+        wish = _body(EnvInstanceCreateRequest, ask.request)
+        if wish.count is not None:
+            return _ok(await self._instances.create_many(wish, wish.count, ask.caller))
+        return _ok(await self._instances.create(wish, ask.caller))
+
+    async def _list(self, ask: Ask) -> Answer:
+        page = await self._instances.page(ask.name, ask.caller, **_filters(ask))
+        return Response(200, to_json({**_envelope(page.items), "next": page.next}))
+
+    async def _page(self, ask: Ask) -> Answer:
+        return _ok(await self._instances.page(ask.one("envName") or "*", ask.caller, **_filters(ask)))
+
+    async def _get(self, ask: Ask) -> Answer:
+        return _ok(await self._instances.get(ask.name, _wait(ask.one("wait")), ask.caller))
+
+    async def _delete(self, ask: Ask) -> Answer:
+        await self._instances.delete(ask.name, ask.caller)
+        return _ok("Deleted successfully")
+
+    async def _renew(self, ask: Ask) -> Answer:
+        wish = _body(_Ttl, ask.request) if ask.request.body else _Ttl()
+        return _ok(await self._instances.renew(ask.name, wish.ttl, ask.caller))
+
+    async def _events(self, ask: Ask) -> Answer:
+        return _ok(self._instances.events(ask.name, ask.caller))
+
+    async def _logs(self, ask: Ask) -> Answer:
+        tail = _number("tail", ask.one("tail"))
+        text = self._instances.logs(ask.name, ask.caller)
+        if tail is not None:
+            text = "".join(text.splitlines(keepends=True)[-tail:]) if tail else ""
+        if ask.one("follow") in (None, "", "0", "false"):
+            return _ok(text)
+        return Stream(_Following(self._instances, ask, text))
+
+    async def _inside(self, ask: Ask) -> Answer:
+        if self._gateway is None:
+            raise NotFound("this platform's instances are called at their own address")
+        path, mark, query = ask.request.target.partition(b"?")
+        target = path[path.rindex(b"/") :] + mark + query
+        return await self._gateway.forward(self._instances.find(ask.name, ask.caller), ask.request, target)
 
     async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Say its name, and hold it for as long as the connection is open."""
@@ -75,21 +209,103 @@ class PlatformApp:
             await self._instances.end_lease(name)
 
 
-def _wait(query: bytes) -> float:
+_READING = ("list", "get", "logs", "events")
+"""What changes nothing: every role may do it, and it is not written down."""
+
+
+class _Following:
+    """A log, and what is added to it."""
+
+    def __init__(self, instances: Instances, ask: Ask, text: str) -> None:
+        self._instances = instances
+        self._ask = ask
+        self._text = text
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        gone = asyncio.ensure_future(receive())
+        headers = [(b"content-type", b"text/plain; charset=utf-8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            _, position = self._instances.log_since(self._ask.name, 0, self._ask.caller)
+            text = self._text
+            while not gone.done():
+                if text:
+                    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+                await asyncio.wait({gone}, timeout=FOLLOW_SECONDS)
+                text, position = self._instances.log_since(self._ask.name, position, self._ask.caller)
+        except (InstanceEnded, NotFound):
+            pass  # there will be no more of it
+        finally:
+            gone.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+def refusal(error: AEnvError) -> Response:
+    """Why not. Existing clients read a number in `code` and the words in `message`."""
+    status = 400 if error.status == 422 else error.status
+    body = {
+        "success": False, "code": status, "message": error.message, "data": None, "error": error.message,
+        "error_code": error.code, "fault": error.fault, "details": error.details,
+    }  # fmt: skip
+    headers = b"content-type: application/json\r\n"
+    if "retry_after" in error.details:
+        headers += b"retry-after: %d\r\n" % int(error.details["retry_after"])
+    if status == 401:
+        headers += b'www-authenticate: Bearer realm="aenv"\r\n'
+    return Response(status, to_json(body), headers)
+
+
+def _is_ours(path: str) -> bool:
+    return path in (paths.HEALTH, paths.METRICS, paths.LEASE) or path.startswith((paths.INSTANCES, paths.SERVICES))
+
+
+def _filters(ask: Ask) -> dict[str, Any]:
+    labels = {}
+    for text in [value for name, value in ask.query if name == "label"]:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidArguments(f"label: write it like label=experiment=e1, not '{text}'")
+        labels[name] = value
+    status = ask.one("status")
+    if status is not None and status not in list(EnvStatus):
+        raise InvalidArguments(f"status: '{status}' is none; use one of {', '.join(EnvStatus)}")
+    limit = _number("limit", ask.one("limit"))
+    if limit is not None and not 1 <= limit <= PAGE:
+        raise InvalidArguments(f"limit: between 1 and {PAGE}")
+    return {
+        "owner": ask.one("owner"), "labels": labels, "status": status, "limit": limit, "after": ask.one("after"),
+    }  # fmt: skip
+
+
+def _number(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidArguments(f"{name}: '{text}' is not a number")
+    return int(text)
+
+
+def _wait(text: str | None) -> float:
     try:
-        return min(float(dict(parse_qsl(query.decode("latin-1"))).get("wait", "0")), MAX_WAIT)
+        asked = float(text or "0")
     except ValueError:
         return 0.0
+    return min(asked, MAX_WAIT) if asked > 0 else 0.0
 
 
-def _wish(body: bytes) -> EnvInstanceCreateRequest:
+def _body(model: type[_M], request: Request) -> _M:
     try:
-        return EnvInstanceCreateRequest.model_validate_json(body)
+        return model.model_validate_json(request.body)
     except PydanticValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "body"
         raise InvalidArguments(f"{where}: {first['msg']}") from None
 
 
+def _envelope(data: Any) -> dict[str, Any]:
+    return {"success": True, "code": 0, "message": "", "data": data}
+
+
 def _ok(data: Any) -> Response:
-    return Response(200, to_json({"success": True, "code": 0, "message": "", "data": data}))
+    return Response(200, to_json(_envelope(data)))

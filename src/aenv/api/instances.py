@@ -8,53 +8,78 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Coroutine
-from datetime import UTC, datetime
+import time
+from collections import Counter as Tally
+from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pydantic_core import to_json
-
+from aenv.api.access import OWNER, Caller
+from aenv.api.ledger import Ledger
+from aenv.api.metrics import Metrics
+from aenv.api.quota import Quota
+from aenv.api.record import ENDED, LAST_LOG, Record, parse_ttl
 from aenv.api.sources import Sources
 from aenv.core.logging import getLogger
-from aenv.engines.base import Engine, SandboxRef, SandboxSpec
+from aenv.engines.base import Engine
 from aenv.engines.imports import Neighbours
-from aenv.errors import AEnvError, ConfigError, NotFound, UsageError
-from aenv.isolation.limits import Limits
-from aenv.isolation.network import Network
-from aenv.project import quantities
+from aenv.errors import AEnvError, ConfigError, InstanceEnded, NotFound
 from aenv.project.locate import Located
-from aenv.schema import duration
-from aenv.schema.instance import EnvInstance, EnvInstanceCreateRequest, EnvStatus
+from aenv.schema.instance import EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent, InstancePage
 
 log = getLogger("instances")
 
-DEFAULT_TTL = duration.parse("30m")
 ABANDONED = 2.0
 """Seconds in which a create whose caller hung up may be asked for again."""
+ENDED_KEPT = 500
+"""Instances that have ended by themselves and of which it is still known why."""
+ORPHAN_SECONDS = 120.0
+"""A sandbox that belongs to nobody for so long is a leak. One that is being made belongs to nobody yet."""
 
 
 class Instances:
     """All instances of this platform."""
 
-    def __init__(self, engine: Engine, sources: Sources | None = None) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        engine: Engine,
+        sources: Sources | None = None,
+        *,
+        direct: bool = True,
+        ledger: Ledger | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """``direct``: callers share this machine and its user, and call instances without a gateway."""
+        self.engine = engine
+        self.metrics = metrics or Metrics()
+        self.quota = Quota()
+        self._direct = direct
+        self._ledger = ledger
         self._sources = sources or Sources()
-        self._records: dict[str, _Record] = {}
-        self._by_request: dict[str, _Record] = {}
+        self._records: dict[str, Record] = {}
+        self._ended: dict[str, Record] = {}
+        self._by_request: dict[tuple[str, str], Record] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
         self._neighbours = Neighbours()
+        self._strangers: dict[str, float] = {}
         self.changed = asyncio.Event()
         """Set whenever an instance came or went."""
+        self.on_gone: Callable[[str], None] = lambda name: None
+        """Told of every instance that went."""
+        self.metrics.gauge("active_instances", self._active)
 
     @property
     def in_use(self) -> bool:
         """Whether anybody holds a lease or an instance."""
         return bool(self._records or self._leases)
 
-    async def create(self, wish: EnvInstanceCreateRequest) -> EnvInstance:
+    async def create(self, wish: EnvInstanceCreateRequest, caller: Caller = OWNER) -> EnvInstance:
         """A running instance. The same ``request_id`` again gives the same one."""
-        record = self._begin(wish, await self._sources.find(wish))
+        record = self._known(wish, caller)
+        if record is None:
+            self.quota.admit(caller, 1)
+            record = await self._begin(wish, await self._sources.find(wish), caller)
         record.waiting += 1
         try:
             await asyncio.shield(record.started)
@@ -65,92 +90,218 @@ class Instances:
                 self._background(self._abandon(record))
             raise
         except AEnvError:
-            self._records.pop(record.id, None)
+            self._ended.pop(record.id, None)
             self._forget_request(record)
             raise
         finally:
             record.waiting -= 1
-        return record.shown()
+        return record.shown(caller)
 
-    async def create_many(self, wish: EnvInstanceCreateRequest, count: int) -> list[EnvInstance]:
+    async def create_many(
+        self, wish: EnvInstanceCreateRequest, count: int, caller: Caller = OWNER
+    ) -> list[EnvInstance]:
         """``count`` instances that are being made; ask for each with `get` until it runs."""
         prefix = wish.request_id or secrets.token_hex(8)
         wishes = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
+        if self._known(wishes[0], caller) is None:
+            self.quota.admit(caller, count)
         project = await self._sources.find(wish)
-        return [self._begin(each, project).shown() for each in wishes]
+        made: list[Record] = []
+        try:
+            for each in wishes:
+                made.append(self._known(each, caller) or await self._begin(each, project, caller))
+        except AEnvError:
+            for record in made:  # all of them, or none
+                await self._delete_quietly(record.id)
+            raise
+        return [record.shown(caller) for record in made]
 
-    def _begin(self, wish: EnvInstanceCreateRequest, project: Located) -> _Record:
-        known = self._by_request.get(wish.request_id) if wish.request_id else None
+    def _known(self, wish: EnvInstanceCreateRequest, caller: Caller) -> Record | None:
+        return self._by_request.get((caller.name, wish.request_id)) if wish.request_id else None
+
+    async def _begin(self, wish: EnvInstanceCreateRequest, project: Located, caller: Caller) -> Record:
+        """Count it, and have it made. There is no waiting between a look at who has asked before and this."""
+        record = Record(wish, project, self.engine, caller, direct=self._direct)
+        known = self._known(wish, caller)
         if known is not None:
             return known
-        record = _Record(wish, project, self._engine)
-        record.started = self._background(self._start(record))
-        record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
+        self.quota.take(caller, record.limits)
         self._records[record.id] = record
         if wish.request_id:
-            self._by_request[wish.request_id] = record
+            self._by_request[caller.name, wish.request_id] = record
+        record.started = self._background(self._start(record))
+        record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
         self.changed.set()
         return record
 
-    async def _start(self, record: _Record) -> None:
-        lease = record.wish.lease
+    async def _start(self, record: Record) -> None:
+        began = time.perf_counter()
         try:
-            record.ref = await self._engine.start(record.spec(self._neighbours))
-        except AEnvError as error:
-            record.status, record.reason = EnvStatus.FAILED, error.message
+            if self._ledger is not None:
+                await self._ledger.keep(record.shown(), record.account)
+            record.ref = await self.engine.start(record.spec(self._neighbours))
+        except Exception as error:
+            self._count("create", record, "failure")
+            self._end(record, EnvStatus.FAILED, error.message if isinstance(error, AEnvError) else repr(error))
             raise
-        if record.id not in self._records or (lease is not None and lease not in self._leases):
-            await self._engine.stop(record.ref)  # who asked for it went away meanwhile
-            self._records.pop(record.id, None)
+        if record.id not in self._records or (record.lease is not None and record.lease not in self._leases):
+            await self.engine.stop(record.ref)  # who asked for it went away meanwhile
+            self._drop(record)
             raise NotFound("the lease of this instance has ended")
-        record.status = EnvStatus.RUNNING
-        loop = asyncio.get_running_loop()
-        record.timer = loop.call_later(record.ttl.seconds, self._expire, record.id)
+        record.became(EnvStatus.RUNNING)
+        self._set_timer(record)
+        self._note(record)
+        self._count("create", record, "success")
+        self.metrics.observe("create_duration_ms", (time.perf_counter() - began) * 1000)
 
-    async def _abandon(self, record: _Record) -> None:
+    async def _abandon(self, record: Record) -> None:
         """Nobody waits for it: give who asked a moment to ask again, then end it."""
         await asyncio.sleep(ABANDONED)
         if record.waiting == 0 and not record.claimed:
             await self._delete_quietly(record.id)
 
-    async def get(self, name: str, wait: float = 0.0) -> EnvInstance:
+    async def get(self, name: str, wait: float = 0.0, caller: Caller = OWNER) -> EnvInstance:
         """One instance, as it is now; one that is being made, when it is ready or ``wait`` seconds later."""
-        record = self._find(name)
+        record = self._records.get(name) or self._ended.get(name)
+        if record is None or not caller.may_see(record.account):
+            return await self._written(name, caller)
         record.claimed = True
         if record.status is EnvStatus.CREATING and wait > 0:
             await asyncio.wait({record.started}, timeout=wait)
         await self._refresh(record)
-        return record.shown()
+        return record.shown(caller)
 
-    async def list(self, env: str) -> list[EnvInstance]:
-        """Those of one environment (``name`` or ``name@version``), or all (``*``)."""
-        found = [r for r in self._records.values() if env == "*" or env in (r.env_name, r.env_name.partition("@")[0])]
-        for record in found:
+    async def _written(self, name: str, caller: Caller) -> EnvInstance:
+        """What the ledger knows of one that is not here."""
+        entry = await self._ledger.get(name) if self._ledger is not None and name.isascii() else None
+        if entry is None or not caller.may_see(entry.account):
+            raise NotFound(f"no instance {name}")
+        return entry.instance
+
+    async def page(
+        self,
+        env: str,
+        caller: Caller = OWNER,
+        *,
+        owner: str | None = None,
+        labels: dict[str, str] | None = None,
+        status: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> InstancePage:
+        """Those of one environment (``name`` or ``name@version``), or all (``*``), the oldest first.
+
+        Those that have ended are among them only if they are asked for by their status.
+        """
+        there = [*self._records.values(), *(self._ended.values() if status in ENDED else ())]
+        mine = [r for r in there if caller.may_see(r.account)]
+        for record in mine:
             await self._refresh(record)
-        return [record.shown() for record in found]
+        found = [r for r in mine if r.fits(env, owner, labels or {}, status)]
+        found.sort(key=_place)
+        if after is not None:
+            found = [record for record in found if _place(record) > after]
+        page = found if limit is None else found[:limit]
+        rest = len(page) < len(found)
+        return InstancePage(
+            items=[record.shown(caller) for record in page], next=_place(page[-1]) if rest and page else None
+        )
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, caller: Caller = OWNER, why: str = "deleted") -> None:
         """End one; return when it is gone."""
-        record = self._find(name)
-        del self._records[name]
-        if record.timer is not None:
-            record.timer.cancel()
-        self._forget_request(record)
+        if self._ended.get(name) is not None and caller.may_see(self._ended[name].account):
+            del self._ended[name]
+            return
+        record = self.find(name, caller)
+        self._drop(record)
         if record.status is EnvStatus.CREATING:
             record.started.cancel()
             await asyncio.wait({record.started})
         elif record.ref is not None:
-            await self._engine.stop(record.ref)
-        self.changed.set()
+            await self.engine.stop(record.ref)
+        self._count("delete", record, "success")
+        log.info("%s is gone: %s", name, why)
 
-    def _forget_request(self, record: _Record) -> None:
-        if record.wish.request_id:
-            self._by_request.pop(record.wish.request_id, None)
+    async def renew(self, name: str, ttl: str, caller: Caller = OWNER) -> EnvInstance:
+        """Have its time to live count from now, anew or with another length."""
+        record = self.find(name, caller)
+        record.ttl = parse_ttl(ttl) or record.ttl
+        if not record.ttl:
+            raise ConfigError("ttl: it must be longer than nothing; delete the instance to end it")
+        if record.status is EnvStatus.RUNNING:
+            self._set_timer(record)
+        record.note("renewed", f"for {record.ttl}")
+        self._note(record)
+        return record.shown(caller)
 
-    def logs(self, name: str) -> str:
+    def events(self, name: str, caller: Caller = OWNER) -> list[InstanceEvent]:
+        """What happened to it, the oldest first."""
+        return list(self.find(name, caller, ended=True).events)
+
+    def logs(self, name: str, caller: Caller = OWNER) -> str:
         """The last of what its tools wrote."""
-        record = self._find(name)
-        return self._engine.logs(record.ref) if record.ref else ""
+        record = self.find(name, caller, ended=True)
+        return self.engine.logs(record.ref) if record.ref and record.status not in ENDED else record.last_log
+
+    def log_since(self, name: str, position: int, caller: Caller = OWNER) -> tuple[str, int]:
+        """What they wrote since, and where that ends."""
+        record = self.find(name, caller)
+        return self.engine.log_since(record.ref, position) if record.ref else ("", position)
+
+    def find(self, name: str, caller: Caller = OWNER, *, ended: bool = False) -> Record:
+        """One that is there.
+
+        Raises:
+            InstanceEnded: it was there.
+            NotFound: it never was, or is somebody else's.
+        """
+        record = self._records.get(name)
+        if record is not None and caller.may_see(record.account):
+            return record
+        gone = self._ended.get(name)
+        if gone is not None and caller.may_see(gone.account):
+            if ended:
+                return gone
+            raise InstanceEnded(f"instance {name} has ended: {gone.reason}")
+        raise NotFound(f"no instance {name}")
+
+    def peek(self, name: str) -> Record | None:
+        """One that is there or was, whoever asks."""
+        return self._records.get(name) or self._ended.get(name)
+
+    async def check(self, record: Record) -> None:
+        """Look whether it still runs.
+
+        Raises:
+            InstanceEnded: it does not.
+        """
+        await self._refresh(record)
+        if record.status in ENDED:
+            raise InstanceEnded(f"instance {record.id} has ended: {record.reason}")
+
+    async def sweep(self) -> None:
+        """Compare what there should be with what there is, both ways."""
+        for record in list(self._records.values()):
+            await self._refresh(record)
+        known = {record.ref.id for record in self._records.values() if record.ref is not None}
+        now = time.monotonic()
+        seen: dict[str, float] = {}
+        async for ref in self.engine.running():
+            if ref.id in known:
+                continue
+            seen[ref.id] = self._strangers.get(ref.id, now)
+            if now - seen[ref.id] > ORPHAN_SECONDS:
+                log.warning("sandbox %s belongs to nobody: it is ended", ref.id)
+                self.metrics.count("leaks_found_total")
+                await self.engine.stop(ref)
+        self._strangers = seen
+
+    async def close(self) -> None:
+        """The server goes, and all instances with it: write that down, for who asks the next server."""
+        for record in list(self._records.values()):
+            if record.status is EnvStatus.CREATING:
+                record.started.cancel()
+            self._end(record, EnvStatus.TERMINATED, "the platform was stopped")
 
     # --- leases
 
@@ -164,33 +315,82 @@ class Instances:
     async def end_lease(self, name: str) -> None:
         """Its holder is gone: so are its instances."""
         self._leases.discard(name)
-        for record in [r for r in self._records.values() if r.wish.lease == name]:
-            log.info("%s goes with its owner", record.id)
-            try:
-                await self.delete(record.id)
-            except NotFound:
-                continue
+        for record in [r for r in self._records.values() if r.lease == name]:
+            await self._delete_quietly(record.id, "it goes with its owner")
         self.changed.set()
 
     # --- inside
 
-    def _find(self, name: str) -> _Record:
-        record = self._records.get(name)
-        if record is None:
-            raise NotFound(f"no instance {name}")
-        return record
-
-    async def _refresh(self, record: _Record) -> None:
+    async def _refresh(self, record: Record) -> None:
         if record.ref is None or record.status is not EnvStatus.RUNNING:
             return
-        ended = await self._engine.poll(record.ref)
-        if ended is not None:
-            record.status, record.reason = EnvStatus.TERMINATED, ended.reason
-        record.usage = self._engine.usage(record.ref)
+        ended = await self.engine.poll(record.ref)
+        if ended is not None and record.status is EnvStatus.RUNNING:
+            record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
+            self._end(record, EnvStatus.TERMINATED, ended.reason)
+            await self.engine.stop(record.ref)
+        else:
+            record.usage = self.engine.usage(record.ref)
 
-    def _expire(self, name: str) -> None:
-        log.info("%s has reached its time to live", name)
-        self._background(self._delete_quietly(name))
+    def _set_timer(self, record: Record) -> None:
+        if record.timer is not None:
+            record.timer.cancel()
+        loop = asyncio.get_running_loop()
+        record.timer = loop.call_later(record.ttl.seconds, self._expire, record)
+        try:
+            record.expires_at = datetime.now(UTC) + timedelta(seconds=record.ttl.seconds)
+        except OverflowError:
+            record.expires_at = None
+
+    def _expire(self, record: Record) -> None:
+        self._background(self._reap(record))
+
+    async def _reap(self, record: Record) -> None:
+        if record.id not in self._records:
+            return
+        assert record.ref is not None
+        record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
+        self._end(record, EnvStatus.TERMINATED, f"it has reached its time to live of {record.ttl}")
+        log.info("%s has reached its time to live", record.id)
+        try:
+            await self.engine.stop(record.ref)
+        except AEnvError as error:
+            log.warning("%s could not be ended: %s", record.id, error.message)
+            self.metrics.count("auto_cleanup_failure_total")
+        else:
+            self.metrics.count("auto_cleanup_success_total")
+
+    def _end(self, record: Record, status: EnvStatus, reason: str) -> None:
+        """It has ended by itself: remember for a while why."""
+        record.became(status, reason)
+        self._ended[record.id] = record
+        while len(self._ended) > ENDED_KEPT:
+            del self._ended[next(iter(self._ended))]
+        self._drop(record, written=True)
+
+    def _drop(self, record: Record, *, written: bool = False) -> None:
+        """It counts no more."""
+        if self._records.pop(record.id, None) is None:
+            return
+        if record.timer is not None:
+            record.timer.cancel()
+        self._forget_request(record)
+        self.quota.give_back(record.token_id, record.limits)
+        if self._ledger is not None:
+            if written:
+                self._note(record)
+            else:
+                self._ledger.forget(record.id)
+        self.on_gone(record.id)
+        self.changed.set()
+
+    def _note(self, record: Record) -> None:
+        if self._ledger is not None:
+            self._ledger.note(record.shown(), record.account)
+
+    def _forget_request(self, record: Record) -> None:
+        if record.wish.request_id:
+            self._by_request.pop((record.account, record.wish.request_id), None)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -198,106 +398,25 @@ class Instances:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _delete_quietly(self, name: str) -> None:
+    async def _delete_quietly(self, name: str, why: str = "nobody waits for it") -> None:
         try:
-            await self.delete(name)
-        except NotFound:
+            await self.delete(name, why=why)
+        except (NotFound, InstanceEnded):
             return
 
+    def _count(self, operation: str, record: Record, status: str) -> None:
+        name = record.env_name.partition("@")[0]
+        self.metrics.count("instance_operations_total", operation=operation, env_name=name, status=status)
 
-class _Record:
-    """What is known of one instance."""
-
-    def __init__(self, wish: EnvInstanceCreateRequest, project: Located, engine: Engine) -> None:
-        own = project.loaded.manifest if project.loaded else None
-        self.wish = wish
-        self.project = project
-        self.env_name = f"{own.name}@{own.version}" if own else wish.envName
-        self.id = f"{self.env_name.partition('@')[0]}-{secrets.token_hex(4)}"
-        self.created = datetime.now(UTC)
-        self.status = EnvStatus.CREATING
-        self.reason: str | None = None
-        self.usage: dict[str, Any] = {}
-        self.ref: SandboxRef | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.started: asyncio.Task[None]
-        self.waiting = 0
-        self.claimed = False
-        """Somebody knows its id."""
-        try:
-            given = duration.parse(wish.ttl) if wish.ttl else None
-        except ValueError as error:
-            raise ConfigError(f"ttl: {error}") from None
-        self.ttl = given or (own.ttl() if own else None) or DEFAULT_TTL
-        if own and own.deploy_config.base and not engine.bases:
-            raise UsageError(
-                f"{self.env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do"
-            )
-        self.network = _network_of(self.env_name, wish, own.network() if own else Network(), engine)
-
-    def spec(self, neighbours: Neighbours) -> SandboxSpec:
-        own = self.project.loaded.manifest if self.project.loaded else None
-        limits = Limits()
-        if own is not None:
-            resources = own.resources()
-            limits = Limits(
-                memory=quantities.size(resources.memory.limit),
-                cpus=quantities.millicores(resources.cpu.limit) / 1000,
-                disk=quantities.size(resources.ephemeral_storage.limit),
-            )
-        return SandboxSpec(
-            self.env_name,
-            self.project.root,
-            self.project.code,
-            {**self.project.variables, **_variables_of(self.wish), **(self.wish.environment_variables or {})},
-            self.wish.arguments or [],
-            limits,
-            self.network,
-            neighbours.needed_by(self.project.code) if own is None and self.project.code.is_file() else None,
-            own.deploy_config.base if own else None,
+    def _active(self) -> list[tuple[dict[str, str], float]]:
+        tally = Tally(
+            (r.env_name, str(r.status), r.labels.get("experiment", ""), r.wish.owner or "", r.labels.get("app", ""))
+            for r in self._records.values()
         )
-
-    def shown(self) -> EnvInstance:
-        at = self.created.strftime("%Y-%m-%dT%H:%M:%SZ")
-        return EnvInstance(
-            id=self.id, status=self.status, created_at=at, updated_at=at, labels=self.wish.labels, ttl=str(self.ttl),
-            owner=self.wish.owner, reason=self.reason, data_url=self.ref.data_url if self.ref else None,
-            token=self.ref.token if self.ref else None, usage=self.usage or None,
-            network=self.network.written,
-            healthy=True if self.ref and self.ref.healthy else None,
-        )  # fmt: skip
+        names = ("envName", "status", "experiment", "owner", "app")
+        return [(dict(zip(names, key, strict=True)), float(count)) for key, count in tally.items()]
 
 
-def _variables_of(wish: EnvInstanceCreateRequest) -> dict[str, str]:
-    """What else was asked for, as the author's code finds it."""
-    variables = {"AENV_DATASOURCE": wish.datasource, "AENV_OWNER": wish.owner or ""}
-    if wish.labels:
-        variables["AENV_LABELS"] = to_json(wish.labels).decode()
-    return {name: value for name, value in variables.items() if value}
-
-
-def _network_of(env_name: str, wish: EnvInstanceCreateRequest, own: Network, engine: Engine) -> Network:
-    """What the caller asks for, else what the environment's config.json does.
-
-    A config.json alone does not open the host's network: who wrote it need not be who runs it.
-    """
-    try:
-        asked = Network.parse(wish.network) if wish.network is not None else None
-    except ValueError as error:
-        raise ConfigError(f"network: {error}") from None
-    if asked is not None and asked.mode not in engine.networks:
-        raise UsageError(
-            f"network: this platform's engine cannot give an instance {asked.written}; "
-            f"it can give {', '.join(sorted(engine.networks))}"
-        )
-    if asked is None and own.mode == "host" and "loopback" in engine.networks:
-        raise UsageError(
-            f"{env_name} asks for the host's whole network; if you want to give it that, say so: "
-            f"Environment(..., network='host')"
-        )
-    if asked is None and own.mode not in engine.networks:
-        asked = Network("host")  # of a plain process, which the engine has warned of
-    chosen = asked or own
-    if chosen.mode == "host":
-        log.warning("an instance of %s is in the host's network, with every service that listens there", env_name)
-    return chosen
+def _place(record: Record) -> str:
+    """Where it stands in a list."""
+    return f"{record.created.timestamp():017.6f}-{record.id}"

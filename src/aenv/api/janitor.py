@@ -23,7 +23,10 @@ def main() -> None:
     for group in groups:
         _remove(group)
     shutil.rmtree(Path(runtime) / f"instances-{server}", ignore_errors=True)
-    _remove_socket(Path(runtime))
+    if sys.argv[3:] == ["whole"]:
+        shutil.rmtree(runtime, ignore_errors=True)
+    else:
+        _remove_socket(Path(runtime))
 
 
 def _possible_groups(server: str) -> list[Path]:

@@ -12,18 +12,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from aenv.api.app import PlatformApp
+from aenv.api.engines import ENGINES
 from aenv.api.instances import Instances
 from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
-from aenv.engines.gvisor import GvisorEngine
-from aenv.engines.native import NativeEngine
-from aenv.engines.process import ProcessEngine
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 
@@ -34,16 +31,9 @@ FIRST_CLIENT = 30.0
 MAX_BODY = 16 * 1024 * 1024
 
 
-ENGINES: dict[str, Callable[[Path, int], Engine]] = {
-    "native": lambda folder, pool: NativeEngine(folder, pool=pool),
-    "gvisor": lambda folder, pool: GvisorEngine(folder),
-    "process": lambda folder, pool: ProcessEngine(folder),
-}
-
-
 def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub: OpenHub | None = None) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
-    janitor = _start_janitor(paths)
+    janitor = start_janitor(paths.runtime)
     try:
         return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances, pool), Sources(open_hub)))
     finally:
@@ -94,10 +84,14 @@ async def _until_idle(instances: Instances, linger: float) -> None:
         return
 
 
-def _start_janitor(paths: LocalPaths) -> subprocess.Popen[bytes]:
-    """Have somebody clean up should we be killed: it waits for its standard input to end."""
+def start_janitor(runtime: Path, *, whole: bool = False) -> subprocess.Popen[bytes]:
+    """Have somebody clean up should we be killed: it waits for its standard input to end.
+
+    ``whole``: the folder is this server's own, and goes with it.
+    """
+    script = Path(__file__).with_name("janitor.py")
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(Path(__file__).with_name("janitor.py")), str(paths.runtime), str(os.getpid())],
+        [sys.executable, "-I", "-S", str(script), str(runtime), str(os.getpid()), *(["whole"] if whole else [])],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aenv.core.logging import getLogger
-from aenv.errors import InvalidArguments, NotFound
+from aenv.errors import EnvironmentTimeoutError, Forbidden, InvalidArguments, NetworkError, NotFound, Unavailable
 from aenv.project.fetch import cached
 from aenv.project.locate import Located, locate
 from aenv.schema.hub import Hub
@@ -23,14 +23,20 @@ log = getLogger("sources")
 FRESH = 2.0
 """Seconds for which a name stands for the same version: a group of instances asks the hub once."""
 
+REMEMBERED = 1000
+"""Names of which it is known what they stood for, for when the hub does not answer."""
+
 OpenHub = Callable[[HubAccess], Hub]
 
 
 class Sources:
     """Projects by path and by name."""
 
-    def __init__(self, open_hub: OpenHub | None = None) -> None:
+    def __init__(self, open_hub: OpenHub | None = None, only: HubAccess | None = None) -> None:
+        """``only``: the one hub that counts, and no path does, since who asks is not who owns this machine."""
         self._open_hub = open_hub
+        self._only = only
+        self._last: dict[tuple[HubAccess, str], Path] = {}
         self._hubs: dict[HubAccess, Hub] = {}
         self._found: dict[tuple[HubAccess, str], tuple[float, asyncio.Task[Path]]] = {}
 
@@ -40,6 +46,10 @@ class Sources:
         Raises:
             NotFound: there is no such environment, here or in the hub.
         """
+        if self._only is not None:
+            if wish.source is not None or wish.hub is not None:
+                raise Forbidden("this platform takes environments from its own hub alone; push yours there: aenv push")
+            return locate(await self._from_hub(self._only, wish.envName))
         if wish.source is not None:
             return locate(Path(wish.source))
         if self._open_hub is None or wish.hub is None:
@@ -60,7 +70,17 @@ class Sources:
         if known is None or (known[1].done() and (now - known[0] > FRESH or known[1].exception() is not None)):
             self._found = {k: v for k, v in self._found.items() if now - v[0] <= FRESH or not v[1].done()}
             known = self._found[key] = (now, asyncio.create_task(self._get(access, name)))
-        return await asyncio.shield(known[1])
+        try:
+            path = await asyncio.shield(known[1])
+        except (NetworkError, Unavailable, EnvironmentTimeoutError) as error:
+            if key not in self._last:
+                raise
+            log.warning("the hub does not answer (%s); %s is what it was before", error.message, name)
+            return self._last[key]
+        if len(self._last) >= REMEMBERED and key not in self._last:
+            del self._last[next(iter(self._last))]
+        self._last[key] = path
+        return path
 
     async def _get(self, access: HubAccess, name: str) -> Path:
         try:

@@ -26,6 +26,8 @@ COMMANDS = {
     "run": "Serve an environment on this machine.",
     "test": "Run a project's tests.",
     "serve": "Serve instances of environments.",
+    "instance": "Make, look at and end instances.",
+    "instances": "List instances; the same as 'aenv instance list'.",
     "build": "Make a bundle of a project, and its image.",
     "push": "Publish a project's bundle in the hub.",
     "pull": "Get an environment's files from the hub.",

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import random
 import uuid
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
 from aenv.client.http import Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected, shared
+from aenv.client.relay import Relay
 from aenv.client.url import Planes
 from aenv.errors import (
     AEnvError,
@@ -33,6 +36,8 @@ from aenv.schema.instance import (
     EnvServiceUpdateRequest,
     EnvStatus,
     HubAccess,
+    InstanceEvent,
+    InstancePage,
 )
 
 M = TypeVar("M", bound=BaseModel)
@@ -97,6 +102,7 @@ class ApiClient:
         lease: str | None = None,
         hub: HubAccess | None = None,
         network: str | list[str] | None = None,
+        keep_alive: bool | None = None,
         *,
         timeout: float | None = None,
     ) -> EnvInstance:
@@ -115,6 +121,7 @@ class ApiClient:
             lease=lease,
             hub=hub,
             network=network,
+            keep_alive=keep_alive,
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 
@@ -135,6 +142,56 @@ class ApiClient:
         data = await self._data("GET", f"{paths.INSTANCES}/{_part(pool_name or '*')}/list")
         items = [EnvInstance.model_validate(item) for item in _items(data)]
         return [item for item in items if status is None or item.status == status]
+
+    async def page_env_instances(
+        self,
+        env_name: str | None = None,
+        *,
+        owner: str | None = None,
+        labels: dict[str, str] | None = None,
+        status: EnvStatus | str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> InstancePage:
+        """Some instances, the oldest first; ``next`` of the page is ``after`` of the one that follows."""
+        wish = {"envName": env_name, "owner": owner, "status": status, "limit": limit, "after": after}
+        query = [(name, str(value)) for name, value in wish.items() if value is not None]
+        query += [("label", f"{name}={value}") for name, value in (labels or {}).items()]
+        return await self._model(InstancePage, "GET", f"{paths.INSTANCES}/list?{urlencode(query)}")
+
+    async def renew_env_instance(self, instance_id: str, ttl: str = "") -> EnvInstance:
+        """Have its time to live count from now: as long as before, or as long as ``ttl`` says."""
+        path = f"{paths.INSTANCES}/{_part(instance_id)}/ttl"
+        return EnvInstance.model_validate(await self._data("PUT", path, {"ttl": ttl}))
+
+    async def get_instance_events(self, instance_id: str) -> list[InstanceEvent]:
+        """What happened to an instance, the oldest first."""
+        data = await self._data("GET", f"{paths.INSTANCES}/{_part(instance_id)}/events")
+        return [InstanceEvent.model_validate(item) for item in _items(data)]
+
+    async def get_instance_logs(self, instance_id: str, tail: int | None = None) -> str:
+        """The last of what its tools wrote; ``tail``: so many lines."""
+        query = "" if tail is None else f"?tail={tail}"
+        return str(await self._data("GET", f"{paths.INSTANCES}/{_part(instance_id)}/logs{query}"))
+
+    async def follow_instance_logs(self, instance_id: str, tail: int | None = None) -> AsyncIterator[str]:
+        """What its tools wrote, and what they write, until it ends."""
+        url = Planes.parse(self.base_url).control
+        query = "follow=true" if tail is None else f"follow=true&tail={tail}"
+        path = f"{url.prefix}{paths.INSTANCES}/{_part(instance_id)}/logs?{query}"
+        token = f"authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        relay = Relay(url)
+        try:
+            answer = await relay.send(f"GET {path} HTTP/1.1\r\nhost: {url.authority}\r\n{token}".encode(), b"")
+            if answer.status != 200:
+                _unwrap(Answer(answer.status, b"".join([part async for part in answer.chunks()]), {}))
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            async for part in answer.chunks():
+                yield decoder.decode(part)
+        except NotConnected as error:
+            raise InstanceUnreachable(error.message) from error
+        finally:
+            relay.close()
 
     async def delete_env_instance(self, instance_id: str) -> bool:
         """End an instance; False when it was gone already."""

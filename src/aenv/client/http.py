@@ -58,8 +58,8 @@ class HttpClient:
 
     def __init__(self, url: ServerUrl, *, token: str | None = None, headers: Iterable[tuple[str, str]] = ()) -> None:
         self.url = url
-        self._idle: list[_Connection] = []
-        self._busy: set[_Connection] = set()
+        self._idle: list[Connection] = []
+        self._busy: set[Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._heads: dict[tuple[str, str], bytes] = {}
         self._tls: ssl.SSLContext | None = None
@@ -120,7 +120,7 @@ class HttpClient:
             connection.close()
         self._idle.clear()
 
-    def _take(self) -> _Connection | None:
+    def _take(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_alive():
@@ -128,17 +128,17 @@ class HttpClient:
             connection.close()
         return None
 
-    async def _connect(self, timeout: float | None) -> _Connection:
+    async def _connect(self, timeout: float | None) -> Connection:
         url = self.url
         loop = asyncio.get_running_loop()
         limit = CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS)
         try:
             async with asyncio.timeout(limit):
                 if url.uds:
-                    _, connection = await loop.create_unix_connection(_Connection, url.uds)
+                    _, connection = await loop.create_unix_connection(Connection, url.uds)
                 else:
                     _, connection = await loop.create_connection(
-                        _Connection, url.host, url.port, ssl=self._tls_context() if url.tls else None
+                        Connection, url.host, url.port, ssl=self._tls_context() if url.tls else None
                     )
         except TimeoutError as error:
             if timeout is not None and timeout <= CONNECT_SECONDS:
@@ -175,7 +175,7 @@ def shared(url: ServerUrl) -> Iterator[HttpClient]:
             client.close()
 
 
-class _Connection(asyncio.Protocol):
+class Connection(asyncio.Protocol):
     """One connection: one exchange at a time."""
 
     def __init__(self) -> None:

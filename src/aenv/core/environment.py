@@ -22,6 +22,7 @@ from aenv.errors import (
     AEnvError,
     EnvironmentError,
     EnvironmentTimeoutError,
+    InstanceEnded,
     InstanceUnreachable,
     NetworkError,
     ToolNotFound,
@@ -90,6 +91,8 @@ class Environment:
         enable_data_plane: bool = True,
         mount_points: list[dict[str, Any]] | None = None,
         network: str | Sequence[str] | None = None,
+        instance_id: str | None = None,
+        keep_alive: bool = False,
     ) -> None:
         if not env_name or not env_name.partition("@")[0]:
             raise EnvironmentError("an environment has a name: Environment('my-env') or 'my-env@1.0.0'", env_name)
@@ -108,6 +111,8 @@ class Environment:
         self.enable_data_plane = enable_data_plane
         self.mount_points = mount_points
         self.network = network if network is None or isinstance(network, str) else list(network)
+        self.instance_id = instance_id
+        self.keep_alive = keep_alive
         self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
 
@@ -209,11 +214,24 @@ class Environment:
 
     async def _create(self) -> None:
         try:
-            self._instance = await self._placement.create(self._wish())  # from here on there is something to release
+            if self.instance_id is not None:
+                self._instance = await self._attach(self.instance_id)
+            else:
+                self._instance = await self._placement.create(
+                    self._wish()
+                )  # from here on there is something to release
             await self._settle()
         except EnvironmentError as error:
             error.env_name = self.env_name
             raise
+
+    async def _attach(self, instance_id: str) -> EnvInstance:
+        """An instance that is there already, and stays when this handle lets go of it."""
+        found = await self._placement.attach(instance_id)
+        name = split_env_name_version(self.env_name)[0]
+        if found.env is not None and found.env.name != name:
+            raise EnvironmentError(f"instance {instance_id} is one of {found.env.name}, not of {name}", self.env_name)
+        return found
 
     async def _take(self, created: EnvInstance) -> None:
         """Make an instance that was asked for together with others this handle's own."""
@@ -250,6 +268,7 @@ class Environment:
             "labels": self.labels or None,
             "mount_points": self.mount_points,
             "network": self.network,
+            "keep_alive": self.keep_alive or None,
         }
 
     async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:
@@ -294,7 +313,10 @@ class Environment:
         client, self._client = self._client, None
         if client is not None:
             client.close()
-        await self._placement.delete(instance)
+        if self.instance_id is not None or self.keep_alive:
+            await self._placement.leave()
+        else:
+            await self._placement.delete(instance)
 
     # --- what the environment offers
 
@@ -334,6 +356,12 @@ class Environment:
             "updated_at": instance.updated_at,
             **({"usage": instance.usage} if instance.usage else {}),
         }
+
+    async def renew(self, ttl: str = "") -> None:
+        """Have the time to live count from now: as long as before, or as long as ``ttl`` says."""
+        await self.initialize()
+        assert self._instance is not None
+        self._instance = await self._placement.renew(self._instance, ttl)
 
     async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
         """A short-lived URL of a port inside the instance."""
@@ -378,7 +406,7 @@ class Environment:
             ) from error
         except EnvironmentError as error:
             status = error.details.get("status")
-            if status in (401, 403) or status is None:  # None: it was never sent
+            if status in (401, 403, None) or isinstance(error, InstanceEnded):  # None: it was never sent
                 raise
             raise ToolServerError(f"tool '{tool_name}': {error.message}", tool_name, status) from error
         self._breaker.succeeded()

@@ -33,6 +33,18 @@ class Placement(ABC):
         """Ask for one; it may still be starting."""
 
     @abstractmethod
+    async def attach(self, instance_id: str) -> EnvInstance:
+        """One that is there already."""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """Let go of the way to the platform, and of nothing else."""
+
+    @abstractmethod
+    async def renew(self, instance: EnvInstance, ttl: str) -> EnvInstance:
+        """Have its time to live count from now."""
+
+    @abstractmethod
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
         """The same once it runs. Raises with the reason when it never will."""
 
@@ -72,6 +84,15 @@ class Started(Placement):
                 "network: DUMMY_INSTANCE_IP names a server that is running already; its network cannot be chosen"
             )
         return EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._url.host)
+
+    async def attach(self, instance_id: str) -> EnvInstance:
+        raise UsageError("instance_id: DUMMY_INSTANCE_IP names the one instance that there is")
+
+    async def leave(self) -> None:
+        return
+
+    async def renew(self, instance: EnvInstance, ttl: str) -> EnvInstance:
+        raise UsageError("a server that was started by hand has no time to live")
 
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
         return instance
@@ -178,6 +199,17 @@ class OnPlatform(Placement):
         if instance.status == EnvStatus.RUNNING:
             return instance
         return await (await self.api()).wait_for_status(instance.id, timeout=timeout)
+
+    async def attach(self, instance_id: str) -> EnvInstance:
+        return await (await self.api()).get_env_instance(instance_id)
+
+    async def leave(self) -> None:
+        api, self._api = self._api, None
+        if api is not None:
+            await api.close()
+
+    async def renew(self, instance: EnvInstance, ttl: str) -> EnvInstance:
+        return await (await self.api()).renew_env_instance(instance.id, ttl)
 
     async def look(self, instance: EnvInstance) -> EnvInstance:
         return await (await self.api()).get_env_instance(instance.id)

@@ -93,6 +93,10 @@ class SyncEnvironment:
         """See `Environment.get_env_info`."""
         return _LoopThread.run(self._env.get_env_info())
 
+    def renew(self, ttl: str = "") -> None:
+        """See `Environment.renew`."""
+        _LoopThread.run(self._env.renew(ttl))
+
     def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
         """See `Environment.presign_url`."""
         return _LoopThread.run(self._env.presign_url(port, expiration_time_in_minutes))

@@ -30,11 +30,13 @@ class SandboxSpec:
     """Only these of the project's files, or folders, are the environment's. None: all are."""
     base: str | None = None
     """The system that it is to see in place of the host's, as its config.json names it."""
+    tenant: str = ""
+    """Whose it is: sandboxes of two tenants have nothing warm in common."""
 
     @property
     def key(self) -> str:
         """The same for equal specs."""
-        place = (self.project, self.code, self.base)
+        place = (self.project, self.code, self.base, self.tenant)
         return repr((*place, sorted(self.variables.items()), self.arguments, self.limits, self.network))
 
 
@@ -97,6 +99,11 @@ class Engine(ABC):
     def logs(self, ref: SandboxRef) -> str:
         """The last of what its tools wrote to stdout and stderr."""
         return ""
+
+    def log_since(self, ref: SandboxRef, position: int) -> tuple[str, int]:
+        """What was written after ``position``, as far as it is still there, and the position now; 0 is the start."""
+        text = self.logs(ref)
+        return text[position:], len(text)
 
     def usage(self, ref: SandboxRef) -> dict[str, Any]:
         """What it uses now, as far as the engine can tell."""

@@ -168,6 +168,10 @@ class NativeEngine(Engine):
         sandbox = self._sandboxes.get(ref.id)
         return sandbox.log_text() if sandbox else ""
 
+    def log_since(self, ref: SandboxRef, position: int) -> tuple[str, int]:
+        sandbox = self._sandboxes.get(ref.id)
+        return sandbox.log_since(position) if sandbox else ("", position)
+
     def usage(self, ref: SandboxRef) -> dict[str, Any]:
         sandbox = self._sandboxes.get(ref.id)
         return dict(sandbox.group.usage()) if sandbox and sandbox.group else {}

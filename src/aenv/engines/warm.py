@@ -249,6 +249,7 @@ class Sandbox:
         self.door: Door | None = None
         self._log: deque[bytes] = deque()
         self._log_size = 0
+        self._log_written = 0
         self._log_fd = -1
 
     def parameters(self) -> dict[str, Any]:
@@ -287,6 +288,7 @@ class Sandbox:
         """Keep it; the oldest goes when there is too much."""
         self._log.append(data)
         self._log_size += len(data)
+        self._log_written += len(data)
         while self._log_size - len(self._log[0]) > LOG_BYTES:
             self._log_size -= len(self._log.popleft())
 
@@ -298,6 +300,11 @@ class Sandbox:
 
     def log_text(self) -> str:
         return b"".join(self._log).decode(errors="replace")
+
+    def log_since(self, position: int) -> tuple[str, int]:
+        new = max(0, self._log_written - position)
+        data = b"".join(self._log)[-new:] if new else b""
+        return data.decode(errors="replace"), self._log_written
 
     def ended(self, how: Exit) -> None:
         self.exit = how
@@ -317,6 +324,7 @@ def parent_name(spec: SandboxSpec) -> str:
     """The same for all sandboxes that can be forked from one warm parent."""
     place = str(spec.project) if spec.files is None else str(spec.code)
     place = place if spec.base is None else f"{place} on {spec.base}"
+    place = f"{place} of {spec.tenant}" if spec.tenant else place
     return f"{place} in the host's network" if spec.network.mode == "host" else place
 
 

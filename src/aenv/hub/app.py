@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pydantic_core import to_json
 
 from aenv._version import __version__
-from aenv.errors import AEnvError, Forbidden, InvalidArguments, NotFound, Unauthorized, problem
+from aenv.errors import AEnvError, InvalidArguments, NotFound, problem
 from aenv.hub import legacy, routes
 from aenv.hub.access import ANYONE, OWNER, Caller, Tokens
 from aenv.hub.catalog import Catalog
 from aenv.hub.local import LocalHub
 from aenv.hub.openapi import document
 from aenv.hub.route import Exchange, Route
-from aenv.runtime.app import is_loopback_name
+from aenv.runtime.guard import bearer_of, refuse_web_pages
 from aenv.runtime.http import Request, Response
 from aenv.schema import paths
 
@@ -28,12 +29,19 @@ _CHALLENGE = b'content-type: application/json\r\nwww-authenticate: Bearer realm=
 _OLDER = ("/env", "/token", "/data")
 
 
+Authenticate = Callable[[str], Awaitable[Caller]]
+
+
 class HubApp:
     """Answers the requests that reach a hub."""
 
-    def __init__(self, catalog: Catalog, *, auth: bool, only_loopback: bool = False) -> None:
+    def __init__(
+        self, catalog: Catalog, *, auth: bool, only_loopback: bool = False, authenticate: Authenticate | None = None
+    ) -> None:
+        """``authenticate``: who has a token, where it is not only the hub's own tokens that count."""
         self._catalog = catalog
         self._tokens = Tokens(catalog.store, catalog.clock)
+        self._authenticate = authenticate or self._tokens.authenticate
         self._auth = auth
         self._only_loopback = only_loopback and not auth
         self._openapi = to_json(document(ROUTES, __version__))
@@ -96,26 +104,11 @@ class HubApp:
 
     async def _caller(self, request: Request) -> Caller:
         if not self._auth:
-            self._refuse_web_pages(request)
+            if self._only_loopback:
+                refuse_web_pages(request, "Serve with --auth to be reached under other names.")
             return OWNER
-        given = request.header(b"authorization")
-        if not given:
-            return ANYONE
-        kind, _, text = given.partition(b" ")
-        if kind.lower() != b"bearer":
-            raise Unauthorized("send the token as 'Authorization: Bearer <token>'")
-        return await self._tokens.authenticate(text.strip().decode("latin-1"))
-
-    def _refuse_web_pages(self, request: Request) -> None:
-        """A web page that somebody has open may reach 127.0.0.1 under a name of its own choosing."""
-        if not self._only_loopback:
-            return
-        for name, value in request.headers:
-            if name in (b"host", b"origin") and not is_loopback_name(value):
-                raise Forbidden(
-                    f"{name.decode()} '{value.decode('latin-1')}' is not this machine",
-                    details={"hint": "Serve with --auth to be reached under other names."},
-                )
+        text = bearer_of(request)
+        return ANYONE if text is None else await self._authenticate(text)
 
 
 class _MethodNotAllowed(InvalidArguments):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -14,8 +13,8 @@ from pathlib import Path
 from aenv.errors import UsageError
 from aenv.hub.access import Tokens
 from aenv.hub.app import HubApp
-from aenv.hub.notices import Messenger
-from aenv.hub.open import Place, open_catalog
+from aenv.hub.beside import opened
+from aenv.hub.open import Place
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 from aenv.runtime.serve import is_loopback
@@ -68,25 +67,16 @@ async def _serve(options: HubOptions, on_ready: Callable[[Ready], None]) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    catalog = open_catalog(options.place)
-    try:
-        await catalog.ready()
+    async with opened(options.place) as catalog:
         app = HubApp(catalog, auth=options.with_auth, only_loopback=options.uds is None and not options.open_to_others)
         server = HttpServer(app, max_body=MAX_BODY, admit=_same_user if options.uds and not options.with_auth else None)
         listener = await _listen(server, options)
         first = await Tokens(catalog.store).first() if options.with_auth else None
-        messenger = asyncio.create_task(Messenger(catalog.store, catalog.notices).run())
         on_ready(Ready(_url(options, listener), options.with_auth, first))
         await stop.wait()
         await server.close(GRACE)
-        messenger.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await messenger
         if options.uds:
             Path(options.uds).unlink(missing_ok=True)
-    finally:
-        await catalog.store.close()
-        await catalog.blobs.close()
     return 0
 
 

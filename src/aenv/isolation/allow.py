@@ -48,6 +48,11 @@ class AllowList:
         self.texts = list(entries)
         self._entries = [_parse(text) for text in self.texts]
 
+    @property
+    def networks(self) -> list[Network]:
+        """Those on the list."""
+        return [entry.network for entry in self._entries if entry.network is not None]
+
     def check_name(self, host: str, port: int) -> None:
         """Raises Refused unless this name may be looked up."""
         if not any(entry.names(normal(host), port) for entry in self._entries):

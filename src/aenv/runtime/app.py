@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import math
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
@@ -16,18 +15,17 @@ from aenv.core.content import dump
 from aenv.core.signature import Signature
 from aenv.errors import (
     AEnvError,
-    Forbidden,
     FunctionFailed,
     NotFound,
     Unauthorized,
     problem,
 )
 from aenv.runtime.catalog import Catalog, Endpoint
+from aenv.runtime.guard import refuse_web_pages
 from aenv.runtime.http import ASGIApp, Request, Response, Stream
 from aenv.runtime.inside import Inside
 from aenv.schema import paths
 
-_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 _TOOL_PREFIX = paths.TOOLS + "/"
 _FUNCTION_PREFIX = paths.FUNCTIONS + "/"
 
@@ -78,13 +76,7 @@ class App:
             if not hmac.compare_digest(given, self._bearer) and request.path != paths.HEALTH:
                 raise Unauthorized("send this instance's token as 'Authorization: Bearer <token>'")
         elif self._only_loopback:
-            # A web page that the developer has open may reach 127.0.0.1 under a name of its own choosing.
-            for name, value in request.headers:
-                if name in (b"host", b"origin") and not is_loopback_name(value):
-                    raise Forbidden(
-                        f"{name.decode()} '{value.decode('latin-1')}' is not this machine; "
-                        "start with a token (AENV_TOKEN) to be reached under other names"
-                    )
+            refuse_web_pages(request, "Start with a token (AENV_TOKEN) to be reached under other names.")
 
     async def _route(self, request: Request) -> Response | Stream:
         method, path = request.method, request.path
@@ -203,13 +195,3 @@ def _data(endpoint: Endpoint, value: Any) -> Response:
         return Response(200, b'{"success":true,"data":%s}' % dump(value))
     except ValueError as error:
         raise FunctionFailed(f"'{endpoint.name}': {error}") from None
-
-
-@lru_cache(maxsize=64)
-def is_loopback_name(value: bytes) -> bool:
-    """Whether a Host or Origin header means this machine."""
-    text = value.decode("latin-1")
-    host = text.partition("://")[2] or text
-    host = host.split("/")[0]
-    name = host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]
-    return name in _LOOPBACK or name.startswith("127.")

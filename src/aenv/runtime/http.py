@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 import types
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from http import HTTPStatus
 from typing import Any
@@ -34,15 +35,19 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 class Request:
     """One request, whole: bodies are bounded, so they are held in memory."""
 
-    __slots__ = ("body", "headers", "method", "path", "query")
+    __slots__ = ("body", "headers", "method", "path", "query", "stream", "target")
 
     def __init__(self) -> None:
         self.method = ""
+        self.target = b""
+        """Path and query as they were sent."""
         self.path = ""
         self.query = b""
         self.headers: list[tuple[bytes, bytes]] = []
         """As sent, names in lower case."""
         self.body = b""
+        self.stream: BodyStream | None = None
+        """The body, where the server passes large ones on as they come; ``body`` is empty then."""
 
     def header(self, name: bytes) -> bytes:
         """The first header of that (lower case) name, or nothing."""
@@ -50,6 +55,54 @@ class Request:
             if key == name:
                 return value
         return b""
+
+
+class BodyStream:
+    """A body that is read while it comes. Whoever sends it is held back when nobody reads."""
+
+    def __init__(self, connection: _Connection) -> None:
+        self._connection = connection
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        self._paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.ended = False
+
+    def feed(self, data: bytes) -> None:
+        """Some more of it."""
+        self._chunks.append(data)
+        self._held += len(data)
+        if self._held > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._connection.transport.pause_reading()
+        self._wake()
+
+    def end(self) -> None:
+        """That was all."""
+        self.ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __aiter__(self) -> BodyStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._chunks:
+            if self.ended:
+                raise StopAsyncIteration
+            if self._connection.gone.is_set() or self._connection.refused:
+                raise ConnectionResetError("the body ended before it was whole")
+            self._waiter = self._connection.loop.create_future()
+            await self._waiter
+        data = self._chunks.popleft()
+        self._held -= len(data)
+        if self._paused and self._held < HIGH_WATER // 2:
+            self._paused = False
+            self._connection.transport.resume_reading()
+        return data
 
 
 class Response:
@@ -88,8 +141,11 @@ class HttpServer:
         max_body: int,
         admit: Callable[[socket.socket], bool] | None = None,
         prompt: bool = False,
+        stream_over: int | None = None,
     ) -> None:
         self.handler = handler
+        self.stream_over = stream_over
+        """Bodies of more bytes, or of an unknown length, reach the handler while they come. None: no body does."""
         self.prompt = prompt
         """The handler often has its answer without waiting for anything, and until it first waits it does without
         ``asyncio.current_task()``."""
@@ -240,6 +296,7 @@ class _Connection(asyncio.Protocol):
         self.in_head = False
         request = self.request
         request.method = self.parser.get_method().decode("ascii")
+        request.target = self.url
         path, _, request.query = self.url.partition(b"?")
         text = path.decode("latin-1")
         request.path = unquote(text) if "%" in text else text
@@ -247,6 +304,17 @@ class _Connection(asyncio.Protocol):
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
         elif request.header(b"expect").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if self._is_long(request) and not self.refused and self.task is None:
+            request.stream = BodyStream(self)
+            self.task = self.loop.create_task(
+                self._serve(request, self.parser.should_keep_alive(), self._answer(request))
+            )
+
+    def _is_long(self, request: Request) -> bool:
+        if self.server.stream_over is None:
+            return False
+        length = request.header(b"content-length")
+        return int(length) > self.server.stream_over if length else bool(request.header(b"transfer-encoding"))
 
     def on_body(self, body: bytes) -> None:
         if self.refused:
@@ -254,6 +322,8 @@ class _Connection(asyncio.Protocol):
         self.size += len(body)
         if self.size > self.server.max_body:
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
+        elif self.request.stream is not None:
+            self.request.stream.feed(body)
         else:
             self.chunks.append(body)
 
@@ -261,6 +331,9 @@ class _Connection(asyncio.Protocol):
         if self.refused:
             return
         request, chunks = self.request, self.chunks
+        if request.stream is not None:
+            request.stream.end()
+            return
         request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self.chunks = []
         keep_alive = self.parser.should_keep_alive()
@@ -295,6 +368,8 @@ class _Connection(asyncio.Protocol):
             while True:
                 keep_alive = keep_alive and not self.refused and not self.server.closing
                 answer = await answering
+                if request.stream is not None and not request.stream.ended:
+                    keep_alive = False  # what is still to come of the body would be taken for the next request
                 if isinstance(answer, Stream):
                     self.endless = request.method == "GET"
                     self.streaming = True

@@ -86,6 +86,28 @@ class EnvInstance(Message):
     """What it can reach: `none`, `loopback`, `host`, or these hosts. Absent: the platform does not say."""
     healthy: bool | None = None
     """It has been seen to answer, and has no health check of its own that could say otherwise."""
+    started_at: str | None = None
+    ended_at: str | None = None
+    expires_at: str | None = None
+    """When its time to live ends it."""
+    keep_alive: bool | None = None
+    """It outlives who asked for it."""
+
+
+class InstanceEvent(Message):
+    """Something that happened to an instance."""
+
+    at: str
+    type: str
+    message: str = ""
+
+
+class InstancePage(Message):
+    """Some instances."""
+
+    items: list[EnvInstance] = Field(default_factory=list)
+    next: str | None = None
+    """For ``after``; None at the end."""
 
 
 class HubAccess(Message):
@@ -124,6 +146,8 @@ class EnvInstanceCreateRequest(Message):
     """So many of them in one request; they come back while they are being made."""
     lease: str | None = None
     """Ends the instance when it ends; without one, only the time to live does."""
+    keep_alive: bool | None = None
+    """It outlives its lease."""
     network: str | list[str] | None = None
     """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
 

@@ -16,6 +16,9 @@ REWARD_QUERY = "reward"
 # the platform
 INSTANCES = "/env-instance"
 SERVICES = "/env-service"
+INSTANCE_PATH = "/instance"
+"""``/instance/ID/mcp`` is an instance's ``/mcp`` through the gateway."""
+METRICS = "/metrics"
 LEASE = "/lease"
 LEASE_HEADER = "aenv-lease"
 

@@ -1,0 +1,209 @@
+"""What instances there are, kept in a store: for a server that comes after this one, and for others beside it.
+
+Many instances are made at once, so what is to be written is gathered and written in one go.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from aenv.core.logging import getLogger
+from aenv.errors import AEnvError
+from aenv.schema.instance import EnvInstance, EnvStatus
+from aenv.storage.base import Change, Delete, Put, Query, Store
+
+log = getLogger("ledger")
+
+INSTANCE, SERVER, ALIVE = "platform-instance", "platform-server", "alive"
+KEPT = 3600.0
+"""Seconds for which it is known of an ended instance why it ended."""
+BEAT, DEAD_AFTER = 10.0, 35.0
+AGAIN = 0.5
+BATCH = 200
+
+
+class Entry(BaseModel):
+    """What is kept of an instance. Its variables are not: they may hold secrets."""
+
+    instance: EnvInstance
+    account: str
+    server: str
+
+
+class ServerEntry(BaseModel):
+    """A server, as those beside it and after it know it."""
+
+    id: str
+    host: str
+    pid: int
+    started: str
+    """By the kernel's account, as process ids come again."""
+
+    @classmethod
+    def own(cls) -> ServerEntry:
+        """This process."""
+        host, pid = socket.gethostname(), os.getpid()
+        started = _start_of(pid) or ""
+        return cls(id=f"{host}-{pid}-{started}", host=host, pid=pid, started=started)
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it is known to have ended. What runs on another machine may only have been silent for too long."""
+        return self.host == socket.gethostname() and _start_of(self.pid) != self.started
+
+
+class Ledger:
+    """Writes down instances of one server."""
+
+    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+        self.store = store
+        self.server = ServerEntry.own()
+        self._clock = clock
+        self._changes: dict[str, Change] = {}
+        self._written: asyncio.Future[None] | None = None
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> int:
+        """Say that we are here, and clear away what servers before us have left; how many instances that was."""
+        await self._beat()
+        cleared = await self.clear()
+        self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._keep_beating())]
+        return cleared
+
+    async def close(self) -> None:
+        """Write what is left, and go."""
+        if self._changes:
+            with contextlib.suppress(AEnvError, TimeoutError):
+                async with asyncio.timeout(5):
+                    await self._flushed()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with contextlib.suppress(AEnvError):
+            await self.store.commit(Delete(SERVER, self.server.id))
+
+    async def keep(self, instance: EnvInstance, account: str) -> None:
+        """Write it down; return when that is done.
+
+        Raises:
+            Unavailable: the store cannot be reached; it is not written.
+        """
+        self.note(instance, account)
+        try:
+            await self._flushed()
+        except AEnvError:
+            self._changes.pop(instance.id, None)
+            raise
+
+    def note(self, instance: EnvInstance, account: str) -> None:
+        """Write it down soon."""
+        bare = instance.model_copy(update={"ip": None, "token": None, "data_url": None, "usage": None})
+        entry = Entry(instance=bare, account=account, server=self.server.id)
+        self._changes[instance.id] = self._put(entry)
+        self._wake.set()
+
+    def forget(self, name: str) -> None:
+        """Strike it out soon."""
+        self._changes[name] = Delete(INSTANCE, name)
+        self._wake.set()
+
+    async def get(self, name: str) -> Entry | None:
+        """What is written of one."""
+        found = await self.store.get(INSTANCE, name)
+        return Entry.model_validate_json(found.value) if found else None
+
+    async def clear(self) -> int:
+        """What belongs to servers that are gone has ended with them; how many instances that was."""
+        cleared, after = 0, None
+        while True:
+            page = await self.store.page(Query(INSTANCE, (ALIVE,), after=after, limit=BATCH))
+            entries = [(Entry.model_validate_json(record.value), record.revision) for record in page.records]
+            dead = await self._dead({entry.server for entry, _ in entries})
+            for entry, revision in entries:
+                if entry.server in dead:
+                    reason = {"status": EnvStatus.TERMINATED, "reason": "the server that it ran on has ended"}
+                    ended = entry.model_copy(update={"instance": entry.instance.model_copy(update=reason)})
+                    await self.store.commit(self._put(ended, revision))
+                    cleared += 1
+            after = page.next
+            if after is None:
+                return cleared
+
+    async def _dead(self, names: set[str]) -> set[str]:
+        others = sorted(names - {self.server.id})
+        found = await self.store.get_many(SERVER, others)
+        known = {
+            name: ServerEntry.model_validate_json(record.value)
+            for name, record in zip(others, found, strict=True)
+            if record is not None
+        }
+        return {name for name in others if name not in known or known[name].is_dead}
+
+    def _put(self, entry: Entry, expect: int = -1) -> Put:
+        alive = entry.instance.status not in (EnvStatus.FAILED, EnvStatus.TERMINATED)
+        return Put(
+            INSTANCE,
+            entry.instance.id,
+            entry.model_dump_json(exclude_none=True).encode(),
+            ((ALIVE, entry.instance.id),) if alive else (),
+            None if alive else self._clock() + KEPT,
+            expect,
+        )
+
+    async def _flushed(self) -> None:
+        if self._written is None:
+            self._written = asyncio.get_running_loop().create_future()
+        self._wake.set()
+        await asyncio.shield(self._written)
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            changes, self._changes = self._changes, {}
+            written, self._written = self._written, None
+            try:
+                if changes:
+                    await self.store.commit(*changes.values())
+            except AEnvError as error:
+                log.warning("%d changes could not be written down: %s", len(changes), error.message)
+                self._changes = {**changes, **self._changes}
+                if written is not None:
+                    written.add_done_callback(lambda future: future.exception())  # who asked may be gone
+                    written.set_exception(error)
+                await asyncio.sleep(AGAIN)
+                self._wake.set()
+            else:
+                if written is not None:
+                    written.set_result(None)
+
+    async def _beat(self) -> None:
+        value = self.server.model_dump_json().encode()
+        await self.store.commit(Put(SERVER, self.server.id, value, expires=self._clock() + DEAD_AFTER))
+
+    async def _keep_beating(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT)
+            try:
+                await self._beat()
+                await self.clear()
+            except AEnvError as error:
+                log.warning("the store does not answer: %s", error.message)
+
+
+def _start_of(pid: int) -> str | None:
+    """When a process started, in the kernel's ticks and boots; None when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return f"{stat[19]}-{Path('/proc/sys/kernel/random/boot_id').read_text()[:8]}"
+    except OSError:
+        return None

@@ -1,0 +1,102 @@
+"""How much each token may use, and how often it may ask."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aenv.api.access import Caller
+from aenv.errors import QuotaExceeded, RateLimited
+from aenv.isolation.limits import Limits
+
+BURST_SECONDS = 2.0
+"""A token that has been quiet may make so many seconds' worth of instances at once."""
+
+
+@dataclass(slots=True)
+class Used:
+    """What one token uses now."""
+
+    instances: int = 0
+    cpus: float = 0.0
+    memory: int = 0
+
+
+@dataclass(slots=True)
+class _Bucket:
+    left: float
+    at: float
+
+
+class Quota:
+    """Counts what is used, by token. Whoever has no token is not counted."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._used: dict[str, Used] = {}
+        self._buckets: dict[str, _Bucket] = {}
+
+    def used(self, token_id: str) -> Used:
+        """By one token."""
+        return self._used.get(token_id, Used())
+
+    def admit(self, caller: Caller, count: int) -> None:
+        """Count the asking.
+
+        Raises:
+            RateLimited: too often; it says when to come again.
+        """
+        rate = caller.allowance.creates_per_second
+        if not caller.token_id or not rate:
+            return
+        now, most = self._clock(), max(1.0, rate * BURST_SECONDS)
+        bucket = self._buckets.setdefault(caller.token_id, _Bucket(most, now))
+        bucket.left = min(most, bucket.left + (now - bucket.at) * rate)
+        bucket.at = now
+        wanted = min(float(count), most)
+        if bucket.left < wanted:
+            wait = max(1, math.ceil((wanted - bucket.left) / rate))
+            raise RateLimited(
+                f"your token may make {rate:g} instances a second; try again in {wait} s",
+                details={"retry_after": wait, "hint": "The SDK waits and tries again by itself."},
+            )
+        bucket.left -= wanted
+
+    def take(self, caller: Caller, limits: Limits) -> None:
+        """Count one instance.
+
+        Raises:
+            QuotaExceeded: it would be one too many.
+        """
+        if not caller.token_id:
+            return
+        used, allowed = self._used.setdefault(caller.token_id, Used()), caller.allowance
+        wishes = (
+            ("instances", used.instances, 1, allowed.instances),
+            ("CPUs", used.cpus, limits.cpus, allowed.cpus),
+            ("bytes of memory", used.memory, limits.memory, allowed.memory),
+        )
+        for what, now, more, most in wishes:
+            if most and now + more > most:
+                raise QuotaExceeded(
+                    f"your token uses {now:g} of {most:g} {what}, and this would be {more:g} more",
+                    details={
+                        "limit": most, "used": now, "hint": "Delete an instance, or ask the administrator for more.",
+                    },
+                )  # fmt: skip
+        used.instances += 1
+        used.cpus += limits.cpus
+        used.memory += limits.memory
+
+    def give_back(self, token_id: str, limits: Limits) -> None:
+        """One instance less."""
+        used = self._used.get(token_id)
+        if used is None:
+            return
+        used.instances -= 1
+        used.cpus -= limits.cpus
+        used.memory -= limits.memory
+        if used.instances == 0:
+            del self._used[token_id]

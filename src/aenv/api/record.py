@@ -1,0 +1,228 @@
+"""What is known of one instance."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from datetime import UTC, datetime
+from typing import Any
+
+from pydantic_core import to_json
+
+from aenv.api.access import OWNER, Caller
+from aenv.core.logging import getLogger
+from aenv.engines.base import Engine, SandboxRef, SandboxSpec
+from aenv.engines.imports import Neighbours
+from aenv.errors import ConfigError, Forbidden, UsageError
+from aenv.isolation.allow import AllowList, is_public
+from aenv.isolation.limits import Limits
+from aenv.isolation.network import Network
+from aenv.project import quantities
+from aenv.project.locate import Located
+from aenv.schema import duration
+from aenv.schema.instance import Env, EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent
+
+log = getLogger("instances")
+
+DEFAULT_TTL = duration.parse("30m")
+EVENTS = 64
+"""The last so many are kept."""
+LAST_LOG = 64 * 1024
+"""Characters that are kept of the log of an instance that has ended."""
+ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
+
+
+class Record:
+    """One instance, from the wish for it to some time after its end."""
+
+    def __init__(
+        self, wish: EnvInstanceCreateRequest, project: Located, engine: Engine, caller: Caller, *, direct: bool
+    ) -> None:
+        own = project.loaded.manifest if project.loaded else None
+        self.wish = wish
+        self.project = project
+        self.account = caller.name
+        self.token_id = caller.token_id
+        self.env_name = f"{own.name}@{own.version}" if own else wish.envName
+        self.id = f"{self.env_name.partition('@')[0]}-{secrets.token_hex(4)}"
+        self.secret = secrets.token_hex(16)
+        """Opens the way to it for clients that carry no token: it stands in the host that they are told."""
+        self.created = self.updated = _now()
+        self.started_at: datetime | None = None
+        self.ended_at: datetime | None = None
+        self.expires_at: datetime | None = None
+        self.status = EnvStatus.CREATING
+        self.reason: str | None = None
+        self.usage: dict[str, Any] = {}
+        self.ref: SandboxRef | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.started: asyncio.Task[None]
+        self.last_log = ""
+        self.events: deque[InstanceEvent] = deque(maxlen=EVENTS)
+        self.waiting = 0
+        self.claimed = False
+        """Somebody knows its id."""
+        self.ttl = parse_ttl(wish.ttl) or (own.ttl() if own else None) or DEFAULT_TTL
+        self._direct = direct
+        if wish.mount_points:
+            raise UsageError("mount_points: this platform's engine mounts nothing into instances; use upload()")
+        if own and own.deploy_config.base and not engine.bases:
+            raise UsageError(
+                f"{self.env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do"
+            )
+        self.network = _network_of(self.env_name, wish, own.network() if own else Network(), engine)
+        if not direct:
+            _refuse_inner_networks(self.network, caller)
+        self.limits = _limits_of(project)
+        self.note("created", f"by {self.account}")
+
+    @property
+    def lease(self) -> str | None:
+        """What ends it when it ends."""
+        return None if self.wish.keep_alive else self.wish.lease
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """As they were asked for."""
+        return self.wish.labels or {}
+
+    def note(self, kind: str, message: str = "") -> None:
+        """Something happened to it."""
+        self.updated = _now()
+        self.events.append(InstanceEvent(at=_written(self.updated), type=kind, message=message))
+
+    def became(self, status: EnvStatus, reason: str | None = None) -> None:
+        """It is something else now."""
+        self.status, self.reason = status, reason
+        self.note(status.lower(), reason or "")
+        if status is EnvStatus.RUNNING:
+            self.started_at = self.updated
+        elif status in ENDED:
+            self.ended_at = self.updated
+
+    def spec(self, neighbours: Neighbours) -> SandboxSpec:
+        """What to ask an engine for."""
+        own = self.project.loaded.manifest if self.project.loaded else None
+        return SandboxSpec(
+            self.env_name,
+            self.project.root,
+            self.project.code,
+            {**self.project.variables, **_variables_of(self.wish), **(self.wish.environment_variables or {})},
+            self.wish.arguments or [],
+            self.limits,
+            self.network,
+            neighbours.needed_by(self.project.code) if own is None and self.project.code.is_file() else None,
+            own.deploy_config.base if own else None,
+            "" if self._direct else self.account,
+        )
+
+    def shown(self, caller: Caller = OWNER) -> EnvInstance:
+        """What this caller may know of it."""
+        name, _, version = self.env_name.partition("@")
+        created, updated = _written(self.created), _written(self.updated)
+        shown = EnvInstance(
+            id=self.id,
+            env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
+            status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
+            owner=self.wish.owner, reason=self.reason, usage=self.usage or None, network=self.network.written,
+            healthy=True if self.ref and self.ref.healthy else None,
+            started_at=_written(self.started_at) if self.started_at else None,
+            ended_at=_written(self.ended_at) if self.ended_at else None,
+            expires_at=_written(self.expires_at) if self.expires_at else None,
+            keep_alive=self.wish.keep_alive or None,
+        )  # fmt: skip
+        if self._direct:
+            ref = self.ref
+            return shown.model_copy(update={"data_url": ref and ref.data_url, "token": ref and ref.token})
+        if caller.role == "read-only":
+            return shown
+        return shown.model_copy(update={"ip": f"{self.id}.{self.secret}"})
+
+    def fits(self, env: str, owner: str | None, labels: dict[str, str], status: str | None) -> bool:
+        """Whether it is among those that are asked for."""
+        return (
+            env in ("*", self.env_name, self.env_name.partition("@")[0])
+            and owner in (None, self.wish.owner)
+            and status in (None, self.status)
+            and all(self.labels.get(name) == value for name, value in labels.items())
+        )
+
+
+def parse_ttl(text: str) -> duration.Duration | None:
+    """A time to live as it is written; None when nothing is.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        return duration.parse(text) if text else None
+    except ValueError as error:
+        raise ConfigError(f"ttl: {error}") from None
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _written(at: datetime) -> str:
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _limits_of(project: Located) -> Limits:
+    if project.loaded is None:
+        return Limits()
+    resources = project.loaded.manifest.resources()
+    return Limits(
+        memory=quantities.size(resources.memory.limit),
+        cpus=quantities.millicores(resources.cpu.limit) / 1000,
+        disk=quantities.size(resources.ephemeral_storage.limit),
+    )
+
+
+def _variables_of(wish: EnvInstanceCreateRequest) -> dict[str, str]:
+    """What else was asked for, as the author's code finds it."""
+    variables = {"AENV_DATASOURCE": wish.datasource, "AENV_OWNER": wish.owner or ""}
+    if wish.labels:
+        variables["AENV_LABELS"] = to_json(wish.labels).decode()
+    return {name: value for name, value in variables.items() if value}
+
+
+def _refuse_inner_networks(network: Network, caller: Caller) -> None:
+    """On a platform of many, nobody but its administrator opens the host, or what is behind it, to an instance."""
+    if caller.role == "admin":
+        return
+    if network.mode == "host":
+        raise Forbidden("network: only an administrator may give an instance the host's network")
+    for inside in AllowList(network.allow).networks:
+        # Nothing private is larger than this and has both its ends among public addresses.
+        small = inside.prefixlen >= (16 if inside.version == 4 else 32)
+        if not (small and is_public(inside[0]) and is_public(inside[-1])):
+            raise Forbidden(f"network: {inside} is not all in the internet; only an administrator may open it")
+
+
+def _network_of(env_name: str, wish: EnvInstanceCreateRequest, own: Network, engine: Engine) -> Network:
+    """What the caller asks for, else what the environment's config.json does.
+
+    A config.json alone does not open the host's network: who wrote it need not be who runs it.
+    """
+    try:
+        asked = Network.parse(wish.network) if wish.network is not None else None
+    except ValueError as error:
+        raise ConfigError(f"network: {error}") from None
+    if asked is not None and asked.mode not in engine.networks:
+        raise UsageError(
+            f"network: this platform's engine cannot give an instance {asked.written}; "
+            f"it can give {', '.join(sorted(engine.networks))}"
+        )
+    if asked is None and own.mode == "host" and "loopback" in engine.networks:
+        raise UsageError(
+            f"{env_name} asks for the host's whole network; if you want to give it that, say so: "
+            f"Environment(..., network='host')"
+        )
+    if asked is None and own.mode not in engine.networks:
+        asked = Network("host")  # of a plain process, which the engine has warned of
+    chosen = asked or own
+    if chosen.mode == "host":
+        log.warning("an instance of %s is in the host's network, with every service that listens there", env_name)
+    return chosen

@@ -1,0 +1,133 @@
+"""How a platform is to be served: a file, variables and options, in this order of growing weight."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from aenv.api.access import Allowance
+from aenv.errors import ConfigError
+from aenv.project import quantities
+from aenv.runtime.serve import is_loopback
+from aenv.schema import paths
+from aenv.storage.open import data_folder
+
+
+class Limits(BaseModel):
+    """What every token may use unless it says more or less itself; 0: no limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    instances: int = Field(default=0, ge=0)
+    cpus: float = Field(default=0.0, ge=0)
+    memory: str | int = 0
+    """Like 64Gi."""
+    creates_per_second: float = Field(default=100.0, ge=0)
+
+    @field_validator("memory")
+    @classmethod
+    def _is_a_size(cls, value: str | int) -> str | int:
+        if value:
+            quantities.size(value)
+        return value
+
+    @property
+    def allowance(self) -> Allowance:
+        """The same, in numbers."""
+        memory = quantities.size(self.memory) if self.memory else 0
+        return Allowance(
+            instances=self.instances, cpus=self.cpus, memory=memory, creates_per_second=self.creates_per_second
+        )
+
+
+class ServeSettings(BaseModel):
+    """All of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = Field(default=paths.CONTROL_PORT, ge=0, le=65535)
+    """For the control plane."""
+    data_port: int = Field(default=paths.DATA_PORT, ge=0, le=65535)
+    """For the data plane."""
+    one_port: bool = False
+    """Both planes on ``port`` alone."""
+    prefix: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
+    """A path before all paths, as a proxy in front passes it on."""
+    auth: bool | None = None
+    """Whether callers need a token; None: wherever others can reach it."""
+    store: str = ""
+    """Where tokens and records are: a file, or redis://HOST; empty: platform/platform.db in the data folder."""
+    hub: str = ""
+    """The URL of the hub to take environments from; empty: a hub in this same server."""
+    hub_token: str = Field(default="", repr=False)
+    engine: Literal["native", "gvisor", "process"] = "native"
+    """What instances are."""
+    pool: int = Field(default=8, ge=0)
+    """Sandboxes of one kind to have ready, at the most."""
+    audit: str = ""
+    """The file for the audit log; empty: platform/audit.jsonl in the data folder."""
+    grace: float = Field(default=10.0, ge=0)
+    """Seconds that requests under way have to finish when the server is stopped."""
+    limits: Limits = Field(default_factory=Limits)
+
+    @property
+    def open_to_others(self) -> bool:
+        """Whether other machines can reach it."""
+        return not is_loopback(self.host)
+
+    @property
+    def with_auth(self) -> bool:
+        """Whether callers need a token."""
+        return self.open_to_others if self.auth is None else self.auth
+
+    @property
+    def folder(self) -> Path:
+        """What belongs to the platform alone."""
+        return data_folder() / "platform"
+
+    @property
+    def store_url(self) -> str:
+        """Where tokens and records are."""
+        return self.store or f"sqlite:{self.folder / 'platform.db'}"
+
+    @property
+    def audit_file(self) -> Path:
+        """Where it is written down who did what."""
+        return Path(self.audit).expanduser() if self.audit else self.folder / "audit.jsonl"
+
+
+def load(file: Path | None, given: Mapping[str, Any]) -> ServeSettings:
+    """What the file says, and over it what was ``given``, None being nothing.
+
+    Raises:
+        ConfigError: with every problem, a line each. Values are not repeated: one may be a token.
+    """
+    document = _read(file) if file is not None else {}
+    document |= {name: value for name, value in given.items() if value is not None}
+    try:
+        return ServeSettings.model_validate(document)
+    except ValidationError as error:
+        where = str(file) if file is not None else "the settings"
+        lines = [
+            f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
+            for each in error.errors(include_input=False, include_url=False)
+        ]
+        hint = {"hint": f"Known settings: {', '.join(ServeSettings.model_fields)}"}
+        raise ConfigError("\n".join([f"{where}: not valid:", *lines]), hint) from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{file} is not valid TOML: {error}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{file} is not text in UTF-8") from None
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None

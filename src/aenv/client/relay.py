@@ -1,0 +1,277 @@
+"""Exchanges that are passed on and not read: what comes back is handed out as it comes.
+
+A brief answer is handed out whole, since most are brief and a stream costs more than they do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator
+
+import httptools
+
+from aenv.client.http import CONNECT_SECONDS, Connection, ConnectionBroke, NotConnected
+from aenv.client.url import ServerUrl
+
+IDLE = 32
+WHOLE = 64 * 1024
+"""Bytes up to which an answer whose length is known is handed out whole."""
+HELD = 256 * 1024
+"""Bytes of an answer that wait for who reads it; then the other side has to wait."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Relay:
+    """The way to one server."""
+
+    def __init__(self, url: ServerUrl) -> None:
+        self.url = url
+        self._idle: list[_Passage] = []
+        self._busy: set[_Passage] = set()
+
+    async def send(self, head: bytes, body: bytes | AsyncIterable[bytes]) -> Passed:
+        """Send a request: its head, whole but for the empty line, and its body. Returns with the answer's head.
+
+        Raises:
+            NotConnected: nothing was sent.
+            ConnectionBroke: the request went out, at least in part, and no answer came.
+        """
+        passage = self._take() or await self._connect()
+        self._busy.add(passage)
+        passed = Passed(self, passage)
+        try:
+            await passage.begin(head, body)
+        except BaseException:
+            passed.close()
+            raise
+        return passed
+
+    def close(self) -> None:
+        """Hang up, everywhere."""
+        for passage in [*self._idle, *self._busy]:
+            passage.close()
+        self._idle.clear()
+
+    def done(self, passage: _Passage) -> None:
+        """An exchange is over: keep its connection if it can be used again."""
+        self._busy.discard(passage)
+        if passage.reusable and len(self._idle) < IDLE:
+            self._idle.append(passage)
+        else:
+            passage.close()
+
+    def _take(self) -> _Passage | None:
+        while self._idle:
+            passage = self._idle.pop()
+            if passage.is_alive():
+                return passage
+            passage.close()
+        return None
+
+    async def _connect(self) -> _Passage:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                if self.url.uds:
+                    _, passage = await loop.create_unix_connection(_Passage, self.url.uds)
+                else:
+                    tls = None
+                    if self.url.tls:
+                        import ssl
+
+                        tls = ssl.create_default_context()
+                    _, passage = await loop.create_connection(_Passage, self.url.host, self.url.port, ssl=tls)
+        except OSError as error:  # TimeoutError is one of them
+            raise NotConnected(f"cannot reach {self.url}: {error.strerror or 'no connection in time'}") from error
+        return passage
+
+
+class Passed:
+    """The answer of a request that was passed on."""
+
+    def __init__(self, relay: Relay, passage: _Passage) -> None:
+        self._relay = relay
+        self._passage = passage
+        self._over = False
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self._passage.status
+
+    @property
+    def headers(self) -> Headers:
+        """As they were sent, names in lower case."""
+        return self._passage.fields
+
+    def whole(self) -> bytes | None:
+        """The body, if it has come in one piece; None: read it with `chunks`."""
+        if not self._passage.complete:
+            return None
+        body = b"".join(self._passage.chunks)
+        self._end()
+        return body
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The body as it comes. Raises ConnectionBroke when it ends too early."""
+        try:
+            while (data := await self._passage.read()) is not None:
+                yield data
+            self._end()
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Hang up, unless it was read to its end."""
+        if not self._over:
+            self._passage.reusable = False
+            self._end()
+
+    def _end(self) -> None:
+        self._over = True
+        self._relay.done(self._passage)
+
+
+class _Passage(Connection):
+    """One connection, for one exchange at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._begun: asyncio.Future[None] | None = None
+        self._more: asyncio.Future[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._held = 0
+        self._broken: str | None = None
+        self._half_sent = False
+        self.status = 0
+        self.fields: Headers = []
+        self.chunks: deque[bytes] = deque()
+        self.complete = False
+
+    async def begin(self, head: bytes, body: bytes | AsyncIterable[bytes]) -> None:
+        if self._lost:
+            raise NotConnected("the connection was closed")
+        self.status, self.fields, self.chunks, self.complete, self.reusable = 0, [], deque(), False, False
+        self._held, self._ends_with_connection, self._half_sent = 0, False, False
+        begun = self._begun = self._loop.create_future()
+        if isinstance(body, bytes):
+            self._transport.write(b"%scontent-length: %d\r\n\r\n%s" % (head, len(body), body))
+            await begun
+            return
+        sending = asyncio.ensure_future(self._send(head, body))
+        try:
+            await asyncio.wait({sending, begun}, return_when=asyncio.FIRST_COMPLETED)
+            if not begun.done():
+                sending.result()  # the caller's body broke off
+            await begun
+        finally:
+            if not sending.done():
+                sending.cancel()
+                self._half_sent, self.reusable = True, False
+            await asyncio.wait({sending})
+            if not sending.cancelled():
+                sending.exception()
+
+    async def _send(self, head: bytes, body: AsyncIterable[bytes]) -> None:
+        self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n")
+        async for data in body:
+            self._transport.write(b"%x\r\n%s\r\n" % (len(data), data))
+            await self._writable.wait()
+            if self._lost:
+                return
+        self._transport.write(b"0\r\n\r\n")
+
+    async def read(self) -> bytes | None:
+        """The next of the body; None at its end."""
+        while not self.chunks:
+            if self.complete:
+                return None
+            if self._broken is not None:
+                raise ConnectionBroke(self._broken)
+            self._more = self._loop.create_future()
+            await self._more
+        data = b"".join(self.chunks)
+        self.chunks.clear()
+        self._held = 0
+        if not self._lost:
+            self._transport.resume_reading()
+        return data
+
+    def _wake(self) -> None:
+        if self._more is not None and not self._more.done():
+            self._more.set_result(None)
+
+    def _start(self) -> None:
+        if self._begun is not None and not self._begun.done():
+            self._begun.set_result(None)
+
+    def _break(self, why: str) -> None:
+        if self.complete:
+            return
+        self._broken = why
+        if self._begun is not None and not self._begun.done():
+            self._begun.set_exception(ConnectionBroke(why))
+        self._wake()
+
+    # --- asyncio's side
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        self._writable.set()
+        if self._ends_with_connection and self.status:
+            self.complete = True
+            self._start()
+            self._wake()
+        else:
+            self._break(f"the instance hung up: {exc or 'EOF'}")
+
+    def data_received(self, data: bytes) -> None:
+        if self._begun is None or self.complete:
+            self._transport.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._break(f"the instance's answer is not HTTP: {error}")
+            self._transport.abort()
+
+    # --- the parser's side
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.fields.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            self.fields = []
+            return
+        self.status = status
+        names = dict(self.fields)
+        length = names.get(b"content-length")
+        self._ends_with_connection = length is None and b"transfer-encoding" not in names and status not in (204, 304)
+        if length is None or int(length) > WHOLE:
+            self._start()
+
+    def on_body(self, body: bytes) -> None:
+        self.chunks.append(body)
+        self._held += len(body)
+        if self._held > HELD:
+            self._transport.pause_reading()
+        self._wake()
+
+    def on_message_complete(self) -> None:
+        if not self.status:
+            return
+        self.complete = True
+        self.reusable = self._parser.should_keep_alive() and not self._half_sent
+        self._start()
+        self._wake()

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.hub.local import LocalHub
+from aenv.hub.open import Place, open_catalog
+from tests.hub.parts import push
+from tests.platform.parts import ENV, Served, serving
+
+
+async def publish(data: Path, name: str = "counter", content: str = ENV) -> None:
+    """Put an environment into the hub that a platform on this data folder serves."""
+    hub = LocalHub(open_catalog(Place.of(data=data)))
+    try:
+        await push(hub, name, "1.2.0", content)
+    finally:
+        await hub.close()
+
+
+@pytest.fixture
+def data(sandboxes: None) -> Iterator[Path]:
+    """A data folder with the environment `counter` in its hub; at the end no server has left anything there."""
+    folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
+    asyncio.run(publish(folder))
+    yield folder
+    left = list(folder.glob("aenv-serve-*"))
+    shutil.rmtree(folder)
+    assert not left
+
+
+@pytest.fixture(scope="module")
+def platform(sandboxes: None) -> Iterator[Served]:
+    """One for all tests of a module, with tokens."""
+    folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
+    try:
+        asyncio.run(publish(folder))
+        with serving(folder) as served:
+            yield served
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def tokens(platform: Served) -> Callable[[str], str]:
+    """A user's token, made once."""
+    made: dict[str, str] = {}
+
+    def token(user: str, role: str = "user") -> str:
+        if user not in made:
+            made[user] = platform.token(user, role)
+        return made[user]
+
+    return token

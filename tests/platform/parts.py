@@ -1,0 +1,149 @@
+"""A platform in a process of its own, for the length of a block."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from aenv.core.environment import Environment
+
+STOP_SECONDS = 30.0
+
+ENV = '''
+import asyncio
+import os
+from pathlib import Path
+
+from aenv import register_function, register_reward, register_tool
+
+count = 0
+
+
+@register_tool
+def increment() -> int:
+    """Add one."""
+    global count
+    count += 1
+    return count
+
+
+@register_tool
+def echo(text: str) -> str:
+    return text
+
+
+@register_tool
+def variable(name: str) -> str | None:
+    return os.environ.get(name)
+
+
+@register_tool
+def speak(text: str) -> None:
+    print(text, flush=True)
+
+
+@register_tool
+def die() -> None:
+    os._exit(3)
+
+
+@register_tool
+async def wait(path: str) -> None:
+    """Until somebody hangs up."""
+    Path(path).write_text("waiting")
+    try:
+        await asyncio.sleep(600)
+    except asyncio.CancelledError:
+        Path(path).write_text("cancelled")
+        raise
+
+
+@register_function
+def double(n: int) -> int:
+    return 2 * n
+
+
+@register_reward
+def reward() -> float:
+    return float(count)
+'''
+
+
+class Served:
+    """A running ``aenv serve``."""
+
+    def __init__(self, process: subprocess.Popen[str], data: Path, log: Path) -> None:
+        self.process = process
+        self.data = data
+        self.log = log
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not lines or lines[-1] != "}\n":
+            line = process.stdout.readline()
+            assert line, f"the platform did not start:\n{log.read_text()}"
+            lines.append(line)
+        said = json.loads("".join(lines))
+        self.url: str = said["url"]
+        self.data_url: str = said["data_url"]
+        self.auth: bool = said["auth"]
+
+    @property
+    def first_token(self) -> str:
+        """What it showed its administrator."""
+        lines = self.log.read_text().splitlines()
+        return next(line.strip() for line in lines if line.strip().startswith("aenv_"))
+
+    def token(self, user: str, role: str = "user", *options: str) -> str:
+        """A new one."""
+        return str(self.aenv("serve", "token", "create", "--user", user, "--role", role, *options)["token"])
+
+    def aenv(self, *args: str) -> Any:
+        """What a command on the platform's machine says."""
+        done = subprocess.run(
+            [sys.executable, "-m", "aenv.cli", *args, "--output", "json"],
+            env=environ(self.data), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def environment(self, name: str = "counter", token: str | None = None, **options: Any) -> Environment:
+        """A handle on one of its instances."""
+        return Environment(name, aenv_url=self.url, api_key=token, **options)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            assert self.process.wait(STOP_SECONDS) == 0, self.log.read_text()
+
+
+def environ(data: Path) -> dict[str, str]:
+    return {**os.environ, "AENV_DATA_DIR": str(data), "XDG_CACHE_HOME": str(data / "cache"), "TMPDIR": str(data)}
+
+
+@contextmanager
+def serving(data: Path, *options: str, auth: bool = True, one_port: bool = True) -> Iterator[Served]:
+    """A server of its own process. Its sockets lie below ``data``, whose path must be short."""
+    log = data / f"serve-{len(list(data.glob('serve-*.log')))}.log"
+    planes = ["--one-port"] if one_port else ["--data-port", "0"]
+    with log.open("ab") as stderr:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "aenv.cli", "serve", "--port", "0", *planes, "--output", "json",
+                "--auth" if auth else "--no-auth", *options,
+            ],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environ(data),
+        )  # fmt: skip
+    with process:
+        try:
+            served = Served(process, data, log)
+            yield served
+            served.stop()
+            assert "Traceback" not in log.read_text(), log.read_text()
+        finally:
+            process.kill()

@@ -1,0 +1,82 @@
+"""``aenv instance`` against a platform, as people type it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.platform.parts import Served
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def aenv(platform: Served, tokens: Callable[..., str], tmp_path: Path) -> Run:
+    env = {**os.environ, "HOME": str(tmp_path), "AENV_SYSTEM_URL": platform.url, "AENV_API_KEY": tokens("ann")}
+
+    def call(*args: str, code: int = 0, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "aenv.cli", *args],
+            env=env, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, input=stdin,
+        )  # fmt: skip
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    return call
+
+
+def test_the_life_of_an_instance(aenv: Run, tmp_path: Path) -> None:
+    made: dict[str, Any] = json.loads(
+        aenv(
+            "instance", "create", "counter@1.2.0", "--keep-alive", "-t", "1h", "-e", "A=b=c", "-l", "experiment=e1",
+            "--owner", "me", "-o", "json",
+        ).stdout
+    )  # fmt: skip
+    name = made["instance_id"]
+    assert (made["environment"], made["status"]) == ("counter@1.2.0", "Running")
+    listed = json.loads(aenv("instance", "list", "-n", "counter", "--version", "1.2.0", "-o", "json").stdout)
+    assert [each["id"] for each in listed] == [name]
+    assert aenv("instances", "--owner", "me").stdout.splitlines()[1].split()[:5] == [
+        name, "counter", "1.2.0", "me", "Running",
+    ]  # fmt: skip
+    assert aenv("instance", "list", "-l", "experiment=e2").stdout == "no instances\n"
+    assert "Label        experiment=e1" in aenv("instance", "get", name).stdout
+    assert "running" in aenv("instance", "get", name).stdout
+
+    assert aenv("instance", "exec", name, "echo $A; exit 7", code=7).stdout == "b=c\n"
+    assert aenv("instance", "exec", name, "--", "echo", "-n", "x").stdout == "x"
+    (tmp_path / "file").write_bytes(bytes(range(256)))
+    aenv("instance", "cp", "file", f"{name}:/tmp/there")
+    aenv("instance", "cp", f"{name}:/tmp/there", "back")
+    assert (tmp_path / "back").read_bytes() == bytes(range(256))
+    assert json.loads(aenv("instance", "renew", name, "--ttl", "2h", "-o", "json").stdout)["ttl"] == "2h"
+    assert aenv("instance", "logs", name, "--tail", "5").stdout == ""
+
+    aenv("instance", "delete", name, code=130, stdin="n\n")
+    assert aenv("instance", "delete", "-y", name).stdout == f"deleted {name}\n"
+    assert "there is no instance" in aenv("instance", "delete", "-y", name, code=1).stderr
+    assert "no instance" in aenv("instance", "get", name, code=1).stderr
+    assert aenv("instance", "logs", "-f", name, code=1).stdout == ""
+
+
+def test_without_keep_alive_it_is_ended_again(aenv: Run) -> None:
+    done = aenv("instance", "create", "counter")
+    assert "Instance ID" in done.stdout
+    assert "ended again" in done.stderr
+    assert json.loads(aenv("instance", "info", "counter", "-o", "json").stdout)["status"] == "Running"
+    assert json.loads(aenv("instances", "-o", "json").stdout) == []
+
+
+def test_what_is_typed_wrongly_is_said(aenv: Run) -> None:
+    assert "KEY=VALUE" in aenv("instance", "create", "counter", "-e", "A", code=2).stderr
+    assert "needs --name" in aenv("instance", "list", "--version", "1", code=2).stderr
+    assert "ID:/path" in aenv("instance", "cp", "a", "b", code=2).stderr
+    assert "the token is wrong" in aenv("instance", "list", "--api-key", "aenv_0_0", code=1).stderr
+    assert "no-such" in aenv("instance", "create", "no-such", code=1).stderr

@@ -1,0 +1,289 @@
+"""Passing requests on: bit by bit, both ways, with an instance that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv.api.access import Allowance, Doorkeeper
+from aenv.api.app import PlatformApp
+from aenv.api.gateway import Gateway
+from aenv.api.instances import Instances
+from aenv.api.sources import Sources
+from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.project.locate import Located
+from aenv.runtime.http import HttpServer
+from aenv.schema.instance import EnvInstanceCreateRequest
+from tests.conftest import run
+
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+class OneEngine(Engine):
+    """Every sandbox is the same raw server."""
+
+    networks = frozenset(("loopback",))
+
+    def __init__(self, uds: str) -> None:
+        self.uds = uds
+        self.exit: Exit | None = None
+
+    async def start(self, spec: SandboxSpec) -> SandboxRef:
+        return SandboxRef("one", f"unix:{self.uds}", "inner-token")
+
+    async def poll(self, ref: SandboxRef) -> Exit | None:
+        return self.exit
+
+    async def stop(self, ref: SandboxRef) -> None:
+        return
+
+    async def running(self) -> AsyncIterator[SandboxRef]:
+        return
+        yield
+
+    async def close(self) -> None:
+        return
+
+
+class NoSources(Sources):
+    async def find(self, wish: EnvInstanceCreateRequest) -> Located:
+        return Located(Path("/"), Path("/"), None)
+
+
+class Between:
+    """A client's end of a connection through the gateway."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, engine: OneEngine, name: str
+    ) -> None:
+        self.reader, self.writer, self.engine, self.name = reader, writer, engine, name
+
+    def send(self, head: str, body: bytes = b"") -> None:
+        text = f"{head}\r\nhost: localhost\r\nAEnvCore-EnvInstance-ID: {self.name}\r\n"
+        self.writer.write(text.encode() + b"\r\n" + body)
+
+    async def answer(self) -> tuple[int, dict[str, str], bytes]:
+        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        return int(head[0].split()[1]), headers, body
+
+
+@contextlib.asynccontextmanager
+async def between(folder: Path, talk: Talk) -> AsyncIterator[Between]:
+    """A client, the gateway, and a raw server in the place of an instance."""
+    uds = str(folder / "i.sock")
+    talking: set[asyncio.Task[Any]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        talking.add(task)
+        try:
+            await talk(reader, writer)
+        finally:
+            writer.close()
+            talking.discard(task)
+
+    inner = await asyncio.start_unix_server(serve, uds)
+    engine = OneEngine(uds)
+    instances = Instances(engine, NoSources(), direct=False)
+    door = Doorkeeper(None, Allowance(), only_loopback=True)
+    gateway = Gateway(instances, door)
+    app = PlatformApp(instances, door=door, gateway=gateway)
+    outer = HttpServer(app, max_body=1 << 26, stream_over=1 << 16)
+    listener = await outer.listen(uds=str(folder / "o.sock"))
+    made = await instances.create(EnvInstanceCreateRequest(envName="x"))
+    reader, writer = await asyncio.open_unix_connection(str(folder / "o.sock"))
+    try:
+        yield Between(reader, writer, engine, made.id)
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        await instances.delete(made.id) if instances.peek(made.id) else None
+        listener.close()
+        await outer.close(0)
+        gateway.close()
+        inner.close()
+        for task in list(talking):
+            task.cancel()
+        await asyncio.gather(*talking, return_exceptions=True)
+
+
+async def head_of(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readuntil(b"\r\n\r\n")
+
+
+def test_events_arrive_one_by_one(tmp_path: Path) -> None:
+    more = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+        writer.write(b"9\r\ndata: 1\n\n\r\n")
+        await more.wait()
+        writer.write(b"9\r\ndata: 2\n\n\r\n0\r\n\r\n")
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("GET /mcp HTTP/1.1")
+            head = await way.reader.readuntil(b"data: 1\n\n\r\n")
+            assert b"text/event-stream" in head
+            more.set()
+            assert b"data: 2" in await way.reader.readuntil(b"0\r\n\r\n")
+
+    run(main())
+
+
+def test_a_large_body_is_passed_on_before_it_is_whole(tmp_path: Path) -> None:
+    seen = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        size = await reader.readuntil(b"\r\n")
+        await reader.readexactly(int(size, 16))
+        seen.set()
+        data = b""
+        while not data.endswith(b"\r\n0\r\n\r\n"):
+            data += await reader.read(65536)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("PUT /files?path=/x HTTP/1.1\r\ncontent-length: 200000", b"x" * 100_000)
+            await seen.wait()
+            way.writer.write(b"x" * 100_000)
+            assert (await way.answer())[::2] == (200, b"ok")
+
+    run(main())
+
+
+def test_a_slow_reader_holds_the_instance_back(tmp_path: Path) -> None:
+    total, sent = 64 << 20, 0
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % total)
+        while sent < total:
+            writer.write(b"x" * 65536)
+            sent += 65536
+            await writer.drain()
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("GET /files?path=/x HTTP/1.1")
+            await way.reader.readuntil(b"\r\n\r\n")
+            before = -1
+            while before != sent:  # it comes to a halt long before the end
+                before = sent
+                await asyncio.sleep(0.2)
+            assert sent < total // 4
+            left = total
+            while left:
+                left -= len(await way.reader.read(1 << 20))
+            assert left == 0
+
+    run(main())
+
+
+def test_hanging_up_hangs_up_at_the_instance(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        assert await reader.read() == b"{}"
+        gone.set()
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("POST /tools/wait HTTP/1.1\r\ncontent-length: 2", b"{}")
+            await asyncio.sleep(0.1)
+            way.writer.close()
+            await gone.wait()
+
+    run(main())
+
+
+def test_the_instance_gets_its_own_token_and_a_request_framed_anew(tmp_path: Path) -> None:
+    heads: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                heads.append(await head_of(reader))
+            except asyncio.IncompleteReadError:
+                return
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nset-cookie: a\r\nset-cookie: b\r\n\r\nok")
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("GET /a%2Fb?q=%20 HTTP/1.1\r\ncookie: mine\r\nconnection: x-hop\r\nx-kept: yes\r\nte: trailers")
+            status, _, body = await way.answer()
+            assert (status, body) == (200, b"ok")
+            way.send(f"GET /instance/{way.name}/mcp HTTP/1.1")
+            assert (await way.answer())[0] == 200
+            way.send("HEAD /health HTTP/1.1")
+            assert (await way.answer())[0] == 200
+
+    run(main())
+    assert heads[0].startswith(b"GET /a%2Fb?q=%20 HTTP/1.1\r\n")
+    assert b"authorization: Bearer inner-token\r\n" in heads[0]
+    assert b"x-kept: yes" in heads[0]
+    for word in (b"cookie", b"x-hop", b"te:", b"aenvcore", b"AEnvCore"):
+        assert word not in heads[0]
+    assert heads[1].startswith(b"GET /mcp HTTP/1.1\r\n")
+    assert heads[2].startswith(b"GET /health HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize(
+    "smuggled",
+    [
+        "content-length: 2\r\ncontent-length: 5",
+        "content-length: 2\r\ntransfer-encoding: chunked",
+        "transfer-encoding: chunked, identity",
+        "content-length: +2",
+    ],
+)
+def test_two_lengths_are_refused(tmp_path: Path, smuggled: str) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        raise AssertionError("nothing may arrive")
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send(f"POST /tools/x HTTP/1.1\r\n{smuggled}", b"0\r\n\r\n")
+            assert (await way.reader.readline()).split()[1] == b"400"
+
+    run(main())
+
+
+def test_a_death_before_and_in_the_middle_of_an_answer_is_said(tmp_path: Path) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await head_of(reader)
+        if b"/half" in head:
+            writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\nhalf\r\n")
+            await writer.drain()
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("GET /half HTTP/1.1")
+            assert (await way.reader.read()).endswith(b"4\r\nhalf\r\n")  # and no end: that is how it is told
+        async with between(tmp_path / "again", talk) as way:
+            way.engine.exit = Exit(-9, "killed")
+            way.send("POST /tools/x HTTP/1.1\r\ncontent-length: 2", b"{}")
+            status, _, body = await way.answer()
+            assert status == 502
+            assert b'"sent":true' in body
+            way.send("POST /tools/x HTTP/1.1\r\ncontent-length: 2", b"{}")
+            status, _, body = await way.answer()
+            assert status == 410
+            assert b"has ended: killed" in body
+
+    (tmp_path / "again").mkdir()
+    run(main())

@@ -1,0 +1,116 @@
+"""What is kept of instances: on SQLite and on Redis, with servers that come and go."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.api.ledger import INSTANCE, KEPT, SERVER, Entry, Ledger, ServerEntry
+from aenv.errors import Unavailable
+from aenv.schema.instance import EnvInstance, EnvStatus
+from aenv.storage.base import Delete, Put, Store
+from aenv.storage.open import open_store
+from tests.conftest import run
+from tests.storage.valkey import Valkey, servers
+
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    server = Valkey(Path(servers()[0]), tmp_path_factory.mktemp("valkey"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:{tmp_path}/platform.db"
+    server: Valkey = request.getfixturevalue("valkey")
+    return server.url(prefix=f"ledger{next(numbers)}:")
+
+
+def instance(name: str, status: EnvStatus = EnvStatus.RUNNING) -> EnvInstance:
+    return EnvInstance(id=name, status=status, ip=f"{name}.secret", token="secret")
+
+
+async def put(store: Store, name: str, server: str) -> None:
+    entry = Entry(instance=instance(name), account="ann", server=server)
+    await store.commit(Put(INSTANCE, name, entry.model_dump_json().encode(), (("alive", name),)))
+
+
+def test_instances_of_dead_servers_have_ended_and_those_of_living_ones_have_not(url: str) -> None:
+    async def main() -> None:
+        store = open_store(url)
+        own = ServerEntry.own()
+        elsewhere = own.model_copy(update={"id": "elsewhere", "host": "elsewhere"})
+        killed = own.model_copy(update={"id": "killed", "started": "0-0"})
+        for server in (elsewhere, killed):
+            await store.commit(Put(SERVER, server.id, server.model_dump_json().encode()))
+        for name, server_id in (("a", "elsewhere"), ("b", "killed"), ("c", "forgotten")):
+            await put(store, name, server_id)
+        ledger = Ledger(store)
+        assert await ledger.open() == 2
+        found = {name: await ledger.get(name) for name in ("a", "b", "c", "d")}
+        statuses = {name: entry and entry.instance.status for name, entry in found.items()}
+        assert statuses == {"a": "Running", "b": "Terminated", "c": "Terminated", "d": None}
+        assert await ledger.clear() == 0
+        await ledger.close()
+        assert await store.get(SERVER, ledger.server.id) is None
+        await store.close()
+
+    run(main())
+
+
+def test_what_is_kept_has_no_secrets_and_goes_in_time(url: str) -> None:
+    async def main() -> None:
+        store = open_store(url)
+        now = 2_000_000_000.0
+        ledger = Ledger(store, lambda: now)
+        await ledger.open()
+        await ledger.keep(instance("a"), "ann")
+        written = await store.get(INSTANCE, "a")
+        assert written is not None
+        assert b"secret" not in written.value
+        ledger.note(instance("a", EnvStatus.TERMINATED), "ann")
+        ledger.forget("b")
+        await ledger.close()
+        puts = [p async for p in store.dump() if p.space == INSTANCE]
+        assert [(p.key, p.expires, p.entries) for p in puts] == [("a", now + KEPT, ())]
+        await store.close()
+
+    run(main())
+
+
+def test_what_cannot_be_written_is_said_and_what_can_wait_is_written_later(tmp_path: Path) -> None:
+    server = Valkey(Path(servers()[0]), tmp_path)
+    server.start()
+
+    async def main() -> None:
+        store = open_store(server.url(prefix="x:"))
+        ledger = Ledger(store)
+        await ledger.open()
+        await ledger.keep(instance("a"), "ann")
+        server.kill()
+        with pytest.raises(Unavailable):
+            await ledger.keep(instance("b"), "ann")
+        ledger.note(instance("a", EnvStatus.FAILED), "ann")
+        server.start()
+        await ledger.keep(instance("c"), "ann")
+        found = await ledger.get("a")
+        assert found is not None
+        assert found.instance.status == "Failed"
+        assert await ledger.get("b") is None
+        await ledger.close()
+        await store.commit(Delete(INSTANCE, "a"))
+        await store.close()
+
+    try:
+        run(main())
+    finally:
+        server.stop()

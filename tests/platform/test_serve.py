@@ -1,0 +1,455 @@
+"""``aenv serve`` from outside: real instances, over TCP, with tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from aenv.client.api import ApiClient
+from aenv.client.hub import HubClient
+from aenv.errors import EnvironmentError, Forbidden, InstanceEnded, NotFound, Unauthorized
+from tests.conftest import fetch, run
+from tests.hub.parts import push
+from tests.isolation.host import eventually
+from tests.platform.parts import Served, environ, serving
+
+Tokens = Callable[..., str]
+
+
+def bearer(token: str, **more: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}", **more}
+
+
+def make(platform: Served, token: str, **wish: Any) -> dict[str, Any]:
+    status, body = fetch(platform.url, "/env-instance", {"envName": "counter", **wish}, headers=bearer(token))
+    assert status == 200, body
+    made: dict[str, Any] = body["data"]
+    return made
+
+
+def test_everything_works_over_one_port(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        async with platform.environment("counter@1.2.0", tokens("ann"), environment_variables={"MINE": "1"}) as env:
+            assert (await env.list_tools())[0]["name"] == "counter@1.2.0/increment"
+            assert (await env.call_tool("increment")).data == 1
+            assert await env.call_function("double", {"n": 4}) == 8
+            assert await env.call_reward() == 1.0
+            assert (await env.check_health())["success"]
+            assert (await env.call_tool("variable", {"name": "MINE"})).data == "1"
+            assert (await env.exec("echo there")).stdout == "there\n"
+            text = "ü" * 8_000_000  # 16 MB each way
+            assert (await env.call_tool("echo", {"text": text})).data == text
+            await env.upload(b"x" * 20_000_000, "/tmp/file")
+            assert len(await env.download("/tmp/file")) == 20_000_000
+            info = await env.get_env_info()
+        with pytest.raises(NotFound):
+            async with ApiClient(platform.url, api_key=tokens("ann")) as api:
+                await api.get_env_instance(info["instance_id"])
+
+    run(main())
+
+
+def test_mcp_in_both_eras_goes_through_the_gateway(platform: Served, tokens: Tokens) -> None:
+    made = make(platform, tokens("ann"))
+
+    async def calls(mode: Any) -> list[Any]:
+        import httpx2
+
+        url = f"{platform.url}/instance/{made['id']}/mcp"
+        async with (
+            httpx2.AsyncClient(headers=bearer(tokens("ann")), timeout=30) as http,
+            Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+        ):
+            names = [tool.name for tool in (await client.list_tools()).tools]
+            block: Any = (await client.call_tool("increment", {})).content[0]
+            return [names[0], block.text]
+
+    async def main() -> None:
+        assert await calls("legacy") == ["increment", "1"]
+        assert await calls("2026-07-28") == ["increment", "2"]
+
+    run(main())
+    fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(tokens("ann")))
+
+
+def test_an_older_client_needs_only_the_header_that_it_was_told(platform: Served, tokens: Tokens) -> None:
+    made = make(platform, tokens("ann"))
+    header = {"AEnvCore-MCPProxy-URL": f"http://{made['ip']}:8081", "AEnvCore-EnvInstance-ID": made["id"]}
+    assert fetch(platform.url, "/functions/double", {"n": 2}, headers=header) == (200, {"success": True, "data": 4})
+    for wrong in (
+        f"http://{made['id']}:8081",
+        f"http://{made['id']}.{'0' * 32}:8081",
+        f"http://{made['ip']}:9999",
+        f"https://{made['ip']}:8081",
+        f"http://{made['ip']}:8081/elsewhere",
+        f"http://user@{made['ip']}:8081",
+        "http://127.0.0.1:8081",
+        "http://169.254.169.254/latest/meta-data",
+        "http://[::1",
+        "unix:/run/docker.sock",
+        "x",
+    ):
+        status, body = fetch(platform.url, "/functions/double", {"n": 2}, headers={"AEnvCore-MCPProxy-URL": wrong})
+        assert status == 403, (wrong, body)
+        assert body["error_code"] == "forbidden"
+    assert (
+        fetch(platform.url, "/functions/double", {"n": 2}, headers={**header, "AEnvCore-EnvInstance-ID": "x"})[0] == 403
+    )
+    stranger = {**bearer(tokens("bob")), "AEnvCore-MCPProxy-URL": f"http://{made['ip']}:8081"}
+    assert fetch(platform.url, "/functions/double", {"n": 2}, headers=stranger)[0] == 403
+    fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(tokens("ann")))
+
+
+def test_nobody_reaches_what_is_not_theirs(platform: Served, tokens: Tokens) -> None:
+    made = make(platform, tokens("ann"))
+    path = f"/env-instance/{made['id']}"
+    assert fetch(platform.url, path)[0] == 401
+    assert fetch(platform.url, path, headers=bearer("aenv_0_0"))[0] == 401
+    assert fetch(platform.url, path, headers={"authorization": "Basic eDp5"})[0] == 401
+    assert fetch(platform.url, "/metrics")[0] == 401
+    for method, rest in (("GET", ""), ("DELETE", ""), ("GET", "/logs"), ("GET", "/events"), ("PUT", "/ttl")):
+        status, body = fetch(platform.url, path + rest, method=method, headers=bearer(tokens("bob")))
+        assert (status, body["error_code"]) == (404, "not_found"), rest
+    assert fetch(platform.url, path + "/exec", {"command": "id"}, headers=bearer(tokens("bob")))[0] == 404
+    assert fetch(platform.url, "/env-instance/*/list", headers=bearer(tokens("bob")))[1]["data"] == []
+    own = {**bearer(tokens("bob")), "AEnvCore-EnvInstance-ID": made["id"]}
+    assert fetch(platform.url, "/functions/double", {"n": 1}, headers=own)[0] == 403
+
+    reader = platform.token("ann", "read-only")
+    seen = fetch(platform.url, path, headers=bearer(reader))[1]["data"]
+    assert seen["status"] == "Running"
+    assert seen["ip"] is None
+    for method, where, body in (("POST", "/env-instance", {"envName": "counter"}), ("DELETE", path, None)):
+        assert fetch(platform.url, where, body, method=method, headers=bearer(reader))[0] == 403
+    assert fetch(platform.url, path + "/exec", {"command": "id"}, headers=bearer(reader))[0] == 403
+    called = {**bearer(reader), "AEnvCore-EnvInstance-ID": made["id"]}
+    assert fetch(platform.url, "/functions/double", {"n": 1}, headers=called)[0] == 403
+    assert fetch(platform.url, path, method="DELETE", headers=bearer(platform.first_token))[0] == 200
+
+
+def test_a_platform_of_many_takes_no_paths_hubs_or_inner_networks(platform: Served, tokens: Tokens) -> None:
+    for wish, why in (
+        ({"source": "/etc"}, "its own hub"),
+        ({"hub": {"url": "http://169.254.169.254"}}, "its own hub"),
+        ({"network": "host"}, "administrator"),
+        ({"network": ["127.0.0.0/8"]}, "administrator"),
+        ({"network": ["8.0.0.0/5"]}, "administrator"),
+        ({"network": ["[::1]:6379"]}, "administrator"),
+    ):
+        status, body = fetch(
+            platform.url, "/env-instance", {"envName": "counter", **wish}, headers=bearer(tokens("ann"))
+        )
+        assert status == 403, body
+        assert why in body["message"]
+    status, body = fetch(
+        platform.url,
+        "/env-instance",
+        {"envName": "counter", "mount_points": [{"id": "x"}]},
+        headers=bearer(tokens("ann")),
+    )
+    assert (status, body["success"]) == (400, False)
+    assert "mounts nothing" in body["message"]
+
+
+def test_what_cannot_be_is_said_at_once_and_in_the_shape_that_older_clients_read(
+    platform: Served, tokens: Tokens
+) -> None:
+    status, body = fetch(platform.url, "/env-instance", {"envName": "no-such@1.0.0"}, headers=bearer(tokens("ann")))
+    assert (status, body["success"], body["code"], body["data"]) == (404, False, 404, None)
+    assert "no-such" in body["message"]
+    for wrong in ({}, {"envName": 1}, b"{", {"envName": "counter", "ttl": "soon"}, {"envName": "../../etc"}):
+        status, body = fetch(platform.url, "/env-instance", wrong, headers=bearer(tokens("ann")))
+        assert (status, body["code"]) == (400, 400), wrong
+    assert fetch(platform.url, "/env-instance/x/nonsense", headers=bearer(tokens("ann")))[0] == 404
+    for query in ("status=Happy", "limit=0", "limit=x", "label=x"):
+        assert fetch(platform.url, f"/env-instance/*/list?{query}", headers=bearer(tokens("ann")))[0] == 400
+
+
+def test_an_instance_that_died_is_said_at_once(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        env = platform.environment(token=tokens("ann"))
+        async with env:
+            with pytest.raises(Exception, match="may have run"):
+                await env.call_tool("die")
+            with pytest.raises(InstanceEnded, match="exit code 3") as caught:
+                await env.call_tool("increment")
+            assert caught.value.fault == "infra"
+            with pytest.raises(InstanceEnded):
+                await env.call_function("double", {"n": 1})
+            assert (await env.get_env_info())["status"] == "Terminated"
+
+    run(main())
+
+
+def test_hanging_up_cancels_the_call(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        async with platform.environment(token=tokens("ann")) as env:
+            call = asyncio.create_task(env.call_tool("wait", {"path": "/tmp/mark"}))
+            while (await env.exec("cat /tmp/mark")).stdout != "waiting":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            while (await env.exec("cat /tmp/mark")).stdout != "cancelled":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    run(main())
+
+
+def test_a_time_to_live_is_renewed_and_ends(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        env = platform.environment(token=tokens("ann"), ttl="2s")
+        await env.initialize()
+        await env.renew("1h")
+        info = await env.get_env_info()
+        async with ApiClient(platform.url, api_key=tokens("ann")) as api:
+            found = await api.get_env_instance(info["instance_id"])
+            assert found.ttl == "1h"
+            assert found.expires_at is not None
+            await env.renew("1s")
+            while (await api.get_env_instance(info["instance_id"])).status == "Running":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            ended = await api.get_env_instance(info["instance_id"])
+            assert (ended.status, ended.reason) == ("Terminated", "it has reached its time to live of 1s")
+            types = [event.type for event in await api.get_instance_events(info["instance_id"])]
+            assert types == ["created", "running", "renewed", "renewed", "terminated"]
+        with pytest.raises(InstanceEnded, match="time to live"):
+            await env.call_tool("increment")
+        await env.release()
+
+    run(main())
+
+
+def test_an_instance_is_found_again_by_its_id(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        async with platform.environment(token=tokens("ann"), keep_alive=True) as first:
+            await first.call_tool("increment")
+            name = (await first.get_env_info())["instance_id"]
+        async with platform.environment(token=tokens("ann"), instance_id=name) as again:
+            assert (await again.call_tool("increment")).data == 2
+        with pytest.raises(EnvironmentError, match="one of counter, not of other"):
+            await platform.environment("other", tokens("ann"), instance_id=name).initialize()
+        with pytest.raises(NotFound):
+            await platform.environment(token=tokens("bob"), instance_id=name).initialize()
+        async with ApiClient(platform.url, api_key=tokens("ann")) as api:
+            assert await api.delete_env_instance(name)
+            assert not await api.delete_env_instance(name)
+
+    run(main())
+
+
+def test_the_same_request_makes_one_instance_and_another_users_makes_another(platform: Served, tokens: Tokens) -> None:
+    one = make(platform, tokens("carl"), request_id="r1")
+    assert make(platform, tokens("carl"), request_id="r1")["id"] == one["id"]
+    other = make(platform, tokens("dora"), request_id="r1")
+    assert other["id"] != one["id"]
+    for user, name in (("carl", one["id"]), ("dora", other["id"])):
+        assert fetch(platform.url, f"/env-instance/{name}", method="DELETE", headers=bearer(tokens(user)))[0] == 200
+
+
+def test_lists_are_filtered_and_come_in_pages(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        async with ApiClient(platform.url, api_key=tokens("eve")) as api:
+            made = await api.create_env_instances(5, envName="counter", owner="team", labels={"experiment": "e1"})
+            await asyncio.gather(*(api.wait_for_status(each.id) for each in made))
+            other = await api.create_env_instance("counter@1.2.0", labels={"experiment": "e2"})
+            assert len(await api.list_env_instances()) == 6
+            assert len(await api.list_env_instances("counter@1.2.0")) == 6
+            assert await api.list_env_instances("counter@9.0.0") == []
+            found = await api.page_env_instances(labels={"experiment": "e2"})
+            assert [each.id for each in found.items] == [other.id]
+            assert len((await api.page_env_instances(owner="team", status="Running")).items) == 5
+            assert (await api.page_env_instances(status="Creating")).items == []
+            seen: list[str] = []
+            after = None
+            while True:
+                page = await api.page_env_instances(limit=4, after=after)
+                seen += [each.id for each in page.items]
+                after = page.next
+                if after is None:
+                    break
+            assert sorted(seen) == sorted([*(each.id for each in made), other.id])
+            for name in seen:
+                await api.delete_env_instance(name)
+
+    run(main())
+
+
+def test_logs_can_be_cut_and_followed(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        async with platform.environment(token=tokens("ann")) as env:
+            for word in ("one", "two", "three"):
+                await env.call_tool("speak", {"text": word})
+            name = (await env.get_env_info())["instance_id"]
+            async with ApiClient(platform.url, api_key=tokens("ann")) as api:
+                while (await api.get_instance_logs(name, 2)) != "two\nthree\n":  # noqa: ASYNC110
+                    await asyncio.sleep(0.05)
+                text = ""
+                async for part in api.follow_instance_logs(name, 1):
+                    text += part
+                    if text == "three\n":
+                        await env.call_tool("speak", {"text": "four"})
+                    if text == "three\nfour\n":
+                        break
+
+    run(main())
+
+
+def test_the_hub_is_in_the_same_server_and_takes_the_same_tokens(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        hub = HubClient(platform.url, tokens("ann"))
+        nobody = HubClient(platform.url, "aenv_0_0")
+        reader = HubClient(platform.url, platform.token("rita", "read-only"))
+        try:
+            await push(
+                hub, "fresh", "1.0.0", "from aenv import register_tool\n@register_tool\ndef one() -> int: return 1\n"
+            )
+            assert (await reader.get("fresh")).author == "ann"
+            with pytest.raises(Forbidden):
+                await push(reader, "fresh", "2.0.0")
+            with pytest.raises(Unauthorized):
+                await nobody.get("fresh")
+        finally:
+            for client in (hub, reader, nobody):
+                await client.close()
+        async with platform.environment("fresh", tokens("ann")) as env:
+            assert (await env.call_tool("one")).data == 1
+
+    run(main())
+
+
+def test_what_is_written_down_has_no_secrets(platform: Served, tokens: Tokens) -> None:
+    made = make(platform, tokens("ann"), environment_variables={"KEY": "hunter2-secret"})
+    header = {"authorization": f"Bearer {tokens('ann')}", "AEnvCore-EnvInstance-ID": made["id"]}
+    fetch(platform.url, "/tools/echo", {"text": "hunter3-secret"}, headers=header)
+    fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(tokens("ann")))
+    files = [path for path in platform.data.rglob("*") if path.is_file() and "cache" not in path.parts]
+    assert any(path.name == "audit.jsonl" for path in files)
+    for path in files:
+        content = path.read_bytes()
+        for secret in (b"hunter2-secret", b"hunter3-secret", tokens("ann").encode(), made["ip"].encode()):
+            assert secret not in content, path
+    lines = [json.loads(line) for line in (platform.data / "platform" / "audit.jsonl").read_text().splitlines()]
+    ours = [line["action"] for line in lines if line.get("instance") == made["id"]]
+    assert ours == ["delete"]
+    assert {"create", "delete"} <= {line["action"] for line in lines if line["user"] == "ann"}
+
+
+def test_metrics_say_what_happened(platform: Served, tokens: Tokens) -> None:
+    import urllib.request
+
+    made = make(platform, tokens("ann"), labels={"experiment": 'a"b'})
+    request = urllib.request.Request(platform.url + "/metrics", headers=bearer(platform.first_token))
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        text = answer.read().decode()
+    assert (
+        'aenv_api_active_instances{envName="counter@1.2.0",status="Running",experiment="a\\"b",owner="",app=""} 1'
+        in text
+    )
+    assert 'aenv_api_instance_operations_total{operation="create",env_name="counter",status="success"}' in text
+    assert "aenv_api_create_duration_ms_count" in text
+    assert made["id"] not in text
+    fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(tokens("ann")))
+
+
+def test_a_killed_server_leaves_nothing_and_the_next_one_knows(data: Path) -> None:
+    with serving(data) as first:
+        token = first.token("ann")
+        made = make(first, token)
+        children = subprocess.run(
+            ["pgrep", "-P", str(first.process.pid)], capture_output=True, text=True
+        ).stdout.split()
+        assert children
+        first.process.send_signal(signal.SIGKILL)
+        first.process.wait()
+        eventually(lambda: [pid for pid in children if os.path.exists(f"/proc/{pid}")], "its children are gone")
+        eventually(lambda: list(data.glob("aenv-serve-*")), "its folder is gone")
+        first.stop = lambda: None  # type: ignore[method-assign]
+    with serving(data) as second:
+        status, body = fetch(second.url, f"/env-instance/{made['id']}", headers=bearer(token))
+        assert (status, body["data"]["status"]) == (200, "Terminated")
+        assert body["data"]["reason"] == "the server that it ran on has ended"
+        assert fetch(second.url, "/env-instance/*/list", headers=bearer(token))[1]["data"] == []
+        assert make(second, token)["status"] == "Running"
+
+
+def test_stopping_lets_calls_finish_and_says_why_instances_are_gone(data: Path) -> None:
+    with serving(data, auth=False, one_port=False) as platform:
+        assert not platform.auth
+        assert platform.url != platform.data_url
+        made = make(platform, "")
+        header = {"AEnvCore-EnvInstance-ID": made["id"]}
+        assert fetch(platform.data_url, "/functions/double", {"n": 2}, headers=header)[1]["data"] == 4
+        assert fetch(platform.data_url, "/health")[1]["status"] == "healthy"
+        assert fetch(platform.data_url, "/mcp")[0] == 404
+        rebound = {"host": "evil.example.com"}
+        assert fetch(platform.url, "/env-instance/*/list", headers=rebound)[0] == 403
+        assert fetch(platform.data_url, "/functions/double", {"n": 2}, headers={**header, **rebound})[0] == 403
+        platform.stop()
+    with serving(data, auth=False) as again:
+        found = fetch(again.url, f"/env-instance/{made['id']}")[1]["data"]
+        assert (found["status"], found["reason"]) == ("Terminated", "the platform was stopped")
+
+
+def test_a_prefix_is_understood(data: Path) -> None:
+    with serving(data, "--prefix", "/deep/er") as platform:
+        assert platform.url.endswith("/deep/er")
+
+        async def main() -> None:
+            async with platform.environment(token=platform.first_token) as env:
+                assert (await env.call_tool("increment")).data == 1
+
+        run(main())
+
+
+def test_check_explains_what_is_wrong(data: Path) -> None:
+    def check(*options: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "aenv.cli", "serve", "--check", "--port", "0", "--data-port", "0", *options],
+            env=environ(data), capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    code, said = check()
+    assert (code, "WRONG" in said) == (0, False), said
+    code, said = check(
+        "--store", "redis://127.0.0.1:1", "--host", "0.0.0.0", "--no-auth", "--hub", "http://127.0.0.1:1"
+    )
+    assert code == 3
+    assert [line.split(":")[0] for line in said.splitlines() if line.startswith("WRONG")] == [
+        "WRONG  store", "WRONG  hub", "WRONG  access",
+    ]  # fmt: skip
+    (data / "serve.toml").write_text('prot = 1\nlimits = {memory = "lots"}\n')
+    code, said = check("--config", str(data / "serve.toml"))
+    assert code == 3
+    assert "prot: Extra inputs are not permitted" in said
+    assert "limits.memory: 'lots'" in said
+
+
+def test_a_hub_that_is_gone_does_not_stop_what_is_known(data: Path, tmp_path: Path) -> None:
+    from tests.hub.parts import serving as hub_serving
+
+    with hub_serving(f"sqlite:{data}/hub/hub.db", data / "hub" / "blobs", tmp_path) as hub:
+        with serving(data, "--hub", hub.url) as platform:
+            token = platform.first_token
+            assert make(platform, token)["status"] == "Running"
+            assert fetch(platform.url, "/api/v1/environments", headers=bearer(token))[0] == 404  # it has none itself
+            hub.process.kill()
+            hub.process.wait()
+            time.sleep(2.1)  # until the name is not fresh any more
+            assert make(platform, token)["status"] == "Running"
+            status, body = fetch(platform.url, "/env-instance", {"envName": "other"}, headers=bearer(token))
+            assert status >= 500, body
+        hub.stop = lambda: None  # type: ignore[method-assign]
