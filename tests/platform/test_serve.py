@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,26 @@ def test_what_cannot_be_is_said_at_once_and_in_the_shape_that_older_clients_read
     assert fetch(platform.url, "/env-instance/x/nonsense", headers=bearer(tokens("ann")))[0] == 404
     for query in ("status=Happy", "limit=0", "limit=x", "label=x"):
         assert fetch(platform.url, f"/env-instance/*/list?{query}", headers=bearer(tokens("ann")))[0] == 400
+
+
+def test_what_older_clients_read_is_there_and_of_the_type_that_they_expect(platform: Served, tokens: Tokens) -> None:
+    """Their models are strict: a text where they want a number, or a time that is none, and they understand nothing."""
+    made = make(platform, tokens("ann"), owner="me", labels={"a": "b"})
+    assert {type(made[key]) for key in ("id", "status", "created_at", "updated_at", "ip", "ttl", "owner")} == {str}
+    env = made["env"]
+    assert (env["id"], env["name"], env["version"], env["status"]) == ("counter@1.2.0", "counter", "1.2.0", 0)
+    for text in (env["created_at"], env["updated_at"], made["created_at"]):
+        datetime.fromisoformat(text)
+    assert {env["description"], env["code_url"]} == {""}
+    headers = bearer(tokens("ann"))
+    listed = fetch(platform.url, "/env-instance/counter@1.2.0/list", headers=headers)[1]
+    assert [each["id"] for each in listed["data"]] == [made["id"]]
+    assert [each["id"] for each in fetch(platform.url, "/env-instance/list", headers=headers)[1]["data"]["items"]]
+    ended = fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=headers)[1]
+    assert (ended["success"], ended["code"], ended["data"]) == (True, 0, "Deleted successfully")
+    refused = fetch(platform.url, f"/env-instance/{made['id']}", headers=headers)[1]
+    assert (refused["success"], refused["code"], refused["data"]) == (False, 404, None)
+    assert not {"errorCode", "errorMessage"} & refused.keys()
 
 
 def test_an_instance_that_died_is_said_at_once(platform: Served, tokens: Tokens) -> None:
