@@ -68,6 +68,7 @@ class Ledger:
         self.server = ServerEntry.own()
         self._clock = clock
         self._changes: dict[str, Change] = {}
+        self._struck_out: set[str] = set()  # and not yet in the store
         self._written: asyncio.Future[None] | None = None
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -114,11 +115,12 @@ class Ledger:
     def forget(self, name: str) -> None:
         """Strike it out soon."""
         self._changes[name] = Delete(INSTANCE, name)
+        self._struck_out.add(name)
         self._wake.set()
 
     async def get(self, name: str) -> Entry | None:
         """What is written of one."""
-        found = await self.store.get(INSTANCE, name)
+        found = None if name in self._struck_out else await self.store.get(INSTANCE, name)
         return Entry.model_validate_json(found.value) if found else None
 
     async def clear(self) -> int:
@@ -183,6 +185,7 @@ class Ledger:
                 await asyncio.sleep(AGAIN)
                 self._wake.set()
             else:
+                self._struck_out -= {name for name, change in changes.items() if isinstance(change, Delete)}
                 if written is not None:
                     written.set_result(None)
 
