@@ -14,7 +14,7 @@ Run = Callable[[str], Awaitable[tuple[str, int]]]
 """Run a command; its output and its exit status."""
 Open = Callable[[], Awaitable[Run]]
 
-MEGABYTE = f"yes {'x' * 49} | head -c 1000000"
+MEGABYTE = "head -c 740000 /dev/zero | base64"
 WARM_UP = 5
 _numbers = itertools.count()
 
@@ -40,7 +40,7 @@ async def megabyte(run: Run) -> None:
     """Much output; that it is cut is fine, that it is missing is not."""
     text, status = await run(MEGABYTE)
     text = text.strip()
-    check((text[:3] + text[-3:], status), ("xxxxxx", 0))
+    check((text[:3] + text[-3:], status), ("AAAAA=", 0))
 
 
 KINDS = {"echo": echo, "program": program, "script": script, "megabyte": megabyte}

@@ -34,8 +34,11 @@ OUT, STATUS_OUT = 200, 201
 SETUP = b"PS1= PS2=; \\builtin set +o history +H; __aenv_last() { \\builtin return $1; }\n"
 RUN = "{last}\\builtin eval {command} </dev/null >&{out} 2>&1 {out}>&- {status}>&-\n"
 STATUS = '\\builtin printf "%s %s\\n" {number} "$?" >&{status}\n'
-STEPS = ((signal.SIGINT, 1.0), (signal.SIGTERM, 1.0), (signal.SIGKILL, 0.5), (signal.SIGKILL, 0.5))
-"""What a command that takes too long is told, and for how many seconds each may take effect."""
+STEPS = (*5 * ((signal.SIGINT, 0.2),), (signal.SIGTERM, 1.0), (signal.SIGKILL, 0.5), (signal.SIGKILL, 0.5))
+"""What a command that takes too long is told, and for how many seconds each may take effect.
+
+Several interrupts: in a loop of brief programs, one may reach a program that has ended just now, and nobody else.
+"""
 
 
 class Bash:

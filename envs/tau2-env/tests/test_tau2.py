@@ -1,0 +1,82 @@
+"""Episodes with the benchmark itself, where it is installed; without it, how to get it is said."""
+
+import pytest
+import tau2_source
+
+problem = tau2_source.find()
+installed = pytest.mark.skipif(problem is not None, reason="TAU2-Bench is not installed: python install.py")
+
+
+@pytest.mark.skipif(problem is None, reason="TAU2-Bench is installed")
+def test_without_the_benchmark_every_function_says_how_to_get_it():
+    import tau2_env
+
+    with pytest.raises(RuntimeError, match=r"install\.py --source CHECKOUT.*on PyPI is something else"):
+        tau2_env.tau2_get_task_info()
+
+
+def load(domain, task_id="", solo=None):
+    from _episode import Loaded
+
+    return Loaded(domain, task_id, solo, 100, {})
+
+
+def play_gold(loaded):
+    """The task's own solution, as an agent would do it."""
+    episode, criteria, asked = loaded.begin(), loaded.task.evaluation_criteria, False
+    for action in criteria.actions or []:
+        if action.requestor == "user" and not loaded.solo:
+            if not asked:
+                episode.speak("Please do that.")
+            asked = True
+            continue
+        asked = False
+        episode.call(action.name, action.arguments)
+    if criteria.communicate_info:
+        episode.speak("; ".join(criteria.communicate_info))
+    episode.finish()
+    return episode
+
+
+@installed
+@pytest.mark.parametrize("domain", ["airline", "retail", "telecom", "banking"])
+def test_the_solution_earns_one_and_nothing_done_does_not(domain):
+    loaded = load(domain, {"airline": "8", "retail": "0"}.get(domain, ""))
+    assert play_gold(loaded).graded() == 1.0
+    idle = loaded.begin()
+    idle.finish()
+    assert idle.graded() == 0.0
+
+
+@installed
+def test_a_domain_with_a_user_cannot_be_played_alone():
+    with pytest.raises(ValueError, match="TAU2_SOLO_MODE=false"):
+        load("airline", solo=True)
+
+
+@installed
+def test_an_unknown_task_or_domain_is_said():
+    with pytest.raises(ValueError, match="has no task 'x'"):
+        load("mock", "x")
+    with pytest.raises(ValueError, match="there is no domain 'x'"):
+        load("x")
+
+
+@installed
+def test_a_user_speaks_first_and_a_wrong_call_is_part_of_the_game():
+    episode = load("airline", "8").begin()
+    assert "\nuser: Domain: airline" in episode.open()
+    assert "Error" in episode.call("get_user_details", {"user_id": "nobody"})
+    assert not episode.done
+
+
+@installed
+def test_the_key_of_the_users_model_is_not_shown(monkeypatch):
+    import tau2_env
+
+    monkeypatch.setattr(tau2_env, "loaded", load("mock"))
+    monkeypatch.setenv("TAU2_USER_LLM_API_KEY", "secret")
+    tau2_env._episode.cache_clear()
+    assert "secret" not in str(tau2_env.tau2_get_status())
+    assert tau2_env.tau2_done()["done"]
+    assert tau2_env.tau2_reward()["total_reward"] == tau2_env.tau2_reward()["do_nothing_reward"]
