@@ -30,7 +30,7 @@ def data(sandboxes: None) -> Iterator[Path]:
     asyncio.run(publish(folder))
     yield folder
     left = list(folder.glob("aenv-serve-*"))
-    shutil.rmtree(folder)
+    _remove(folder)
     assert not left
 
 
@@ -43,7 +43,15 @@ def platform(sandboxes: None) -> Iterator[Served]:
         with serving(folder) as served:
             yield served
     finally:
-        shutil.rmtree(folder)
+        _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Bundles in a cache are read only, and so are their folders."""
+    for path in folder.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o700)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="module")
