@@ -20,7 +20,8 @@ class ScriptedUser(UserSimulator):
 
     def __init__(self, task: Task, tools: Any) -> None:
         super().__init__(tools=tools, instructions=str(task.user_scenario), llm="none")
-        self._opening = str(task.user_scenario.instructions)
+        # Instructions may tell a user when to say the words that end an episode; this one must not say them first.
+        self._opening = str(task.user_scenario.instructions).replace("###", "")
         actions = (task.evaluation_criteria.actions if task.evaluation_criteria else None) or []
         groups = groupby(actions, key=lambda action: action.requestor == "user")
         self._to_do = [list(group) for mine, group in groups if mine]

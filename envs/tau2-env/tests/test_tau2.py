@@ -49,6 +49,11 @@ def test_the_solution_earns_one_and_nothing_done_does_not(domain):
 
 
 @installed
+def test_instructions_that_speak_of_the_end_do_not_end_the_episode():
+    assert play_gold(load("banking", "task_034")).graded() == 1.0
+
+
+@installed
 def test_a_domain_with_a_user_cannot_be_played_alone():
     with pytest.raises(ValueError, match="TAU2_SOLO_MODE=false"):
         load("airline", solo=True)
