@@ -17,7 +17,7 @@ demo: .venv/.ready-base
 	@$(BIN)/python scripts/demo.py
 
 test: .venv/.ready-dev
-	@$(BIN)/python -m pytest -q $(TESTS)
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(TESTS)
 
 check: .venv/.ready-dev
 	@scripts/check
