@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from aenv.client import local
 from aenv.errors import LoadError
 from aenv.project import describe
 
@@ -40,6 +41,7 @@ def health() -> bool:
 
 @pytest.fixture(autouse=True)
 def _no_sandboxes(monkeypatch):
+    monkeypatch.setattr(local, "_lease", None)  # of a platform that another test has used
     monkeypatch.setenv("AENV_RUNTIME_DIR", "/dev/null/nowhere")
 
 
