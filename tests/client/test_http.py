@@ -226,7 +226,8 @@ def test_cancelling_a_request_leaves_a_usable_client() -> None:
 
 
 def test_a_client_lives_through_several_event_loops() -> None:
-    from aenv.runtime.http import HttpServer, Request, Response
+    from aenv.runtime.http import HttpServer
+    from aenv.runtime.messages import Request, Response
 
     async def ok(request: Request) -> Response:
         return Response(200, b"ok")

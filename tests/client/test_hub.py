@@ -11,7 +11,8 @@ from pydantic_core import to_json
 from aenv.client import hub as module
 from aenv.client.hub import HubClient
 from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NotFound, Unavailable
-from aenv.runtime.http import HttpServer, Request, Response
+from aenv.runtime.http import HttpServer
+from aenv.runtime.messages import Request, Response
 from tests.conftest import run
 
 PAGE = to_json({"success": True, "data": {"items": [], "next": None, "a word of tomorrow": 1}})

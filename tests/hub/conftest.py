@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub.parts import Served, serving
-from tests.storage.valkey import Valkey, servers
+from tests.storage.valkey import Valkey, started
 
 numbers = itertools.count()
 
@@ -22,10 +22,8 @@ def _own_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    server = Valkey(Path(servers()[0]), tmp_path_factory.mktemp("valkey"))
-    server.start()
-    yield server
-    server.stop()
+    with started(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "redis"])

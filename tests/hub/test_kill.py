@@ -19,7 +19,7 @@ from aenv.schema.bundle import parse
 from aenv.schema.hub import Schemas
 from tests.conftest import run
 from tests.hub.parts import push, serving
-from tests.storage.valkey import Valkey, servers
+from tests.storage.valkey import Valkey, started
 
 MEGABYTES = 200
 
@@ -40,10 +40,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Packed]:
 
 @pytest.fixture
 def own_valkey(tmp_path: Path) -> Iterator[Valkey]:
-    server = Valkey(Path(servers()[0]), tmp_path)
-    server.start()
-    yield server
-    server.stop()
+    with started(tmp_path) as server:
+        yield server
 
 
 class Sent:

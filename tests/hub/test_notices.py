@@ -15,7 +15,8 @@ from aenv.hub import notices
 from aenv.hub.local import LocalHub
 from aenv.hub.notices import Messenger, signature
 from aenv.hub.open import Place, open_catalog
-from aenv.runtime.http import HttpServer, Request, Response
+from aenv.runtime.http import HttpServer
+from aenv.runtime.messages import Request, Response
 from tests.conftest import run
 from tests.hub.parts import push
 

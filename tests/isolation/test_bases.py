@@ -28,13 +28,13 @@ RELEASE = "trixie"
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root file system with a few of the host's programs, and nothing else."""
     root = tmp_path_factory.mktemp("tiny") / "root"
-    for folder in ("usr/bin", "etc", "tmp", "work"):
+    for folder in ("usr/bin", "etc", "tmp", "kept"):
         (root / folder).mkdir(parents=True)
     (root / "bin").symlink_to("usr/bin")
     (root / "etc" / "os-release").write_text("NAME=tiny\n")
     (root / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh\nsomebody:x:1000:1000::/:/bin/sh\n")
     (root / "etc" / "secret").symlink_to("/etc/shadow")
-    (root / "work" / "file").write_text("of the base\n")
+    (root / "kept" / "file").write_text("of the base\n")
     for name in PROGRAMS:
         program = shutil.which(name)
         assert program is not None
@@ -77,13 +77,13 @@ def test_the_environments_own_code_has_all_its_packages(box: Box) -> None:
 
 
 def test_all_of_the_base_is_the_instances_to_change_and_stays_as_it_is(box: Box, project: Path) -> None:
-    done = box.shell("rm /work/file && touch /etc/new /usr/bin/new && ls /work /etc")
+    done = box.shell("rm /kept/file && touch /etc/new /usr/bin/new && ls /kept /etc")
     assert done["code"] == 0, done["err"]
     assert "new" in done["out"]
-    assert (project / "base" / "root" / "work" / "file").read_text() == "of the base\n"
+    assert (project / "base" / "root" / "kept" / "file").read_text() == "of the base\n"
     assert not (project / "base" / "root" / "etc" / "new").exists()
     with SyncEnvironment(str(project)) as env:
-        assert Box(env).shell("cat /work/file; ls /etc/new")["out"] == "of the base\n"
+        assert Box(env).shell("cat /kept/file; ls /etc/new")["out"] == "of the base\n"
 
 
 def test_nothing_of_the_host_is_there_but_what_its_python_takes(box: Box, platform: Platform) -> None:
@@ -116,7 +116,7 @@ def test_what_it_changes_counts_against_its_disk(tmp_path: Path, tiny: Path, pla
     made = make_project(tmp_path, name="full", base="./root", ephemeralStorage="8Mi")
     shutil.copytree(tiny, made / "root", symlinks=True)
     with SyncEnvironment(str(made)) as env:
-        assert Box(env).refused("open('/work/big', 'wb').write(bytes(32 << 20))") == "ENOSPC"
+        assert Box(env).refused("open('/kept/big', 'wb').write(bytes(32 << 20))") == "ENOSPC"
 
 
 def aenv(*words: str) -> subprocess.CompletedProcess[str]:
@@ -186,7 +186,7 @@ def test_several_at_once_and_the_pool_work_on_a_base(project: Path, platform: Pl
             async with Environment.batch(str(project), 6) as group:
                 async for env in group:
                     seen.append(
-                        (await env.call_tool("shell", {"command": "cat /work/file; rm /work/file"})).data["out"]
+                        (await env.call_tool("shell", {"command": "cat /kept/file; rm /kept/file"})).data["out"]
                     )
         return seen
 

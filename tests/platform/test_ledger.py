@@ -14,17 +14,15 @@ from aenv.schema.instance import EnvInstance, EnvStatus
 from aenv.storage.base import Delete, Put, Store
 from aenv.storage.open import open_store
 from tests.conftest import run
-from tests.storage.valkey import Valkey, servers
+from tests.storage.valkey import Valkey, servers, started
 
 numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    server = Valkey(Path(servers()[0]), tmp_path_factory.mktemp("valkey"))
-    server.start()
-    yield server
-    server.stop()
+    with started(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
 
 
 @pytest.fixture(params=["sqlite", "redis"])

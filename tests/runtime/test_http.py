@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from aenv.runtime.http import HttpServer, Request, Response, Stream
+from aenv.runtime.http import HttpServer
+from aenv.runtime.messages import Request, Response, Stream
 from tests.conftest import run
 
 

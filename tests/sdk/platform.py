@@ -10,7 +10,8 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from aenv.core.declarations import Registry
-from aenv.runtime.http import HttpServer, Request, Response
+from aenv.runtime.http import HttpServer
+from aenv.runtime.messages import Request, Response
 from tests.conftest import served
 
 Fault = Callable[[Request], Response | None]

@@ -12,7 +12,7 @@ from aenv import Environment, EnvironmentError, register_reward, register_tool
 from aenv.client.scheduler_client import AEnvSchedulerClient
 from aenv.core.declarations import Registry
 from aenv.errors import EnvironmentTimeoutError, InstanceUnreachable, NotFound
-from aenv.runtime.http import Request, Response
+from aenv.runtime.messages import Request, Response
 from tests.conftest import run
 from tests.sdk.platform import Platform, platform, unavailable
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.storage.valkey import Valkey, servers
+from tests.storage.valkey import Valkey, servers, started
 
 
 @pytest.fixture(scope="session", params=servers())
 def redis_server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    server = Valkey(Path(request.param), tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
+    with started(tmp_path_factory.mktemp("redis"), request.param) as server:
+        yield server

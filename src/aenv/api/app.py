@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ from aenv.api.audit import Audit
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
 from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound
-from aenv.runtime.http import Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
 from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus
 
@@ -227,18 +228,20 @@ class _Following:
         headers = [(b"content-type", b"text/plain; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
-            _, position = self._instances.log_since(self._ask.name, 0, self._ask.caller)
-            text = self._text
-            while not gone.done():
-                if text:
-                    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-                await asyncio.wait({gone}, timeout=FOLLOW_SECONDS)
-                text, position = self._instances.log_since(self._ask.name, position, self._ask.caller)
-        except (InstanceEnded, NotFound):
-            pass  # there will be no more of it
+            with contextlib.suppress(InstanceEnded, NotFound):  # there will be no more of it
+                await self._follow(gone, send)
         finally:
             gone.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _follow(self, gone: asyncio.Future[Message], send: Send) -> None:
+        _, position = self._instances.log_since(self._ask.name, 0, self._ask.caller)
+        text = self._text
+        while not gone.done():
+            if text:
+                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
+            await asyncio.wait({gone}, timeout=FOLLOW_SECONDS)
+            text, position = self._instances.log_since(self._ask.name, position, self._ask.caller)
 
 
 def refusal(error: AEnvError) -> Response:

@@ -20,7 +20,7 @@ from aenv.client.relay import Passed, Relay
 from aenv.client.url import ServerUrl
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, Forbidden, InstanceEnded, InstanceUnreachable, NotFound, Unauthorized
-from aenv.runtime.http import Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
 from aenv.schema.instance import EnvStatus
 

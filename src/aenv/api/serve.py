@@ -27,7 +27,8 @@ from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, NotFound, UsageError
-from aenv.runtime.http import Handler, HttpServer, Request, Response, Stream
+from aenv.runtime.http import HttpServer
+from aenv.runtime.messages import Handler, Request, Response, Stream
 from aenv.schema import paths
 from aenv.schema.instance import HubAccess
 from aenv.storage.open import data_folder, open_store

@@ -18,7 +18,7 @@ from aenv.hub.local import LocalHub
 from aenv.hub.openapi import document
 from aenv.hub.route import Exchange, Route
 from aenv.runtime.guard import bearer_of, refuse_web_pages
-from aenv.runtime.http import Request, Response
+from aenv.runtime.messages import Request, Response
 from aenv.schema import paths
 
 log = logging.getLogger("aenv.hub")

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from aenv.errors import InvalidArguments
 from aenv.hub.local import LocalHub
-from aenv.runtime.http import Request
+from aenv.runtime.messages import Request
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -22,8 +22,8 @@ from aenv.errors import (
 )
 from aenv.runtime.catalog import Catalog, Endpoint
 from aenv.runtime.guard import refuse_web_pages
-from aenv.runtime.http import ASGIApp, Request, Response, Stream
 from aenv.runtime.inside import Inside
+from aenv.runtime.messages import ASGIApp, Request, Response, Stream
 from aenv.schema import paths
 
 _TOOL_PREFIX = paths.TOOLS + "/"

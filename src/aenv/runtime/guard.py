@@ -6,7 +6,7 @@ import ipaddress
 from functools import lru_cache
 
 from aenv.errors import Forbidden, Unauthorized
-from aenv.runtime.http import Request
+from aenv.runtime.messages import Request
 
 
 def bearer_of(request: Request) -> str | None:

@@ -11,124 +11,19 @@ import asyncio
 import logging
 import socket
 import types
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import unquote
 
 import httptools
 
+from aenv.runtime.asgi import AsgiExchange
+from aenv.runtime.messages import HIGH_WATER, STATUS_LINES, BodyStream, Handler, Request, Response, Stream
+
 log = logging.getLogger("aenv.http")
 
 MAX_HEADER_BYTES = 64 * 1024
 HEADER_SECONDS = 30.0  # a client that sends half a request holds a connection no longer than this
-HIGH_WATER = 256 * 1024
-
-Scope = dict[str, Any]
-Message = dict[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-class Request:
-    """One request, whole: bodies are bounded, so they are held in memory."""
-
-    __slots__ = ("body", "headers", "method", "path", "query", "stream", "target")
-
-    def __init__(self) -> None:
-        self.method = ""
-        self.target = b""
-        """Path and query as they were sent."""
-        self.path = ""
-        self.query = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        """As sent, names in lower case."""
-        self.body = b""
-        self.stream: BodyStream | None = None
-        """The body, where the server passes large ones on as they come; ``body`` is empty then."""
-
-    def header(self, name: bytes) -> bytes:
-        """The first header of that (lower case) name, or nothing."""
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return b""
-
-
-class BodyStream:
-    """A body that is read while it comes. Whoever sends it is held back when nobody reads."""
-
-    def __init__(self, connection: _Connection) -> None:
-        self._connection = connection
-        self._chunks: deque[bytes] = deque()
-        self._held = 0
-        self._paused = False
-        self._waiter: asyncio.Future[None] | None = None
-        self.ended = False
-
-    def feed(self, data: bytes) -> None:
-        """Some more of it."""
-        self._chunks.append(data)
-        self._held += len(data)
-        if self._held > HIGH_WATER and not self._paused:
-            self._paused = True
-            self._connection.transport.pause_reading()
-        self._wake()
-
-    def end(self) -> None:
-        """That was all."""
-        self.ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def __aiter__(self) -> BodyStream:
-        return self
-
-    async def __anext__(self) -> bytes:
-        while not self._chunks:
-            if self.ended:
-                raise StopAsyncIteration
-            if self._connection.gone.is_set() or self._connection.refused:
-                raise ConnectionResetError("the body ended before it was whole")
-            self._waiter = self._connection.loop.create_future()
-            await self._waiter
-        data = self._chunks.popleft()
-        self._held -= len(data)
-        if self._paused and self._held < HIGH_WATER // 2:
-            self._paused = False
-            self._connection.transport.resume_reading()
-        return data
-
-
-class Response:
-    """One answer, whole."""
-
-    __slots__ = ("body", "headers", "status")
-
-    def __init__(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
-        self.status = status
-        self.body = body
-        self.headers = headers
-        """Raw lines, each ended by CRLF; the length is added."""
-
-
-class Stream:
-    """An answer that an ASGI application writes itself."""
-
-    __slots__ = ("app",)
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-
-Handler = Callable[[Request], Awaitable[Response | Stream]]
-
-_STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
 
 
 class HttpServer:
@@ -356,7 +251,7 @@ class _Connection(asyncio.Protocol):
         except StopIteration as end:
             answer: Response | Stream = end.value
             if isinstance(answer, Response) and keep_alive and not self.server.closing:
-                self._write(answer, keep_alive)
+                self.write(answer, keep_alive)
                 return
             rest: Awaitable[Response | Stream] = _said(answer)
         else:
@@ -373,10 +268,10 @@ class _Connection(asyncio.Protocol):
                 if isinstance(answer, Stream):
                     self.endless = request.method == "GET"
                     self.streaming = True
-                    keep_alive = await _AsgiExchange(self, request, keep_alive).run(answer.app)
+                    keep_alive = await AsgiExchange(self, request, keep_alive).run(answer.app)
                     self.streaming = False
                 else:
-                    self._write(answer, keep_alive)
+                    self.write(answer, keep_alive)
                 if not keep_alive or self.server.closing or self.gone.is_set():
                     self.transport.close()
                     return
@@ -396,11 +291,12 @@ class _Connection(asyncio.Protocol):
             log.exception("%s %s failed", request.method, request.path)
             return Response(500, b'{"success":false,"error":"internal error; see the log","code":"internal"}')
 
-    def _write(self, answer: Response, keep_alive: bool) -> None:
+    def write(self, answer: Response, keep_alive: bool) -> None:
+        """Send a whole answer."""
         body = answer.body
         head = b"".join(
             (
-                _STATUS_LINES[answer.status],
+                STATUS_LINES[answer.status],
                 answer.headers,
                 b"content-length: %d\r\n" % len(body),
                 b"\r\n" if keep_alive else b"connection: close\r\n\r\n",
@@ -419,7 +315,7 @@ class _Connection(asyncio.Protocol):
         self.refused = True
         if self.task is None:
             message = b'{"success":false,"error":"%s"}' % why.replace('"', "'").encode()
-            self._write(Response(status, message), keep_alive=False)
+            self.write(Response(status, message), keep_alive=False)
             if self.transport.can_write_eof():
                 # Closing at once would reset the connection, and the client, still sending, would never see why.
                 self.transport.write_eof()
@@ -468,82 +364,3 @@ def _resumed(begun: Coroutine[Any, Any, Response | Stream], pending: Any) -> Gen
     except StopIteration as end:
         answer: Response | Stream = end.value
         return answer
-
-
-class _AsgiExchange:
-    """One request and its answer, as an ASGI application sees them."""
-
-    def __init__(self, connection: _Connection, request: Request, keep_alive: bool) -> None:
-        self.connection = connection
-        self.request = request
-        self.keep_alive = keep_alive
-        self.received = False
-        self.started = False
-        self.finished = False
-        self.chunked = False
-
-    async def run(self, app: ASGIApp) -> bool:
-        """Serve it; whether the connection may be used again."""
-        request = self.request
-        scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0", "spec_version": "2.4"},
-            "http_version": "1.1",
-            "method": request.method,
-            "scheme": "http",
-            "path": request.path,
-            "raw_path": request.path.encode(),
-            "query_string": request.query,
-            "root_path": "",
-            "headers": request.headers,
-            "client": None,
-            "server": None,
-        }
-        try:
-            await app(scope, self.receive, self.send)
-        except Exception:
-            log.exception("%s %s failed", request.method, request.path)
-            if not self.started:
-                self.connection._write(Response(500, b'{"success":false,"error":"internal error"}'), False)
-            return False
-        return self.finished and self.keep_alive
-
-    async def receive(self) -> Message:
-        if not self.received:
-            self.received = True
-            return {"type": "http.request", "body": self.request.body, "more_body": False}
-        await self.connection.gone.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, message: Message) -> None:
-        connection = self.connection
-        if connection.gone.is_set():
-            return
-        if message["type"] == "http.response.start":
-            self._start(message)
-        elif message["type"] == "http.response.body":
-            self._body(message.get("body", b""), more=message.get("more_body", False))
-        if not connection.writable.is_set():
-            await connection.writable.wait()
-
-    def _start(self, message: Message) -> None:
-        headers = list(message.get("headers", ()))
-        self.started = True
-        bodiless = message["status"] in (204, 304)
-        self.chunked = not bodiless and not any(name.lower() == b"content-length" for name, _ in headers)
-        if self.chunked:
-            headers.append((b"transfer-encoding", b"chunked"))
-        if not self.keep_alive:
-            headers.append((b"connection", b"close"))
-        lines = b"".join(b"%s: %s\r\n" % pair for pair in headers)
-        self.connection.transport.write(_STATUS_LINES[message["status"]] + lines + b"\r\n")
-
-    def _body(self, body: bytes, *, more: bool) -> None:
-        out = body
-        if self.chunked:
-            out = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
-            if not more:
-                out += b"0\r\n\r\n"
-        if out and self.request.method != "HEAD":
-            self.connection.transport.write(out)
-        self.finished = not more

@@ -18,7 +18,7 @@ from pydantic_core import to_json
 
 from aenv.core.call import Call
 from aenv.errors import FunctionFailed, InvalidArguments
-from aenv.runtime.http import Request, Response
+from aenv.runtime.messages import Request, Response
 from aenv.runtime.workers import Workers
 from aenv.schema import paths
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcp.server.context import ServerRequestContext
 
     from aenv.runtime.catalog import Catalog, ToolOutcome
-    from aenv.runtime.http import ASGIApp, Message, Receive, Scope, Send
+    from aenv.runtime.messages import ASGIApp, Message, Receive, Scope, Send
 
 FAULT_META = "aenv/fault"
 MODERN = "2026-07-28"

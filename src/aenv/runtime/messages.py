@@ -1,0 +1,128 @@
+"""What goes in and out of an HTTP server: requests, answers, and the words of ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Protocol
+
+HIGH_WATER = 256 * 1024
+
+Scope = dict[str, Any]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+
+
+class Connection(Protocol):
+    """What a body, or an application, needs to know of the connection that it is on."""
+
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    gone: asyncio.Event
+    writable: asyncio.Event
+    refused: bool
+
+    def write(self, answer: Response, keep_alive: bool) -> None:
+        """Send a whole answer."""
+
+
+class Request:
+    """One request, whole: bodies are bounded, so they are held in memory."""
+
+    __slots__ = ("body", "headers", "method", "path", "query", "stream", "target")
+
+    def __init__(self) -> None:
+        self.method = ""
+        self.target = b""
+        """Path and query as they were sent."""
+        self.path = ""
+        self.query = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        """As sent, names in lower case."""
+        self.body = b""
+        self.stream: BodyStream | None = None
+        """The body, where the server passes large ones on as they come; ``body`` is empty then."""
+
+    def header(self, name: bytes) -> bytes:
+        """The first header of that (lower case) name, or nothing."""
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return b""
+
+
+class BodyStream:
+    """A body that is read while it comes. Whoever sends it is held back when nobody reads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._chunks: deque[bytes] = deque()
+        self._held = 0
+        self._paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.ended = False
+
+    def feed(self, data: bytes) -> None:
+        """Some more of it."""
+        self._chunks.append(data)
+        self._held += len(data)
+        if self._held > HIGH_WATER and not self._paused:
+            self._paused = True
+            self._connection.transport.pause_reading()
+        self._wake()
+
+    def end(self) -> None:
+        """That was all."""
+        self.ended = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def __aiter__(self) -> BodyStream:
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._chunks:
+            if self.ended:
+                raise StopAsyncIteration
+            if self._connection.gone.is_set() or self._connection.refused:
+                raise ConnectionResetError("the body ended before it was whole")
+            self._waiter = self._connection.loop.create_future()
+            await self._waiter
+        data = self._chunks.popleft()
+        self._held -= len(data)
+        if self._paused and self._held < HIGH_WATER // 2:
+            self._paused = False
+            self._connection.transport.resume_reading()
+        return data
+
+
+class Response:
+    """One answer, whole."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, body: bytes, headers: bytes = b"content-type: application/json\r\n") -> None:
+        self.status = status
+        self.body = body
+        self.headers = headers
+        """Raw lines, each ended by CRLF; the length is added."""
+
+
+class Stream:
+    """An answer that an ASGI application writes itself."""
+
+    __slots__ = ("app",)
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+
+Handler = Callable[[Request], Awaitable[Response | Stream]]
