@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from aenv.client.http import ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
+from aenv.client.http import ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected, shared
 from aenv.client.url import ServerUrl
 from aenv.errors import NetworkError
 from tests.conftest import run
@@ -62,6 +62,27 @@ def test_connections_are_used_again() -> None:
 
     run(talk())
     assert connections == 1
+
+
+def test_all_of_one_loop_share_connections_and_the_next_loop_has_its_own() -> None:
+    connections = 0
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while await read_request(reader):
+            writer.write(OK)
+
+    async def talk() -> HttpClient:
+        async with against(script) as other:
+            for _ in range(3):
+                used = shared(other.url)
+                assert (await used.request("GET", "/")).body == b"ok"
+        return used
+
+    first, second = run(talk()), run(talk())
+    assert connections == 2
+    assert first is not second
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines.base import Engine
+from aenv.engines.base import Engine, SandboxSpec
 from aenv.engines.native import NativeEngine
 from aenv.engines.process import ProcessEngine
 from aenv.testing.contracts import EngineContract
+from tests.conftest import run
 
 
 @pytest.fixture
@@ -35,3 +37,27 @@ class TestProcess(EngineContract):
     @pytest.fixture
     def engine(self, folder: Path) -> Callable[[], Engine]:
         return lambda: ProcessEngine(folder / "process")
+
+
+def test_of_what_is_asked_for_often_some_are_ready(folder: Path, sandboxes: None) -> None:
+    project = folder / "project"
+    project.mkdir()
+    (project / "env.py").write_text("from aenv import register_tool\n@register_tool\ndef hello(): return 1\n")
+    spec = SandboxSpec("ready@1.0.0", project, project)
+
+    async def main() -> None:
+        engine = NativeEngine(folder / "native")
+        try:
+            for _ in range(3):
+                await engine.stop(await engine.start(spec))
+            ref = None
+            for _ in range(600):
+                ref = ref or engine.claim(spec)
+                await asyncio.sleep(0.05 if ref is None else 0)
+            assert ref is not None
+            assert await engine.poll(ref) is None
+        finally:
+            await engine.close()
+
+    run(main())
+    shutil.rmtree(project)

@@ -21,7 +21,7 @@ from aenv.api.quota import Quota
 from aenv.api.record import ENDED, LAST_LOG, Record, parse_ttl
 from aenv.api.sources import Sources
 from aenv.core.logging import getLogger
-from aenv.engines.base import Engine
+from aenv.engines.base import Engine, SandboxSpec
 from aenv.engines.imports import Neighbours
 from aenv.errors import AEnvError, ConfigError, InstanceEnded, NotFound
 from aenv.project.locate import Located
@@ -129,17 +129,25 @@ class Instances:
         self._records[record.id] = record
         if wish.request_id:
             self._by_request[caller.name, wish.request_id] = record
-        record.started = self._background(self._start(record))
-        record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
         self.changed.set()
+        spec = record.spec(self._neighbours)
+        if self._ledger is None:  # else it is written down first
+            record.ref = self.engine.claim(spec)
+        if record.ref is None:
+            record.started = self._background(self._start(record, spec))
+            record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
+        else:
+            record.started = asyncio.get_running_loop().create_future()
+            record.started.set_result(None)
+            self._runs(record, 0.0)
         return record
 
-    async def _start(self, record: Record) -> None:
+    async def _start(self, record: Record, spec: SandboxSpec) -> None:
         began = time.perf_counter()
         try:
             if self._ledger is not None:
                 await self._ledger.keep(record.shown(), record.account)
-            record.ref = await self.engine.start(record.spec(self._neighbours))
+            record.ref = await self.engine.start(spec)
         except Exception as error:
             self._count("create", record, "failure")
             self._end(record, EnvStatus.FAILED, error.message if isinstance(error, AEnvError) else repr(error))
@@ -148,11 +156,14 @@ class Instances:
             await self.engine.stop(record.ref)  # who asked for it went away meanwhile
             self._drop(record)
             raise NotFound("the lease of this instance has ended")
+        self._runs(record, time.perf_counter() - began)
+
+    def _runs(self, record: Record, seconds: float) -> None:
         record.became(EnvStatus.RUNNING)
         self._set_timer(record)
         self._note(record)
         self._count("create", record, "success")
-        self.metrics.observe("create_duration_ms", (time.perf_counter() - began) * 1000)
+        self.metrics.observe("create_duration_ms", seconds * 1000)
 
     async def _abandon(self, record: Record) -> None:
         """Nobody waits for it: give who asked a moment to ask again, then end it."""

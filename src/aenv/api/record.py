@@ -57,7 +57,7 @@ class Record:
         self.usage: dict[str, Any] = {}
         self.ref: SandboxRef | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.started: asyncio.Task[None]
+        self.started: asyncio.Future[None]
         self.last_log = ""
         self.events: deque[InstanceEvent] = deque(maxlen=EVENTS)
         self.waiting = 0
@@ -166,7 +166,7 @@ def _now() -> datetime:
 
 
 def _written(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return f"{at.isoformat()[:19]}Z"
 
 
 def _limits_of(project: Located) -> Limits:

@@ -7,7 +7,6 @@ import codecs
 import random
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -64,21 +63,21 @@ class ApiClient:
         self.timeout = timeout
         self.max_retries = max_retries
         self.api_key = api_key
-        self._open = ExitStack()
+        self._share = share
         url = Planes.parse(base_url).control
         if share:
-            self._http = self._open.enter_context(shared(url))
+            self._http = shared(url)
         else:
             trace = ("env-instance-trace-id", str(uuid.uuid4()))
             self._http = HttpClient(url, token=api_key, headers=[("accept", "application/json"), trace])
-            self._open.callback(self._http.close)
 
     async def connect(self) -> None:
         """Connections open by themselves; existing code calls this."""
 
     async def close(self) -> None:
-        """Close all connections."""
-        self._open.close()
+        """Close all connections that nobody else uses."""
+        if not self._share:
+            self._http.close()
 
     async def __aenter__(self) -> ApiClient:
         return self

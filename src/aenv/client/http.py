@@ -8,11 +8,11 @@ request is written at most once, and a request that was written is never repeate
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import atexit
+import os
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import httptools
 
@@ -156,23 +156,28 @@ class HttpClient:
         return self._tls
 
 
-_shared: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, tuple[HttpClient, int]]] = WeakKeyDictionary()
+_shared: dict[tuple[asyncio.AbstractEventLoop, str], HttpClient] = {}
 
 
-@contextlib.contextmanager
-def shared(url: ServerUrl) -> Iterator[HttpClient]:
-    """A client for all who talk to that server on this event loop; the last one to leave closes its connections."""
-    clients = _shared.setdefault(asyncio.get_running_loop(), {})
-    client, users = clients.get(str(url)) or (HttpClient(url, headers=[("accept", "application/json")]), 0)
-    clients[str(url)] = client, users + 1
-    try:
-        yield client
-    finally:
-        client, users = clients[str(url)]
-        clients[str(url)] = client, users - 1
-        if users == 1:
-            del clients[str(url)]
-            client.close()
+def shared(url: ServerUrl) -> HttpClient:
+    """A client for all who talk to that server on this event loop. Its connections are open for as long as the loop
+    runs: who makes and releases one instance after another would otherwise connect anew for each.
+    """
+    key = (asyncio.get_running_loop(), str(url))
+    client = _shared.get(key)
+    if client is None:
+        _forget_ended_loops()
+        client = _shared[key] = HttpClient(url, headers=[("accept", "application/json")])
+    return client
+
+
+def _forget_ended_loops() -> None:
+    for key in [key for key in _shared if key[0].is_closed()]:
+        _shared.pop(key).close()
+
+
+atexit.register(_forget_ended_loops)
+os.register_at_fork(after_in_child=_shared.clear)  # one connection, two who read from it
 
 
 class Connection(asyncio.Protocol):

@@ -71,6 +71,10 @@ class Engine(ABC):
     bases: ClassVar[bool] = False
     """Whether a sandbox can have another system than the host's."""
 
+    def claim(self, spec: SandboxSpec) -> SandboxRef | None:
+        """One that is ready and that nobody has yet, at once; None where `start` has to make it."""
+        return None
+
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> SandboxRef:
         """Return when the environment answers. On failure, leave nothing behind.

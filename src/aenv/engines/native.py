@@ -55,9 +55,19 @@ class NativeEngine(Engine):
         self._families: set[Zygote] = set()
         """Zygotes that fork from one parent each."""
 
+    def claim(self, spec: SandboxSpec) -> SandboxRef | None:
+        if spec.base is not None:
+            return None
+        key = _key(spec)
+        sandbox = self._pool.take(key) if self._pool.has(key) else None
+        if sandbox is None:
+            return None
+        self._pool.refill(key)
+        return sandbox.ref
+
     async def start(self, spec: SandboxSpec) -> SandboxRef:
         spec = await self._bases.resolved(spec)
-        key = f"{fingerprint(spec.project, spec.files)} {spec.key}"
+        key = _key(spec)
         sandbox = self._pool.take(key)
         if sandbox is None:
             sandbox = await self._fork(spec, key)
@@ -228,6 +238,11 @@ class NativeEngine(Engine):
         idle = [key for key, zygote in self._zygotes.items() if not zygote.sandboxes]
         for key in idle[: max(0, len(idle) - IDLE_ZYGOTES)]:
             await self._zygotes.pop(key).end()
+
+
+def _key(spec: SandboxSpec) -> str:
+    """The same for sandboxes of which any will do."""
+    return f"{fingerprint(spec.project, spec.files)} {spec.key}"
 
 
 def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:

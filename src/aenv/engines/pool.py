@@ -49,6 +49,10 @@ class Pool(Generic[T]):
         self._ending: set[asyncio.Future[None]] = set()
         self._expiring: dict[str, asyncio.TimerHandle] = {}
 
+    def has(self, key: str) -> bool:
+        """Whether any is ready."""
+        return bool(self._ready.get(key))
+
     def take(self, key: str) -> T | None:
         """One that is ready, if there is any. Asking is what makes more of them."""
         self._asked[key].append(self._clock())

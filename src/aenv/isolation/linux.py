@@ -221,8 +221,11 @@ def drop_capabilities() -> None:
 def map_user(inside: int, user: int, group: int) -> None:
     """In a new user namespace: make this user of the one above it ``inside``, and nobody else anybody."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")):
-        with open(f"/proc/self/{name}", "w") as file:
-            file.write(text)
+        fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
 
 
 def collapse_heap() -> None:

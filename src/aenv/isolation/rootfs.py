@@ -192,8 +192,8 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
         os.makedirs(path, exist_ok=True)
         linux.bind(f"/proc/self/fd/{fd}", path)
         os.close(fd)
-    os.makedirs("/mnt/upper")
-    os.makedirs("/mnt/work")
+    os.mkdir("/mnt/upper")
+    os.mkdir("/mnt/work")
     layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     linux.mount("overlay", PROJECT, "overlay", flags, layers)
     terminals()

@@ -6,6 +6,8 @@ Further up is somebody else's.
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -39,12 +41,16 @@ def locate(path: Path) -> Located:
         ConfigError: its config.json has problems.
     """
     path = path.absolute()
-    if not path.exists():
-        raise UsageError(f"there is nothing at {path}")
-    folder = path if path.is_dir() else path.parent
+    try:
+        folder = path if stat.S_ISDIR(os.stat(path).st_mode) else path.parent
+    except OSError:
+        raise UsageError(f"there is nothing at {path}") from None
     for root in (folder, folder.parent):
-        if (root / manifest.FILE_NAME).is_file():
-            about = (root / manifest.FILE_NAME).stat()
+        try:
+            about = os.stat(f"{root}/{manifest.FILE_NAME}")
+        except OSError:
+            continue
+        if stat.S_ISREG(about.st_mode):
             return Located(root, path, _loaded(root, about.st_mtime_ns, about.st_size, about.st_ino))
     return Located(folder, path, None)
 

@@ -24,6 +24,8 @@ log = logging.getLogger("aenv.runtime")
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 MAX_BODY = 64 * 1024 * 1024
+BREATH = 0.02
+"""Seconds in which a new sandbox does nothing but answer: who asked for it has a first call to make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +95,7 @@ async def serve_until_stopped(
     """Serve on a socket that listens already, until SIGTERM."""
     server, mcp = await open_server(options, catalog)
     await server.listen(listener=listener)
-    signals = _Signals()
+    signals = _Signals(BREATH)
     await on_ready(server)
     return await _run(options, catalog, server, mcp, signals)
 
@@ -128,10 +130,16 @@ async def _run(options: ServeOptions, catalog: Catalog, server: HttpServer, mcp:
 class _Signals:
     """SIGTERM and SIGINT: the first asks to stop, the second to hurry."""
 
-    def __init__(self) -> None:
+    def __init__(self, later: float = 0.0) -> None:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
         self._loop = asyncio.get_running_loop()
+        if later:
+            self._loop.call_later(later, self._listen)
+        else:
+            self._listen()
+
+    def _listen(self) -> None:
         for number in _STOPPING:
             self._loop.add_signal_handler(number, self._heard)
 

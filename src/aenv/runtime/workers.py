@@ -167,6 +167,7 @@ class Workers:
         """Let idle threads end; busy ones are daemons and end with the process."""
         for _ in range(self._threads):
             self._jobs.put(None)
+        self._threads = 0
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._loop = None

@@ -79,6 +79,20 @@ class EngineContract:
 
         self._run(engine, use)
 
+    def test_what_was_ready_is_nobody_elses(self, engine: MakeEngine, tmp_path: Path) -> None:
+        async def use(made: Engine) -> None:
+            spec = self._spec(tmp_path)
+            assert made.claim(spec) is None  # nobody has asked for one yet
+            taken = {(await made.start(spec)).id for _ in range(4)}
+            await asyncio.sleep(1.0)  # an engine that keeps some ready has some by now
+            while (ref := made.claim(spec)) is not None:
+                assert ref.id not in taken
+                taken.add(ref.id)
+                assert await _call(ref, "increment") == "1"
+            assert {r.id async for r in made.running()} == taken
+
+        self._run(engine, use)
+
     def test_variables_are_the_sandboxs_own(self, engine: MakeEngine, tmp_path: Path) -> None:
         async def use(made: Engine) -> None:
             one = await made.start(self._spec(tmp_path, variables={"MINE": "1"}))
