@@ -23,6 +23,8 @@ from proc import TICKS, cpu, descendants, memory, system_memory
 _numbers = itertools.count()
 WARM_UP = 5
 SETTLE = 1.0  # seconds after many were made: the pool is filled in the background
+KINDS = (("demand", False, 0.02, 1), ("pool", True, 0.5, 6))  # alike, seconds between waves, instances of a wave
+FORKED = ("fork", True, 0.02, 1)
 INSTANCES = 3  # generations below the server: its warm parent is two processes
 
 
@@ -36,43 +38,45 @@ def unique() -> dict[str, str]:
 
 
 class Series:
-    """Creates one after another, each released before the next."""
+    """Creates one after another, in waves: a wave is released before the next, and ``gap`` seconds are between them."""
 
-    def __init__(self, project: str, runs: int, *, alike: bool, gap: float) -> None:
-        self._project, self._runs, self._alike, self._gap = project, runs, alike, gap
+    def __init__(self, project: str, runs: int, *, alike: bool, gap: float, wave: int = 1) -> None:
+        self._project, self._alike, self._gap, self._wave = project, alike, gap, wave
+        self._waves = -(-runs // wave)
         self._errors: Counter[str] = Counter()
         self._create: list[float] = []
         self._release: list[float] = []
 
     async def run(self) -> dict[str, object]:
-        for number in range(WARM_UP + self._runs):
-            try:
-                created, released = await self._one()
-            except Exception as error:
-                if number >= WARM_UP:
-                    self._errors[short(error)] += 1
-            else:
-                if number >= WARM_UP:
-                    self._create.append(created)
-                    self._release.append(released)
-            await asyncio.sleep(self._gap)
+        for _ in range(WARM_UP):
+            await self._one_wave()
+        self._create, self._release, self._errors = [], [], Counter()
+        for _ in range(self._waves):
+            await self._one_wave()
         return {
-            "asked": self._runs,
+            "asked": self._waves * self._wave,
             "create_ms": self._create,
             "release_ms": self._release,
             "errors": self._errors.most_common(3),
         }
 
-    async def _one(self) -> tuple[float, float]:
-        variables = {} if self._alike else unique()
-        began = time.perf_counter()
-        env = Environment(self._project, environment_variables=variables)
-        try:
-            await echo(env)
-            answered = time.perf_counter()
-        finally:
+    async def _one_wave(self) -> None:
+        made = []
+        for _ in range(self._wave):
+            began = time.perf_counter()
+            env = Environment(self._project, environment_variables={} if self._alike else unique())
+            made.append(env)
+            try:
+                await echo(env)
+            except Exception as error:
+                self._errors[short(error)] += 1
+            else:
+                self._create.append((time.perf_counter() - began) * 1000)
+        for env in made:
+            began = time.perf_counter()
             await env.release()
-        return (answered - began) * 1000, (time.perf_counter() - answered) * 1000
+            self._release.append((time.perf_counter() - began) * 1000)
+        await asyncio.sleep(self._gap)
 
 
 class Crowd:
@@ -152,9 +156,8 @@ class Native:
             else:
                 self.report["memory"] = self._memory(*before)
             level = {}
-            kinds = [("demand", False, 0.02), ("pool", True, 0.1)] if self._args.pool else [("fork", True, 0.02)]
-            for name, alike, gap in kinds:
-                level[name] = await Series(self._args.project, runs, alike=alike, gap=gap).run()
+            for name, alike, gap, wave in KINDS if self._args.pool else (FORKED,):
+                level[name] = await Series(self._args.project, runs, alike=alike, gap=gap, wave=wave).run()
                 middle = sorted(level[name]["create_ms"])[runs // 2 : runs // 2 + 1]
                 say(f"aenv: {alive:,} alive, {name}: p50 {middle} ms, errors {level[name]['errors']}")
             self.report["levels"][alive] = level

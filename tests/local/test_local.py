@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import socket
 import subprocess
@@ -100,6 +101,28 @@ def test_commands_and_files(project: Path, tmp_path: Path) -> None:
         assert not (project / "data").exists()
 
     run(main())
+
+
+def test_an_mcp_client_may_come_unexpected(project: Path) -> None:
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}).encode()
+
+    async def main(**options: bool) -> str:
+        async with Environment(str(project), **options) as env:
+            assert env._instance is not None
+            assert env._instance.data_url is not None
+            reader, writer = await asyncio.open_unix_connection(env._instance.data_url.removeprefix("unix:"))
+            writer.write(
+                b"POST /mcp HTTP/1.1\r\nhost: localhost\r\naccept: application/json, text/event-stream\r\n"
+                b"connection: close\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\n"
+                b"content-length: %d\r\n\r\n%s" % ((env._instance.token or "").encode(), len(asked), asked)
+            )
+            answer = await reader.read()
+            writer.close()
+            return answer.decode()
+
+    for options in ({}, {"mcp": True}):
+        assert '"protocolVersion":"2025-11-25"' in run(main(**options))
 
 
 def test_a_batch_comes_as_it_gets_ready(project: Path) -> None:

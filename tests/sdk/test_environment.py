@@ -60,7 +60,7 @@ def test_the_constructor_has_every_parameter_and_default() -> None:
         "env_name": inspect.Parameter.empty, "datasource": "", "ttl": "30m", "environment_variables": None,
         "arguments": None, "aenv_url": None, "timeout": 60.0, "startup_timeout": 500.0, "max_retries": 10,
         "api_key": None, "skip_for_healthy": False, "owner": None, "labels": None, "enable_data_plane": True,
-        "mount_points": None, "network": None, "instance_id": None, "keep_alive": False,
+        "mount_points": None, "network": None, "instance_id": None, "keep_alive": False, "mcp": False,
     }  # fmt: skip
 
 

@@ -50,7 +50,7 @@ def test_an_instance_is_created_used_and_deleted(registry: Registry) -> None:
         assert wish == {
             "envName": "my-env@1.2.0", "datasource": "data", "ttl": "2h", "arguments": ["--x"], "owner": "me",
             "environment_variables": {"A": "1", "envNAME": "my-env", "envversion": "1.2.0"},
-            "labels": {"experiment": "e1"}, "mount_points": [{"id": "m"}],
+            "labels": {"experiment": "e1"}, "mount_points": [{"id": "m"}], "mcp": False,
         }  # fmt: skip
         assert all(h[b"authorization"] == b"Bearer key" for h in made.headers)
         assert made.requests[-1] == "DELETE /env-instance/my-env-1"

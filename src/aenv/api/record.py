@@ -115,6 +115,7 @@ class Record:
             neighbours.needed_by(self.project.code) if own is None and self.project.code.is_file() else None,
             own.deploy_config.base if own else None,
             "" if self._direct else self.account,
+            self.wish.mcp is not False,
         )
 
     def shown(self, caller: Caller = OWNER) -> EnvInstance:

@@ -102,6 +102,7 @@ class ApiClient:
         hub: HubAccess | None = None,
         network: str | list[str] | None = None,
         keep_alive: bool | None = None,
+        mcp: bool | None = None,
         *,
         timeout: float | None = None,
     ) -> EnvInstance:
@@ -121,6 +122,7 @@ class ApiClient:
             hub=hub,
             network=network,
             keep_alive=keep_alive,
+            mcp=mcp,
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 

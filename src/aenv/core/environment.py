@@ -93,6 +93,7 @@ class Environment:
         network: str | Sequence[str] | None = None,
         instance_id: str | None = None,
         keep_alive: bool = False,
+        mcp: bool = False,
     ) -> None:
         if not env_name or not env_name.partition("@")[0]:
             raise EnvironmentError("an environment has a name: Environment('my-env') or 'my-env@1.0.0'", env_name)
@@ -113,6 +114,7 @@ class Environment:
         self.network = network if network is None or isinstance(network, str) else list(network)
         self.instance_id = instance_id
         self.keep_alive = keep_alive
+        self.mcp = mcp or keep_alive  # this handle needs no MCP; who else may come is not known
         self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
 
@@ -269,6 +271,7 @@ class Environment:
             "mount_points": self.mount_points,
             "network": self.network,
             "keep_alive": self.keep_alive or None,
+            "mcp": self.mcp,
         }
 
     async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:

@@ -32,11 +32,13 @@ class SandboxSpec:
     """The system that it is to see in place of the host's, as its config.json names it."""
     tenant: str = ""
     """Whose it is: sandboxes of two tenants have nothing warm in common."""
+    mcp: bool = True
+    """Whether to have ready what MCP clients need; without, it is loaded when the first of them comes."""
 
     @property
     def key(self) -> str:
         """The same for equal specs."""
-        place = (self.project, self.code, self.base, self.tenant)
+        place = (self.project, self.code, self.base, self.tenant, self.mcp)
         return repr((*place, sorted(self.variables.items()), self.arguments, self.limits, self.network))
 
 

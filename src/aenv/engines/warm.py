@@ -67,7 +67,7 @@ class Zygote:
         spec = ZygoteSpec(
             "aenv.runtime.sandboxed:serve",
             "aenv.runtime.sandboxed:prepare",
-            "aenv.runtime.sandboxed:warm",
+            f"aenv.runtime.sandboxed:{'warm' if self._spec.mcp else 'warm_without_mcp'}",
             shown,
             preload,
             project=str(self._project),
@@ -325,6 +325,7 @@ def parent_name(spec: SandboxSpec) -> str:
     place = str(spec.project) if spec.files is None else str(spec.code)
     place = place if spec.base is None else f"{place} on {spec.base}"
     place = f"{place} of {spec.tenant}" if spec.tenant else place
+    place = place if spec.mcp else f"{place} without MCP"
     return f"{place} in the host's network" if spec.network.mode == "host" else place
 
 

@@ -33,10 +33,13 @@ Asked = tuple[str, bytes]
 
 def for_all() -> None:
     """What serving any environment needs."""
-    catalog = _stand_in()
     for _ in range(TIMES):
-        asyncio.run(_serve(catalog, [CALL]))
-    asyncio.run(_serve(catalog, [MCP]))
+        asyncio.run(_serve(_stand_in(), [CALL]))
+
+
+def for_mcp() -> None:
+    """What MCP clients need besides."""
+    asyncio.run(_serve(_stand_in(), [MCP]))
 
 
 def of(catalog: Catalog) -> None:

@@ -148,6 +148,8 @@ class EnvInstanceCreateRequest(Message):
     """Ends the instance when it ends; without one, only the time to live does."""
     keep_alive: bool | None = None
     """It outlives its lease."""
+    mcp: bool | None = None
+    """False: no MCP client is expected, so what they need is loaded only should one come. It is ready sooner then."""
     network: str | list[str] | None = None
     """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
 
