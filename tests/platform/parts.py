@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,16 @@ def variable(name: str) -> str | None:
 @register_tool
 def speak(text: str) -> None:
     print(text, flush=True)
+
+
+@register_tool
+def write(path: str, text: str) -> None:
+    Path(path).write_text(text)
+
+
+@register_tool
+def read(path: str) -> str:
+    return Path(path).read_text()
 
 
 @register_tool
@@ -120,6 +131,11 @@ class Served:
         if self.process.poll() is None:
             self.process.terminate()
             assert self.process.wait(STOP_SECONDS) == 0, self.log.read_text()
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """End it by a signal."""
+        self.process.send_signal(number)
+        self.process.wait(STOP_SECONDS)
 
 
 def environ(data: Path) -> dict[str, str]:

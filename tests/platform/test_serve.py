@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -23,7 +21,6 @@ from aenv.client.hub import HubClient
 from aenv.errors import EnvironmentError, Forbidden, InstanceEnded, NotFound, Unauthorized
 from tests.conftest import fetch, run
 from tests.hub.parts import push
-from tests.isolation.host import eventually
 from tests.platform.parts import Served, environ, serving
 
 Tokens = Callable[..., str]
@@ -383,27 +380,6 @@ def test_metrics_say_what_happened(platform: Served, tokens: Tokens) -> None:
     assert "aenv_api_create_duration_ms_count" in text
     assert made["id"] not in text
     fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(tokens("ann")))
-
-
-def test_a_killed_server_leaves_nothing_and_the_next_one_knows(data: Path) -> None:
-    with serving(data) as first:
-        token = first.token("ann")
-        made = make(first, token)
-        children = subprocess.run(
-            ["pgrep", "-P", str(first.process.pid)], capture_output=True, text=True
-        ).stdout.split()
-        assert children
-        first.process.send_signal(signal.SIGKILL)
-        first.process.wait()
-        eventually(lambda: [pid for pid in children if os.path.exists(f"/proc/{pid}")], "its children are gone")
-        eventually(lambda: list(data.glob("aenv-serve-*")), "its folder is gone")
-        first.stop = lambda: None  # type: ignore[method-assign]
-    with serving(data) as second:
-        status, body = fetch(second.url, f"/env-instance/{made['id']}", headers=bearer(token))
-        assert (status, body["data"]["status"]) == (200, "Terminated")
-        assert body["data"]["reason"] == "the server that it ran on has ended"
-        assert fetch(second.url, "/env-instance/*/list", headers=bearer(token))[1]["data"] == []
-        assert make(second, token)["status"] == "Running"
 
 
 def test_stopping_lets_calls_finish_and_says_why_instances_are_gone(data: Path) -> None:

@@ -10,9 +10,13 @@ from aenv.engines.gvisor import GvisorEngine
 from aenv.engines.native import NativeEngine
 from aenv.engines.process import ProcessEngine
 
-ENGINES: dict[str, Callable[[Path, int], Engine]] = {
-    "native": lambda folder, pool: NativeEngine(folder, pool=pool),
-    "gvisor": lambda folder, pool: GvisorEngine(folder),
-    "process": lambda folder, pool: ProcessEngine(folder),
+ENGINES: dict[str, Callable[[Path, int, str], Engine]] = {
+    "native": lambda folder, pool, group: NativeEngine(folder, pool=pool, group=group),
+    "gvisor": lambda folder, pool, group: GvisorEngine(folder, group=group),
+    "process": lambda folder, pool, group: ProcessEngine(folder),
 }
-"""Given the folder for sockets, and how many sandboxes of one kind to have ready at the most."""
+"""Given the folder for sockets, how many sandboxes of one kind to have ready at the most, and the name of the control
+group that theirs are below."""
+
+OUTLIVING = frozenset(("native",))
+"""Those whose sandboxes can outlive a server."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from aenv.api import kept
 from aenv.api.access import OWNER, Caller
 from aenv.api.ledger import Ledger
 from aenv.api.metrics import Metrics
@@ -22,6 +23,7 @@ from aenv.api.record import ENDED, LAST_LOG, Record, parse_ttl
 from aenv.api.sources import Sources
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxSpec
+from aenv.engines.holding import Keeper
 from aenv.engines.imports import Neighbours
 from aenv.errors import AEnvError, ConfigError, InstanceEnded, NotFound
 from aenv.project.locate import Located
@@ -121,7 +123,7 @@ class Instances:
 
     async def _begin(self, wish: EnvInstanceCreateRequest, project: Located, caller: Caller) -> Record:
         """Count it, and have it made. There is no waiting between a look at who has asked before and this."""
-        record = Record(wish, project, self.engine, caller, direct=self._direct)
+        record = Record.wished(wish, project, self.engine, caller, direct=self._direct)
         known = self._known(wish, caller)
         if known is not None:
             return known
@@ -135,7 +137,7 @@ class Instances:
             record.ref = self.engine.claim(spec)
         if record.ref is None:
             record.started = self._background(self._start(record, spec))
-            record.started.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is in the record
+            record.started.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is in the record
         else:
             record.started = asyncio.get_running_loop().create_future()
             record.started.set_result(None)
@@ -161,7 +163,7 @@ class Instances:
     def _runs(self, record: Record, seconds: float) -> None:
         record.became(EnvStatus.RUNNING)
         self._set_timer(record)
-        self._note(record)
+        self._keep(record)
         self._count("create", record, "success")
         self.metrics.observe("create_duration_ms", seconds * 1000)
 
@@ -242,7 +244,7 @@ class Instances:
         if record.status is EnvStatus.RUNNING:
             self._set_timer(record)
         record.note("renewed", f"for {record.ttl}")
-        self._note(record)
+        self._keep(record)
         return record.shown(caller)
 
     def events(self, name: str, caller: Caller = OWNER) -> list[InstanceEvent]:
@@ -307,6 +309,47 @@ class Instances:
                 await self.engine.stop(ref)
         self._strangers = seen
 
+    async def adopt(self, keeper: Keeper | None) -> int:
+        """Go on with the instances of the server before this one, as far as they are there and written down; how many
+        these are. Whatever else there is of them, sandboxes or records, is ended.
+        """
+        assert self._ledger is not None
+        there: set[str] = set()
+        for ref, text in await self.engine.adopt(keeper) if keeper is not None else ():
+            record = kept.read(text, ref)
+            entry = await self._ledger.get(record.id) if record is not None else None
+            if record is None or entry is None or entry.instance.status in ENDED:
+                await self.engine.stop(ref)
+                continue
+            there.add(record.id)
+            await self._go_on(record)
+        cleared = await self._ledger.settle(there)
+        if cleared:
+            log.warning("%d instances of the server before this one have ended with it", cleared)
+        return len(self._records)
+
+    async def _go_on(self, record: Record) -> None:
+        assert record.ref is not None
+        self._records[record.id] = record
+        self.quota.count(record.token_id, record.limits)
+        if record.lease is not None:
+            self._end(record, EnvStatus.TERMINATED, "the connection that it belonged to has ended with the server")
+            await self.engine.stop(record.ref)
+            return
+        if record.wish.request_id:
+            self._by_request[record.account, record.wish.request_id] = record
+        record.note("adopted", "by the next server")
+        self._arm(record)
+        self._keep(record)
+        await self._refresh(record)
+
+    async def leave(self) -> None:
+        """The server goes, and another will go on with what runs."""
+        for record in list(self._records.values()):
+            if record.status is EnvStatus.CREATING:
+                record.started.cancel()
+                self._end(record, EnvStatus.FAILED, "the platform was restarted while it was being made")
+
     async def close(self) -> None:
         """The server goes, and all instances with it: write that down, for who asks the next server."""
         for record in list(self._records.values()):
@@ -344,14 +387,18 @@ class Instances:
             record.usage = self.engine.usage(record.ref)
 
     def _set_timer(self, record: Record) -> None:
-        if record.timer is not None:
-            record.timer.cancel()
-        loop = asyncio.get_running_loop()
-        record.timer = loop.call_later(record.ttl.seconds, self._expire, record)
+        record.deadline = time.monotonic() + record.ttl.seconds
         try:
             record.expires_at = datetime.now(UTC) + timedelta(seconds=record.ttl.seconds)
         except OverflowError:
             record.expires_at = None
+        self._arm(record)
+
+    def _arm(self, record: Record) -> None:
+        if record.timer is not None:
+            record.timer.cancel()
+        left = max(0.0, record.deadline - time.monotonic())
+        record.timer = asyncio.get_running_loop().call_later(left, self._expire, record)
 
     def _expire(self, record: Record) -> None:
         self._background(self._reap(record))
@@ -394,6 +441,12 @@ class Instances:
                 self._ledger.forget(record.id)
         self.on_gone(record.id)
         self.changed.set()
+
+    def _keep(self, record: Record) -> None:
+        """Write down how it is now: in the ledger, and for the next server."""
+        self._note(record)
+        if self._ledger is not None and record.ref is not None:
+            self.engine.keep(record.ref, kept.written(record))
 
     def _note(self, record: Record) -> None:
         if self._ledger is not None:

@@ -1,12 +1,11 @@
-"""Removes what a killed local server leaves behind: its folder of sockets, and its control groups.
+"""Removes what a killed server leaves behind: its folder of sockets, and its control groups.
 
-Processes and mounts need nobody: the kernel ends them with the server. Run as a script of its own, with the standard
-library alone, so that it costs little while it waits.
+Processes and mounts need nobody: the kernel ends them with the server, or with the keeper that it had. Run as a script
+of its own, with the standard library alone, so that it costs little while it waits.
 """
 
 import contextlib
 import fcntl
-import os
 import shutil
 import socket
 import sys
@@ -15,28 +14,30 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Wait until the server is gone, then tidy up."""
-    runtime, server = sys.argv[1], sys.argv[2]
-    groups = _possible_groups(server)
-    while os.read(0, 1):
-        pass
-    for group in groups:
-        _remove(group)
-    shutil.rmtree(Path(runtime) / f"instances-{server}", ignore_errors=True)
-    if sys.argv[3:] == ["whole"]:
-        shutil.rmtree(runtime, ignore_errors=True)
-    else:
+    """``janitor.py RUNTIME GROUP [FOLDER]``: without a folder in it, all of the runtime folder goes.
+
+    Wait until nobody has the other end of the standard input any more, then tidy up. What comes through it are the
+    process ids of servers.
+    """
+    runtime, group, *folder = sys.argv[1:]
+    groups = {place for line in sys.stdin for place in _possible_groups(line.strip(), group)}
+    for place in groups:
+        _remove(place)
+    if folder:
+        shutil.rmtree(Path(runtime) / folder[0], ignore_errors=True)
         _remove_socket(Path(runtime))
+    else:
+        shutil.rmtree(runtime, ignore_errors=True)
 
 
-def _possible_groups(server: str) -> list[Path]:
+def _possible_groups(server: str, name: str) -> list[Path]:
     """Wherever the server can make some; asked while it is there to tell which group it is in itself."""
     top = Path("/sys/fs/cgroup")
     parents = [top / controller for controller in ("memory", "pids", "cpu", "")]
     with contextlib.suppress(OSError), open(f"/proc/{server}/cgroup") as file:
         own = [top / line[4:].strip() for line in file if line.startswith("0::/")]
         parents += [place for group in own for place in (group, group.parent)]
-    return [parent / f"aenv-{server}" for parent in parents]
+    return [parent / name for parent in parents]
 
 
 def _remove_socket(runtime: Path) -> None:

@@ -10,13 +10,13 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from aenv.core.logging import getLogger
-from aenv.errors import AEnvError
+from aenv.errors import AEnvError, Conflict
 from aenv.schema.instance import EnvInstance, EnvStatus
 from aenv.storage.base import Change, Delete, Put, Query, Store
 
@@ -26,6 +26,8 @@ INSTANCE, SERVER, ALIVE = "platform-instance", "platform-server", "alive"
 KEPT = 3600.0
 """Seconds for which it is known of an ended instance why it ended."""
 BEAT, DEAD_AFTER = 10.0, 35.0
+FORGOTTEN = 30 * 86400.0
+"""Seconds for which it is known of a server that it was there."""
 AGAIN = 0.5
 BATCH = 200
 
@@ -46,26 +48,50 @@ class ServerEntry(BaseModel):
     pid: int
     started: str
     """By the kernel's account, as process ids come again."""
+    keeper: int = 0
+    """The process that has its instances should it be killed; 0: none has."""
+    keeper_started: str = ""
+    patience: float = 0.0
+    """Seconds for which that waits for the next server."""
 
     @classmethod
-    def own(cls) -> ServerEntry:
-        """This process."""
+    def own(cls, name: str = "", keeper: int = 0, patience: float = 0.0) -> ServerEntry:
+        """This process, under the name that the next server in its place will have, too."""
         host, pid = socket.gethostname(), os.getpid()
-        started = _start_of(pid) or ""
-        return cls(id=f"{host}-{pid}-{started}", host=host, pid=pid, started=started)
+        started, keeper_started = _start_of(pid) or "", _start_of(keeper) or ""
+        id = name or f"{host}-{pid}-{started}"
+        return cls(
+            id=id, host=host, pid=pid, started=started, keeper=keeper, keeper_started=keeper_started, patience=patience
+        )  # fmt: skip
 
     @property
     def is_dead(self) -> bool:
-        """Whether it is known to have ended. What runs on another machine may only have been silent for too long."""
-        return self.host == socket.gethostname() and _start_of(self.pid) != self.started
+        """Whether its instances are known to have ended. What runs on another machine may only have been silent for
+        too long.
+        """
+        return self.host == socket.gethostname() and not (
+            _runs(self.pid, self.started) or _runs(self.keeper, self.keeper_started)
+        )
 
 
 class Ledger:
     """Writes down instances of one server."""
 
-    def __init__(self, store: Store, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Callable[[], float] = time.time,
+        *,
+        identify: Callable[[], ServerEntry] = ServerEntry.own,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``identify`` says who we are, which may change; but not the id."""
         self.store = store
-        self.server = ServerEntry.own()
+        self.server = identify()
+        self._identify = identify
+        self._monotonic = monotonic
+        self._beats: dict[str, tuple[int, float]] = {}
+        """Of other servers: the last, and when we first saw it."""
         self._clock = clock
         self._changes: dict[str, Change] = {}
         self._struck_out: set[str] = set()  # and not yet in the store
@@ -80,8 +106,8 @@ class Ledger:
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._keep_beating())]
         return cleared
 
-    async def close(self) -> None:
-        """Write what is left, and go."""
+    async def close(self, *, leave: bool = False) -> None:
+        """Write what is left, and go. ``leave``: instances wait for the next server."""
         if self._changes:
             with contextlib.suppress(AEnvError, TimeoutError):
                 async with asyncio.timeout(5):
@@ -89,8 +115,9 @@ class Ledger:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        with contextlib.suppress(AEnvError):
-            await self.store.commit(Delete(SERVER, self.server.id))
+        if not leave:
+            with contextlib.suppress(AEnvError):
+                await self.store.commit(Delete(SERVER, self.server.id))
 
     async def keep(self, instance: EnvInstance, account: str) -> None:
         """Write it down; return when that is done.
@@ -125,30 +152,53 @@ class Ledger:
 
     async def clear(self) -> int:
         """What belongs to servers that are gone has ended with them; how many instances that was."""
+
+        async def gone(entries: list[Entry]) -> set[str]:
+            dead = await self._dead({entry.server for entry in entries})
+            return {entry.instance.id for entry in entries if entry.server in dead}
+
+        return await self._clear(gone)
+
+    async def settle(self, there: set[str]) -> int:
+        """Of what the server before us in this place had, only these are there; how many were not."""
+
+        async def gone(entries: list[Entry]) -> set[str]:
+            return {e.instance.id for e in entries if e.server == self.server.id and e.instance.id not in there}
+
+        return await self._clear(gone)
+
+    async def _clear(self, gone: Callable[[list[Entry]], Awaitable[set[str]]]) -> int:
         cleared, after = 0, None
         while True:
             page = await self.store.page(Query(INSTANCE, (ALIVE,), after=after, limit=BATCH))
-            entries = [(Entry.model_validate_json(record.value), record.revision) for record in page.records]
-            dead = await self._dead({entry.server for entry, _ in entries})
-            for entry, revision in entries:
-                if entry.server in dead:
-                    reason = {"status": EnvStatus.TERMINATED, "reason": "the server that it ran on has ended"}
-                    ended = entry.model_copy(update={"instance": entry.instance.model_copy(update=reason)})
-                    await self.store.commit(self._put(ended, revision))
+            entries = {record.key: Entry.model_validate_json(record.value) for record in page.records}
+            revisions = {record.key: record.revision for record in page.records}
+            for name in await gone(list(entries.values())):
+                with contextlib.suppress(Conflict):  # another server was faster
+                    await self.store.commit(self._put(_ended(entries[name]), revisions[name]))
                     cleared += 1
             after = page.next
             if after is None:
                 return cleared
 
     async def _dead(self, names: set[str]) -> set[str]:
-        others = sorted(names - {self.server.id})
-        found = await self.store.get_many(SERVER, others)
-        known = {
-            name: ServerEntry.model_validate_json(record.value)
-            for name, record in zip(others, found, strict=True)
-            if record is not None
-        }
-        return {name for name in others if name not in known or known[name].is_dead}
+        """Those of them that are known to be gone, or have been silent for too long by our own watch.
+
+        Not by anybody's clock: that may be set.
+        """
+        others, dead = sorted(names - {self.server.id}), set()
+        for name, record in zip(others, await self.store.get_many(SERVER, others), strict=True):
+            if record is None:
+                dead.add(name)
+                continue
+            entry, now = ServerEntry.model_validate_json(record.value), self._monotonic()
+            beat, since = self._beats.get(name, (-1, now))
+            if beat != record.revision:
+                since = now
+            self._beats[name] = (record.revision, since)
+            if entry.is_dead or now - since > DEAD_AFTER + entry.patience:
+                dead.add(name)
+        return dead
 
     def _put(self, entry: Entry, expect: int = -1) -> Put:
         alive = entry.instance.status not in (EnvStatus.FAILED, EnvStatus.TERMINATED)
@@ -190,8 +240,9 @@ class Ledger:
                     written.set_result(None)
 
     async def _beat(self) -> None:
+        self.server = self._identify()
         value = self.server.model_dump_json().encode()
-        await self.store.commit(Put(SERVER, self.server.id, value, expires=self._clock() + DEAD_AFTER))
+        await self.store.commit(Put(SERVER, self.server.id, value, expires=self._clock() + FORGOTTEN))
 
     async def _keep_beating(self) -> None:
         while True:
@@ -201,6 +252,19 @@ class Ledger:
                 await self.clear()
             except AEnvError as error:
                 log.warning("the store does not answer: %s", error.message)
+
+
+def _ended(entry: Entry) -> Entry:
+    """What is to be written of it once nobody has it any more."""
+    made = entry.instance.status != EnvStatus.CREATING
+    reason = "the server that it ran on has ended" if made else "the server ended while it was being made"
+    status = EnvStatus.TERMINATED if made else EnvStatus.FAILED
+    instance = entry.instance.model_copy(update={"status": status, "reason": reason})
+    return entry.model_copy(update={"instance": instance})
+
+
+def _runs(pid: int, started: str) -> bool:
+    return pid > 0 and _start_of(pid) == started
 
 
 def _start_of(pid: int) -> str | None:

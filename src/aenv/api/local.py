@@ -21,6 +21,7 @@ from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
+from aenv.isolation.limits import group_name
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 
@@ -33,9 +34,11 @@ MAX_BODY = 16 * 1024 * 1024
 
 def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub: OpenHub | None = None) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
-    janitor = start_janitor(paths.runtime)
+    janitor = start_janitor(paths.runtime, group_name(), paths.instances.name)
     try:
-        return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances, pool), Sources(open_hub)))
+        return asyncio.run(
+            _serve(paths, linger, ENGINES[engine](paths.instances, pool, group_name()), Sources(open_hub))
+        )
     finally:
         janitor.stdin.close() if janitor.stdin else None
         janitor.wait()
@@ -84,16 +87,19 @@ async def _until_idle(instances: Instances, linger: float) -> None:
         return
 
 
-def start_janitor(runtime: Path, *, whole: bool = False) -> subprocess.Popen[bytes]:
+def start_janitor(runtime: Path, *names: str) -> subprocess.Popen[bytes]:
     """Have somebody clean up should we be killed: it waits for its standard input to end.
 
-    ``whole``: the folder is this server's own, and goes with it.
+    ``names``: of the control group and, unless all of the runtime folder is to go, of the folder in it that is.
     """
     script = Path(__file__).with_name("janitor.py")
-    return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(script), str(runtime), str(os.getpid()), *(["whole"] if whole else [])],
+    janitor = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(script), str(runtime), *names],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+    assert janitor.stdin is not None
+    os.write(janitor.stdin.fileno(), b"%d\n" % os.getpid())
+    return janitor

@@ -72,7 +72,7 @@ class Quota:
         """
         if not caller.token_id:
             return
-        used, allowed = self._used.setdefault(caller.token_id, Used()), caller.allowance
+        used, allowed = self.used(caller.token_id), caller.allowance
         wishes = (
             ("instances", used.instances, 1, allowed.instances),
             ("CPUs", used.cpus, limits.cpus, allowed.cpus),
@@ -86,6 +86,13 @@ class Quota:
                         "limit": most, "used": now, "hint": "Delete an instance, or ask the administrator for more.",
                     },
                 )  # fmt: skip
+        self.count(caller.token_id, limits)
+
+    def count(self, token_id: str, limits: Limits) -> None:
+        """Count one that is there, whether it may be or not."""
+        if not token_id:
+            return
+        used = self._used.setdefault(token_id, Used())
         used.instances += 1
         used.cpus += limits.cpus
         used.memory += limits.memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import deque
 from datetime import UTC, datetime
@@ -37,14 +38,23 @@ class Record:
     """One instance, from the wish for it to some time after its end."""
 
     def __init__(
-        self, wish: EnvInstanceCreateRequest, project: Located, engine: Engine, caller: Caller, *, direct: bool
+        self,
+        wish: EnvInstanceCreateRequest,
+        env_name: str,
+        caller: Caller,
+        *,
+        ttl: duration.Duration,
+        network: Network,
+        limits: Limits,
+        direct: bool,
+        project: Located | None = None,
     ) -> None:
-        own = project.loaded.manifest if project.loaded else None
         self.wish = wish
         self.project = project
+        """None: it was made by a server before this one."""
         self.account = caller.name
         self.token_id = caller.token_id
-        self.env_name = f"{own.name}@{own.version}" if own else wish.envName
+        self.env_name = env_name
         self.id = f"{self.env_name.partition('@')[0]}-{secrets.token_hex(4)}"
         self.secret = secrets.token_hex(16)
         """Opens the way to it for clients that carry no token: it stands in the host that they are told."""
@@ -52,6 +62,8 @@ class Record:
         self.started_at: datetime | None = None
         self.ended_at: datetime | None = None
         self.expires_at: datetime | None = None
+        self.deadline = math.inf
+        """The same by the clock that nobody sets, which is what counts."""
         self.status = EnvStatus.CREATING
         self.reason: str | None = None
         self.usage: dict[str, Any] = {}
@@ -63,19 +75,35 @@ class Record:
         self.waiting = 0
         self.claimed = False
         """Somebody knows its id."""
-        self.ttl = parse_ttl(wish.ttl) or (own.ttl() if own else None) or DEFAULT_TTL
+        self.ttl = ttl
+        self.network = network
+        self.limits = limits
         self._direct = direct
+
+    @classmethod
+    def wished(
+        cls, wish: EnvInstanceCreateRequest, project: Located, engine: Engine, caller: Caller, *, direct: bool
+    ) -> Record:
+        """One that is about to be made.
+
+        Raises:
+            UsageError, ConfigError, Forbidden: it cannot be, or not for this caller.
+        """
+        own = project.loaded.manifest if project.loaded else None
+        env_name = f"{own.name}@{own.version}" if own else wish.envName
+        ttl = parse_ttl(wish.ttl) or (own.ttl() if own else None) or DEFAULT_TTL
         if wish.mount_points:
             raise UsageError("mount_points: this platform's engine mounts nothing into instances; use upload()")
         if own and own.deploy_config.base and not engine.bases:
-            raise UsageError(
-                f"{self.env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do"
-            )
-        self.network = _network_of(self.env_name, wish, own.network() if own else Network(), engine)
+            raise UsageError(f"{env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do")
+        network = _network_of(env_name, wish, own.network() if own else Network(), engine)
         if not direct:
-            _refuse_inner_networks(self.network, caller)
-        self.limits = _limits_of(project)
-        self.note("created", f"by {self.account}")
+            _refuse_inner_networks(network, caller)
+        record = cls(
+            wish, env_name, caller, ttl=ttl, network=network, limits=_limits_of(project), direct=direct, project=project
+        )  # fmt: skip
+        record.note("created", f"by {record.account}")
+        return record
 
     @property
     def lease(self) -> str | None:
@@ -103,6 +131,7 @@ class Record:
 
     def spec(self, neighbours: Neighbours) -> SandboxSpec:
         """What to ask an engine for."""
+        assert self.project is not None
         own = self.project.loaded.manifest if self.project.loaded else None
         return SandboxSpec(
             self.env_name,

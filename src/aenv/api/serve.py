@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import signal
-import tempfile
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic_core import to_json
 
@@ -18,11 +15,11 @@ from aenv import config
 from aenv.api.access import Doorkeeper, PlatformTokens
 from aenv.api.app import PlatformApp, refusal
 from aenv.api.audit import Audit
-from aenv.api.engines import ENGINES
+from aenv.api.engines import ENGINES, OUTLIVING
 from aenv.api.gateway import Gateway
+from aenv.api.home import Home
 from aenv.api.instances import Instances
-from aenv.api.ledger import Ledger
-from aenv.api.local import start_janitor
+from aenv.api.ledger import Ledger, ServerEntry
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.core.logging import getLogger
@@ -59,29 +56,36 @@ class Ready:
 def serve(
     settings: ServeSettings, *, open_hub: OpenHub, open_beside: OpenBeside | None, on_ready: Callable[[Ready], None]
 ) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code."""
-    runtime = Path(tempfile.mkdtemp(prefix="aenv-serve-"))  # short: a unix socket's path has 107 bytes
-    janitor = start_janitor(runtime, whole=True)
-    try:
-        return asyncio.run(_serve(settings, runtime, open_hub, open_beside, on_ready))
-    finally:
-        janitor.stdin.close() if janitor.stdin else None
-        janitor.wait()
-        shutil.rmtree(runtime, ignore_errors=True)
+    """Serve until SIGTERM or SIGINT; the process's exit code. SIGUSR2 does the same and leaves instances running."""
+    return asyncio.run(_serve(settings, open_hub, open_beside, on_ready))
 
 
 async def _serve(
     settings: ServeSettings,
-    runtime: Path,
     open_hub: OpenHub,
     open_beside: OpenBeside | None,
     on_ready: Callable[[Ready], None],
 ) -> int:
-    stop, hurry = asyncio.Event(), asyncio.Event()
+    stop, hurry, all_ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def told_to_stop(*, ending: bool) -> None:
+        if ending:
+            all_ends.set()
+        (hurry if stop.is_set() else stop).set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
+        loop.add_signal_handler(number, lambda: told_to_stop(ending=True))
+    loop.add_signal_handler(signal.SIGUSR2, lambda: told_to_stop(ending=False))
+
+    def at_the_end(close: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
+        """Should this server fail, at its start or later, instances wait for the next one."""
+        parts.push_async_callback(lambda: (close if all_ends.is_set() else leave)())
+
     async with AsyncExitStack() as parts:
+        patience = settings.adopt_within if settings.engine in OUTLIVING else 0.0
+        home = await Home.enter(settings.folder, settings.store_url, patience)
+        at_the_end(home.close, home.leave)
         store = open_store(settings.store_url)
         parts.push_async_callback(store.close)
         tokens = PlatformTokens(store)
@@ -90,11 +94,12 @@ async def _serve(
             settings.limits.allowance,
             only_loopback=not settings.open_to_others,
         )
-        ledger = Ledger(store)
+        keeper = home.keeper
+        ledger = Ledger(store, identify=lambda: ServerEntry.own(home.id, keeper.pid if keeper else 0, patience))
         cleared = await ledger.open()
-        parts.push_async_callback(ledger.close)
+        at_the_end(ledger.close, lambda: ledger.close(leave=True))
         if cleared:
-            log.warning("%d instances of a server before this one have ended with it", cleared)
+            log.warning("%d instances of other servers have ended with them", cleared)
         access = HubAccess(
             url=settings.hub,
             token=settings.hub_token,
@@ -103,10 +108,13 @@ async def _serve(
         )
         sources = Sources(open_hub, only=access)
         parts.push_async_callback(sources.close)
-        engine = ENGINES[settings.engine](runtime / f"instances-{ledger.server.pid}", settings.pool)
-        parts.push_async_callback(engine.close)
+        engine = ENGINES[settings.engine](home.runtime / "instances", settings.pool, home.runtime.name)
+        at_the_end(engine.close, engine.leave)
         instances = Instances(engine, sources, direct=False, ledger=ledger)
-        parts.push_async_callback(instances.close)
+        at_the_end(instances.close, instances.leave)
+        adopted = await instances.adopt(keeper)
+        if adopted:
+            log.info("%d instances of the server before this one go on", adopted)
         gateway = Gateway(instances, door)
         parts.callback(gateway.close)
         audit = Audit(settings.audit_file)

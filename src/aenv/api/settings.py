@@ -74,6 +74,8 @@ class ServeSettings(BaseModel):
     """The file for the audit log; empty: platform/audit.jsonl in the data folder."""
     grace: float = Field(default=10.0, ge=0)
     """Seconds that requests under way have to finish when the server is stopped."""
+    adopt_within: float = Field(default=60.0, ge=0)
+    """Seconds that instances live on without a server, for the next one to find them again; 0: they end with it."""
     limits: Limits = Field(default_factory=Limits)
 
     @property

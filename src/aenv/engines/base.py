@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from aenv.engines.holding import Keeper
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Mode, Network
 
@@ -101,6 +102,19 @@ class Engine(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Stop everything, and remove every trace."""
+
+    async def adopt(self, keeper: Keeper) -> list[tuple[SandboxRef, str]]:
+        """Before anything is started: have a keeper hold all that `keep` is called for, and go on with what it holds
+        already, from an engine before this one. These, each with its note; what had no note is ended.
+        """
+        return []
+
+    def keep(self, ref: SandboxRef, note: str) -> None:  # noqa: B027 - not every engine can
+        """Let a sandbox outlive this process, with a note for who goes on with it; a later one takes its place."""
+
+    async def leave(self) -> None:
+        """Go; what was kept stays with the keeper, for another engine to adopt."""
+        await self.close()
 
     def logs(self, ref: SandboxRef) -> str:
         """The last of what its tools wrote to stdout and stderr."""

@@ -54,6 +54,12 @@ class Door:
         if self.listener >= 0:
             await self._egress.add(self)
 
+    def handed_over(self, listener: int) -> None:
+        """The sandbox has been there for long, and this is its socket."""
+        self.listener = listener
+        self._theirs.close()
+        self._ours.close()
+
     def close(self) -> None:
         """Hang up on all that goes through it."""
         self._theirs.close()
@@ -96,6 +102,13 @@ class Egress:
     def door(self, name: str, allow: tuple[str, ...]) -> Door:
         """For a sandbox that is about to be made; whatever becomes of it, the door must be closed."""
         return Door(name, allow, self)
+
+    async def take_over(self, name: str, allow: tuple[str, ...], listener: int) -> Door:
+        """The door of a sandbox that an engine before this one has made."""
+        door = Door(name, allow, self)
+        door.handed_over(listener)
+        await self.add(door)
+        return door
 
     async def add(self, door: Door) -> None:
         """Serve it from now on."""

@@ -22,7 +22,7 @@ from aenv.engines.base import SandboxRef, SandboxSpec
 from aenv.engines.process import ProcessEngine
 from aenv.errors import LoadError, Unavailable
 from aenv.isolation import linux, rootfs
-from aenv.isolation.limits import Cgroup, Cgroups
+from aenv.isolation.limits import Cgroup, Cgroups, group_name
 
 log = getLogger("gvisor")
 
@@ -38,10 +38,10 @@ class GvisorEngine(ProcessEngine):
 
     networks = frozenset(("loopback",))
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, group: str = "") -> None:
         super().__init__(folder)
         self._runsc = find_runsc()
-        self._cgroups = Cgroups(f"aenv-{os.getpid()}")
+        self._cgroups = Cgroups(group or group_name())
         self._groups: dict[str, Cgroup] = {}
 
     def _warn(self) -> None:

@@ -13,15 +13,18 @@ from typing import Any
 
 from aenv.core.logging import getLogger
 from aenv.engines import layers
+from aenv.engines.adoption import Adoption
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
 from aenv.engines.bases import Bases
+from aenv.engines.books import SANDBOX
 from aenv.engines.egress import Egress
+from aenv.engines.holding import Holder, Keeper, Nobody
 from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
 from aenv.engines.pool import MOST, PATIENCE, Pool
 from aenv.engines.warm import Sandbox, Unsafe, Zygote, parent_name
 from aenv.errors import Unavailable
-from aenv.isolation.limits import Cgroups
+from aenv.isolation.limits import Cgroups, group_name
 
 log = getLogger("native")
 
@@ -36,10 +39,12 @@ class NativeEngine(Engine):
     networks = frozenset(("none", "loopback", "egress", "host"))
     bases = True
 
-    def __init__(self, folder: Path, *, pool: int = MOST) -> None:
+    def __init__(self, folder: Path, *, pool: int = MOST, group: str = "") -> None:
+        """``group``: the name of the control group that all sandboxes' are below."""
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._cgroups = Cgroups(f"aenv-{os.getpid()}")
+        self._holder: Holder = Nobody()
+        self._cgroups = Cgroups(group or group_name())
         self._zygotes: dict[tuple[str, str], Zygote] = {}
         self._retired: set[Zygote] = set()
         self._sandboxes: dict[str, Sandbox] = {}
@@ -159,6 +164,27 @@ class NativeEngine(Engine):
             if sandbox.exit is None and sandbox not in spare:
                 yield sandbox.ref
 
+    async def adopt(self, keeper: Keeper) -> list[tuple[SandboxRef, str]]:
+        self._holder = keeper
+        adoption = Adoption(keeper, self._folder)
+        await adoption.take_over(self._egress)
+        self._cgroups.clear(but=adoption.tidy())
+        self._sandboxes = {sandbox.id: sandbox for sandbox in adoption.sandboxes}
+        # They may be of another version, and what they have loaded is as old as they are: no new ones from these.
+        self._retired.update(adoption.zygotes)
+        return [(sandbox.ref, adoption.notes[sandbox.id]) for sandbox in adoption.sandboxes]
+
+    def keep(self, ref: SandboxRef, note: str) -> None:
+        sandbox = self._sandboxes.get(ref.id)
+        if sandbox is not None and sandbox.exit is None:
+            sandbox.be_held(self._holder, note)
+
+    async def leave(self) -> None:
+        if self._later is not None:
+            self._later.cancel()
+        await self._pool.close()
+        await self._egress.end()
+
     async def close(self) -> None:
         if self._later is not None:
             self._later.cancel()
@@ -176,11 +202,11 @@ class NativeEngine(Engine):
 
     def logs(self, ref: SandboxRef) -> str:
         sandbox = self._sandboxes.get(ref.id)
-        return sandbox.log_text() if sandbox else ""
+        return sandbox.log.since(0)[0] if sandbox else ""
 
     def log_since(self, ref: SandboxRef, position: int) -> tuple[str, int]:
         sandbox = self._sandboxes.get(ref.id)
-        return sandbox.log_since(position) if sandbox else ("", position)
+        return sandbox.log.since(position) if sandbox else ("", position)
 
     def usage(self, ref: SandboxRef) -> dict[str, Any]:
         sandbox = self._sandboxes.get(ref.id)
@@ -189,12 +215,13 @@ class NativeEngine(Engine):
     def _note(self, name: str, text: str) -> None:
         """Something about a sandbox that belongs into its log."""
         if name in self._sandboxes:
-            self._sandboxes[name].log(text.encode())
+            self._sandboxes[name].log.append(text.encode())
 
     async def _end(self, sandbox: Sandbox) -> None:
         sandbox.zygote.kill(sandbox.id)
         await sandbox.gone.wait()
         self._sandboxes.pop(sandbox.id, None)
+        self._holder.drop(f"{SANDBOX}{sandbox.id}")
         sandbox.clean()
         await self._tidy()
 
@@ -222,7 +249,7 @@ class NativeEngine(Engine):
         wanted = layers.requirements_of(project)
         shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
         for preload in (imported_by(project, spec.files), []):
-            zygote = Zygote(spec, self._folder)
+            zygote = Zygote(spec, self._folder, self._holder)
             try:
                 await zygote.start(shown, preload)
             except Unsafe:
@@ -232,10 +259,11 @@ class NativeEngine(Engine):
 
     async def _tidy(self) -> None:
         """End parents that nobody will fork from any more."""
-        for zygote in [z for z in self._retired if not z.sandboxes]:
-            self._retired.discard(zygote)
-            await zygote.end()
-        idle = [key for key, zygote in self._zygotes.items() if not zygote.sandboxes]
+        while unused := [z for z in self._retired if not z.in_use]:
+            self._retired.difference_update(unused)
+            for zygote in unused:
+                await zygote.end()  # and then the one that it was forked from may be unused
+        idle = [key for key, zygote in self._zygotes.items() if not zygote.in_use]
         for key in idle[: max(0, len(idle) - IDLE_ZYGOTES)]:
             await self._zygotes.pop(key).end()
 

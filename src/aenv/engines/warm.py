@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import os
 import secrets
 import socket
 import sys
-from collections import deque
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from aenv.engines.base import Exit, SandboxRef, SandboxSpec
+from aenv.engines.books import SANDBOX, ZYGOTE, SandboxBook, ZygoteBook
 from aenv.engines.egress import Door
+from aenv.engines.holding import Holder, Process
+from aenv.engines.logs import Log
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroup
 from aenv.isolation.rootfs import PROJECT
@@ -24,7 +25,8 @@ from aenv.isolation.spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spa
 
 ZYGOTE_SECONDS = 60.0
 END_SECONDS = 2.0
-LOG_BYTES = 256 * 1024
+KEEP_SECONDS = 20.0
+"""For a warm parent to end what nobody knows any more."""
 FIRST_USER, USERS = 900_000, 50_000
 """The host's users that root's sandboxes run as: one per warm parent, none of which owns anything."""
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
@@ -38,18 +40,31 @@ class Unsafe(Exception):
 class Zygote:
     """The warm parent of one project's sandboxes, seen from outside."""
 
-    def __init__(self, spec: SandboxSpec, folder: Path) -> None:
-        self._spec = spec
+    def __init__(self, spec: SandboxSpec, folder: Path, holder: Holder, origin: Zygote | None = None) -> None:
+        self.name = secrets.token_hex(4)
+        self.spec = spec
         self._project = spec.project
         self._folder = folder
-        self.origin: Zygote | None = None
+        self._holder = holder
+        self.origin = origin
         """The one that this one was forked from, if any."""
-        self._log = folder / f"zygote-{hashlib.sha256(parent_name(spec).encode()).hexdigest()[:12]}.log"
+        self._offshoots: set[Zygote] = set()
         self._control: socket.socket | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._ready: asyncio.Future[None] | None = None
+        self._kept: asyncio.Future[set[str]] | None = None
         self.sandboxes: dict[str, Sandbox] = {}
         self.alive = False
+
+    @property
+    def log(self) -> Path:
+        """What it has to say."""
+        return self._folder / f"zygote-{self.name}.log"
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anything would end with it."""
+        return bool(self.sandboxes or self._offshoots)
 
     async def start(self, shown: list[str], preload: list[str]) -> None:
         loop = asyncio.get_running_loop()
@@ -57,24 +72,22 @@ class Zygote:
         ours.setblocking(False)
         self._control = ours
         self._ready = loop.create_future()
-        with theirs, self._log.open("wb") as log_file:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "aenv.isolation.zygote", str(theirs.fileno()),
-                pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=log_file, stderr=log_file,
-                cwd="/", env={name: value for name, value in os.environ.items() if name in PASSED_ON},
-            )  # fmt: skip
+        command = [sys.executable, "-m", "aenv.isolation.zygote"]
+        variables = {name: value for name, value in os.environ.items() if name in PASSED_ON}
+        with theirs, self.log.open("wb") as log_file:
+            self._process = await self._holder.start(self.name, command, theirs.fileno(), log_file.fileno(), variables)
         user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
         spec = ZygoteSpec(
             "aenv.runtime.sandboxed:serve",
             "aenv.runtime.sandboxed:prepare",
-            f"aenv.runtime.sandboxed:{'warm' if self._spec.mcp else 'warm_without_mcp'}",
+            f"aenv.runtime.sandboxed:{'warm' if self.spec.mcp else 'warm_without_mcp'}",
             shown,
             preload,
             project=str(self._project),
             user=user,
-            host_network=self._spec.network.mode == "host",
-            files=None if self._spec.files is None else list(self._spec.files),
-            base=self._spec.base,
+            host_network=self.spec.network.mode == "host",
+            files=None if self.spec.files is None else list(self.spec.files),
+            base=self.spec.base,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -85,24 +98,57 @@ class Zygote:
         except TimeoutError:
             await self.end()
             raise EnvironmentTimeoutError(
-                f"the warm parent of {self._project} did not start within {ZYGOTE_SECONDS:g} s; see {self._log}",
+                f"the warm parent of {self._project} did not start within {ZYGOTE_SECONDS:g} s; see {self.log}",
                 details={"budget": "startup", "seconds": ZYGOTE_SECONDS},
             ) from None
         except BaseException:
             await self.end()
             raise
+        self._be_held()
 
     async def multiply(self) -> Zygote:
         """A second one, in all like this one."""
-        other = Zygote(self._spec, self._folder)
-        other.origin = self
-        other._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        other._control.setblocking(False)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        other = Zygote(self.spec, self._folder, self._holder, self)
         with theirs:
-            await self._send(spawn_message(Spawn(secrets.token_hex(4), op="multiply")), [theirs.fileno()])
-        asyncio.get_running_loop().add_reader(other._control, other._read)
-        other.alive = True
+            await self._send(spawn_message(Spawn(other.name, op="multiply")), [theirs.fileno()])
+        other._belong(ours)
+        other._be_held()
         return other
+
+    def _be_held(self) -> None:
+        assert self._control is not None
+        book = ZygoteBook(name=self.name, spec=self.spec, origin=self.origin.name if self.origin else None)
+        with book.file() as file:
+            self._holder.hold(f"{ZYGOTE}{self.name}", [file.fileno(), self._control.fileno()])
+
+    def _belong(self, control: socket.socket) -> None:
+        """It runs, and this is how to speak to it."""
+        self._control = control
+        asyncio.get_running_loop().add_reader(control, self._read)
+        self.alive = True
+        if self.origin is not None:
+            self.origin._offshoots.add(self)
+
+    async def taken_over(self, name: str, control: socket.socket, process: Process | None) -> set[str]:
+        """Be one that a server before this one has made, with all ``sandboxes`` that it is to go on with and none
+        else; those that are there.
+
+        Raises:
+            Unavailable: it is not there itself.
+        """
+        self.name = name
+        self._process = process
+        self._kept = asyncio.get_running_loop().create_future()
+        self._belong(control)
+        names = [*self.sandboxes, *(offshoot.name for offshoot in self._offshoots)]
+        await self._send(json.dumps({"op": "keep", "id": "", "ids": names}).encode(), [])
+        try:
+            async with asyncio.timeout(KEEP_SECONDS):
+                return await self._kept
+        except TimeoutError:
+            raise Unavailable(f"the warm parent of {self._project} does not answer") from None
 
     async def spawn(self, sandbox: Sandbox, op: str = "spawn") -> dict[str, Any]:
         """Fork one; return what it says: that its environment answers, or that others can be forked from it."""
@@ -142,7 +188,7 @@ class Zygote:
         if answer is None:
             await sandbox.gone.wait()
             ended = sandbox.exit or Exit(-1, "it ended")
-            said = _quote(sandbox.log_text())
+            said = _quote(sandbox.log.since(0)[0])
             if ended.code >= 0 and op != "branch":
                 raise LoadError(f"the environment's code ended the process while it was loaded: {ended.reason}{said}")
             raise Unavailable(f"the sandbox did not start: {ended.reason}{said}")
@@ -177,7 +223,7 @@ class Zygote:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
                 await self._process.wait()
-            self._log.unlink(missing_ok=True)
+            self.log.unlink(missing_ok=True)
 
     async def _send(self, message: bytes, fds: list[int]) -> None:
         assert self._control is not None
@@ -206,7 +252,10 @@ class Zygote:
             self._handle(json.loads(data))
 
     def _handle(self, message: dict[str, Any]) -> None:
-        if message["op"] == "exit":
+        if message["op"] == "kept":
+            if self._kept is not None and not self._kept.done():
+                self._kept.set_result(set(message["ids"]))
+        elif message["op"] == "exit":
             sandbox = self.sandboxes.pop(message["id"], None)
             if sandbox is not None:
                 sandbox.ended(_exit_of(message["code"]))
@@ -221,13 +270,18 @@ class Zygote:
     def _lost(self) -> None:
         """The control socket ended: the parent is gone, and with it all of its sandboxes."""
         self.alive = False
+        if self.origin is not None:
+            self.origin._offshoots.discard(self)
+        self._holder.drop(f"{ZYGOTE}{self.name}")
+        if self._kept is not None and not self._kept.done():
+            self._kept.set_exception(Unavailable(f"the warm parent of {self._project} is gone"))
         if self._control is not None:
             with contextlib.suppress(RuntimeError):
                 asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
             self._control = None
         if self._ready is not None and not self._ready.done():
-            said = self._log.read_text(errors="replace") if self._log.exists() else ""
+            said = self.log.read_text(errors="replace") if self.log.exists() else ""
             self._ready.set_exception(Unavailable(f"the warm parent ended while starting{_quote(said)}"))
         for name in list(self.sandboxes):
             self.sandboxes.pop(name).ended(Exit(-9, "its warm parent was killed"))
@@ -236,10 +290,13 @@ class Zygote:
 class Sandbox:
     """One sandbox, seen from outside."""
 
-    def __init__(self, name: str, spec: SandboxSpec, path: Path, zygote: Zygote, group: Cgroup | None) -> None:
+    def __init__(
+        self, name: str, spec: SandboxSpec, path: Path, zygote: Zygote, group: Cgroup | None,
+        token: str = "", log: Log | None = None,
+    ) -> None:  # fmt: skip
         self.id = name
         self.spec = spec
-        self.ref = SandboxRef(name, f"unix:{path}", secrets.token_urlsafe(24))
+        self.ref = SandboxRef(name, f"unix:{path}", token or secrets.token_urlsafe(24))
         self.path = path
         self.zygote = zygote
         self.group = group
@@ -247,10 +304,9 @@ class Sandbox:
         self.exit: Exit | None = None
         self.gone = asyncio.Event()
         self.door: Door | None = None
-        self._log: deque[bytes] = deque()
-        self._log_size = 0
-        self._log_written = 0
-        self._log_fd = -1
+        self.log = log or Log()
+        self._pipe = -1
+        """What it writes comes through here."""
 
     def parameters(self) -> dict[str, Any]:
         """What the runtime inside is told."""
@@ -270,41 +326,35 @@ class Sandbox:
         """What it is to hand its door out through."""
         return [self.door.channel] if self.door else []
 
+    def be_held(self, holder: Holder, note: str) -> None:
+        """Have what it takes to find it again held by somebody who outlives this process."""
+        book = SandboxBook(
+            id=self.id, zygote=self.zygote.name, spec=self.spec, path=self.path, note=note, token=self.ref.token,
+            groups=self.group.paths if self.group else [], healthy=self.ref.healthy, logged=self._pipe >= 0,
+        )  # fmt: skip
+        fds = [self.log.fd, self._pipe, self.door.listener if self.door else -1]
+        with book.file() as file:
+            holder.hold(f"{SANDBOX}{self.id}", [file.fileno(), *(fd for fd in fds if fd >= 0)], worth=True)
+
     def read_log_from(self, fd: int) -> None:
-        self._log_fd = fd
+        self._pipe = fd
         asyncio.get_running_loop().add_reader(fd, self._read_log)
 
     def _read_log(self) -> None:
         try:
-            data = os.read(self._log_fd, 65536)
+            data = os.read(self._pipe, 65536)
         except BlockingIOError:
             return
         if not data:
-            self._close_log()
+            self._close_pipe()
             return
-        self.log(data)
+        self.log.append(data)
 
-    def log(self, data: bytes) -> None:
-        """Keep it; the oldest goes when there is too much."""
-        self._log.append(data)
-        self._log_size += len(data)
-        self._log_written += len(data)
-        while self._log_size - len(self._log[0]) > LOG_BYTES:
-            self._log_size -= len(self._log.popleft())
-
-    def _close_log(self) -> None:
-        if self._log_fd >= 0:
-            asyncio.get_running_loop().remove_reader(self._log_fd)
-            os.close(self._log_fd)
-            self._log_fd = -1
-
-    def log_text(self) -> str:
-        return b"".join(self._log).decode(errors="replace")
-
-    def log_since(self, position: int) -> tuple[str, int]:
-        new = max(0, self._log_written - position)
-        data = b"".join(self._log)[-new:] if new else b""
-        return data.decode(errors="replace"), self._log_written
+    def _close_pipe(self) -> None:
+        if self._pipe >= 0:
+            asyncio.get_running_loop().remove_reader(self._pipe)
+            os.close(self._pipe)
+            self._pipe = -1
 
     def ended(self, how: Exit) -> None:
         self.exit = how
@@ -313,8 +363,9 @@ class Sandbox:
         self.gone.set()
 
     def clean(self) -> None:
-        """Remove what the host knows of it."""
-        self._close_log()
+        """Remove what the host knows of it. A second time there is nothing to do."""
+        self._close_pipe()
+        self.log.close()
         self.path.unlink(missing_ok=True)
         if self.group is not None:
             self.group.remove()

@@ -7,6 +7,7 @@ import itertools
 import os
 import resource
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,11 @@ class Limits:
     disk: int = 512 << 20
     """Bytes in the writable layer."""
     open_files: int = 4096
+
+
+def group_name() -> str:
+    """Of the group that all of this process's are below, unless it is told another."""
+    return f"aenv-{os.getpid()}"
 
 
 class Cgroups:
@@ -66,12 +72,18 @@ class Cgroups:
             raise
         return group
 
-    def remove(self) -> None:
-        """Take everything of ours away."""
+    def clear(self, *, but: Collection[Path] = ()) -> None:
+        """Take away all groups that have no processes."""
+        self._spare.clear()
         for root in set(self._roots.values()):
             for path in root.iterdir() if root.is_dir() else ():
-                if path.is_dir():
+                if path.is_dir() and path not in but:
                     Cgroup([path]).remove()
+
+    def remove(self) -> None:
+        """Take everything of ours away."""
+        self.clear()
+        for root in set(self._roots.values()):
             with contextlib.suppress(OSError):
                 root.rmdir()
 

@@ -151,6 +151,8 @@ class _Zygote:
                     os.kill(pid, signal.SIGKILL)
                 if name in self._branches:
                     self._give_up(self._branches[name], "it was stopped")
+            elif op == "keep":
+                self._keep(set(message["ids"]))
             elif op == "multiply":
                 self._fork(name, lambda: self._multiply(socket.socket(fileno=fds[0])))
             elif op == "prepare":
@@ -163,6 +165,21 @@ class _Zygote:
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _keep(self, names: set[str]) -> None:
+        """For a server that has taken over from another: end all that it knows nothing of, and say what there is."""
+        for branch in list(self._branches.values()):
+            self._give_up(branch, "the server that wanted it has ended")
+        for pid in [pid for pid, name in self._children.items() if name not in names]:
+            os.kill(pid, signal.SIGKILL)
+            while os.WIFSTOPPED(os.waitpid(pid, 0)[1]):
+                pass
+            del self._children[pid]
+            if self._parent is not None and pid == self._parent.pid:
+                self._parent.end()
+                self._parent = None
+        self._reap()
+        self._send({"op": "kept", "ids": list(self._children.values())})
 
     def _multiply(self, control: socket.socket) -> None:
         """In a fork: be one like this."""
@@ -277,7 +294,10 @@ class _Zygote:
     def _stopped(self, pid: int, status: int) -> None:
         """Something that is being traced stopped: the parent, for having forked, or the newborn itself."""
         parent = self._parent
-        if parent is None or pid != parent.pid:
+        if parent is None:
+            os.kill(pid, signal.SIGKILL)  # born when its parent was ended
+            return
+        if pid != parent.pid:
             self._early.add(pid)
             return
         child = ptrace.forked(pid, status)

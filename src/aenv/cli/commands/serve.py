@@ -85,6 +85,13 @@ _store_option = click.option(
     envvar="AENV_SERVE_AUDIT",
     help="The file that says who did what.  [default: platform/audit.jsonl in the data folder]",
 )
+@click.option(
+    "--adopt-within",
+    type=click.FloatRange(min=0),
+    envvar="AENV_SERVE_ADOPT_WITHIN",
+    help="Seconds that instances live on without a server, for the next one to find them; 0: they end with it."
+    "  [default: 60]",
+)
 @output_option
 @click.pass_context
 def command(

@@ -1,0 +1,65 @@
+"""What is the native engine's own: which warm parents it keeps, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.engines.base import SandboxSpec
+from aenv.engines.logs import SIZE, Log
+from aenv.engines.native import NativeEngine
+from aenv.testing.contracts import SOURCE
+
+
+@pytest.fixture
+def folder(sandboxes: None) -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="aenv-e-", dir="/tmp"))
+    yield made
+    shutil.rmtree(made)
+
+
+def test_instances_go_on_when_their_project_changes(folder: Path) -> None:
+    async def main() -> None:
+        project = folder / "project"
+        project.mkdir()
+        (project / "env.py").write_text(SOURCE)
+        spec = SandboxSpec("mine@1.0.0", project, project)
+        engine = NativeEngine(folder / "native", pool=0)
+        try:
+            old = [await engine.start(spec) for _ in range(4)]  # the last ones are forks of what is loaded
+            (project / "env.py").write_text(SOURCE + "\n# changed\n")
+            new = await engine.start(spec)
+            for ref in (old[0], old[1]):  # none is left that loaded the code for itself
+                await engine.stop(ref)
+            assert [await engine.poll(ref) for ref in (*old[2:], new)] == [None] * 3
+            for ref in old[2:]:
+                await engine.stop(ref)
+            assert [ref.id async for ref in engine.running()] == [new.id]
+        finally:
+            await engine.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_log_keeps_the_last_of_what_was_written() -> None:
+    log = Log()
+    whole = b""
+    for number in range(3000):
+        line = f"{number} {'x' * (number % 300)}\n".encode()
+        log.append(line)
+        whole += line
+        if number % 500 == 0:
+            assert log.since(0) == (whole[-SIZE:].decode(), len(whole))
+            assert log.since(len(whole) - 5) == (whole[-5:].decode(), len(whole))
+    assert len(whole) > SIZE
+    log.append(b"y" * (2 * SIZE + 7))
+    whole += b"y" * (2 * SIZE + 7)
+    assert log.since(0) == ("y" * SIZE, len(whole))
+    assert log.since(len(whole)) == ("", len(whole))
+    log.close()
+    log.close()
