@@ -32,7 +32,7 @@ class Machine:
     def _is_marked(self, pid: int) -> bool:
         """Servers have the folder in their variables; keepers and janitors, which are in it, in their arguments."""
         command = _read(f"/proc/{pid}/cmdline")
-        if "pytest" in command or "aenv" not in command:
+        if "pytest" in command:
             return False
         return str(self.data) in command or f"AENV_DATA_DIR={self.data}\0" in _read(f"/proc/{pid}/environ") + "\0"
 

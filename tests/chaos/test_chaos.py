@@ -1,0 +1,84 @@
+"""Whatever is done to a platform under load: nothing is lost, nothing is left, and nobody is told what is not so."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.storm import ENV, Storm
+from tests.platform.conftest import _remove, publish
+from tests.storage.valkey import started
+
+ROUNDS = int(os.environ.get("AENV_CHAOS_ROUNDS", "1"))
+"""How often each thing is done."""
+SEED = int(os.environ.get("AENV_CHAOS_SEED", "0")) or random.randrange(1, 1 << 32)
+DISK = 96 << 20
+
+pytestmark = pytest.mark.timeout(240 + 180 * ROUNDS)
+
+
+@pytest.fixture
+def data(sandboxes: None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="aenv-c-", dir="/tmp"))
+    asyncio.run(publish(folder, "tally", ENV))
+    yield folder
+    _remove(folder)
+
+
+@pytest.fixture
+def small_disk(sandboxes: None) -> Iterator[Path]:
+    """A data folder that is soon full."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    folder = Path(tempfile.mkdtemp(prefix="aenv-c-", dir="/tmp"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK},mode=700", "chaos", folder], check=True)
+    try:
+        asyncio.run(publish(folder, "tally", ENV))
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+        folder.rmdir()
+
+
+def rage(storm: Storm, dice: random.Random) -> None:
+    """Everything that can be done to it, in any order; then look what has come of it."""
+    print(f"AENV_CHAOS_SEED={SEED} AENV_CHAOS_ROUNDS={ROUNDS} repeats this, more or less")
+    try:
+        storm.start()
+        for _ in range(2):
+            storm.begin_client()
+        for number in range(ROUNDS):
+            order = dice.sample(list(storm.actions), len(storm.actions))
+            print(f"round {number}: {' '.join(order)}")
+            for what in order:
+                storm.strike(what)
+        did = storm.end_clients()
+        print(f"clients: {dict(did)}")
+        assert did["done"] > 0
+        assert did["compared"] > 0
+        storm.agree()
+        storm.delete_all()
+        storm.agree()
+        storm.stop()
+        assert "Traceback" not in storm.log(), storm.log()
+    finally:
+        storm.close()
+
+
+def test_a_storm_with_records_in_redis(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "valkey").mkdir()
+    with started(tmp_path / "valkey") as valkey:
+        dice = random.Random(SEED)
+        rage(Storm(data, tmp_path, dice, valkey=valkey, disk=False), dice)
+
+
+def test_a_storm_on_a_small_disk(small_disk: Path, tmp_path: Path) -> None:
+    dice = random.Random(SEED)
+    rage(Storm(small_disk, tmp_path, dice, valkey=None, disk=True), dice)
