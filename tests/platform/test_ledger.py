@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from aenv.api.ledger import INSTANCE, KEPT, SERVER, Entry, Ledger, ServerEntry
+from aenv.api.ledger import DEAD_AFTER, INSTANCE, KEPT, SERVER, Entry, Ledger, ServerEntry
 from aenv.errors import Unavailable
 from aenv.schema.instance import EnvInstance, EnvStatus
 from aenv.storage.base import Delete, Put, Store
@@ -112,3 +113,62 @@ def test_what_cannot_be_written_is_said_and_what_can_wait_is_written_later(tmp_p
         run(main())
     finally:
         server.stop()
+
+
+def test_a_server_elsewhere_is_dead_when_it_is_silent_for_long_and_not_when_a_clock_is_set(url: str) -> None:
+    async def main() -> None:
+        store = open_store(url)
+        there = ServerEntry.own().model_copy(update={"id": "there", "host": "elsewhere", "patience": 60.0})
+        beat = Put(SERVER, there.id, there.model_dump_json().encode())
+        await store.commit(beat)
+        await put(store, "a", "there")
+        now, wall = 0.0, 2_000_000_000.0
+        ledger = Ledger(store, lambda: wall, monotonic=lambda: now)
+        await ledger.open()
+        wall += 86400.0  # somebody sets the clock
+        assert await ledger.clear() == 0
+        now = DEAD_AFTER + 59
+        assert await ledger.clear() == 0
+        await store.commit(beat)
+        now += DEAD_AFTER + 59
+        assert await ledger.clear() == 0
+        now += 2
+        assert await ledger.clear() == 0  # it was first seen to have beaten a moment ago
+        now += DEAD_AFTER + 59
+        assert await ledger.clear() == 1
+        found = await ledger.get("a")
+        assert found is not None
+        assert found.instance.status == "Terminated"
+        await ledger.close()
+        await store.close()
+
+    run(main())
+
+
+def test_a_killed_servers_instances_are_left_to_the_next_as_long_as_they_are_kept(url: str) -> None:
+    async def main(keeper: int) -> None:
+        store = open_store(url)
+        before = Ledger(store, server=ServerEntry.own("home").model_copy(update={"started": "0-0"}))
+        before.kept_by(keeper)
+        await before.open()
+        for name in ("a", "b", "c"):
+            await before.keep(instance(name, EnvStatus.CREATING if name == "c" else EnvStatus.RUNNING), "ann")
+        await before.close(leave=True)
+        other = Ledger(store)
+        assert await other.open() == 0
+        after = Ledger(store, server=ServerEntry.own("home"))
+        assert await after.open() == 0
+        assert await after.settle({"a"}) == 2
+        found = {name: await after.get(name) for name in ("a", "b", "c")}
+        assert {name: entry and str(entry.instance.status) for name, entry in found.items()} == {
+            "a": "Running", "b": "Terminated", "c": "Failed"
+        }  # fmt: skip
+        await other.close()
+        await after.close()
+        await store.close()
+
+    with subprocess.Popen(["/bin/sleep", "60"]) as process:
+        try:
+            run(main(process.pid))
+        finally:
+            process.kill()

@@ -55,14 +55,11 @@ class ServerEntry(BaseModel):
     """Seconds for which that waits for the next server."""
 
     @classmethod
-    def own(cls, name: str = "", keeper: int = 0, patience: float = 0.0) -> ServerEntry:
+    def own(cls, name: str = "", patience: float = 0.0) -> ServerEntry:
         """This process, under the name that the next server in its place will have, too."""
         host, pid = socket.gethostname(), os.getpid()
-        started, keeper_started = _start_of(pid) or "", _start_of(keeper) or ""
-        id = name or f"{host}-{pid}-{started}"
-        return cls(
-            id=id, host=host, pid=pid, started=started, keeper=keeper, keeper_started=keeper_started, patience=patience
-        )  # fmt: skip
+        started = _start_of(pid) or ""
+        return cls(id=name or f"{host}-{pid}-{started}", host=host, pid=pid, started=started, patience=patience)
 
     @property
     def is_dead(self) -> bool:
@@ -82,13 +79,11 @@ class Ledger:
         store: Store,
         clock: Callable[[], float] = time.time,
         *,
-        identify: Callable[[], ServerEntry] = ServerEntry.own,
+        server: ServerEntry | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``identify`` says who we are, which may change; but not the id."""
         self.store = store
-        self.server = identify()
-        self._identify = identify
+        self.server = server or ServerEntry.own()
         self._monotonic = monotonic
         self._beats: dict[str, tuple[int, float]] = {}
         """Of other servers: the last, and when we first saw it."""
@@ -118,6 +113,10 @@ class Ledger:
         if not leave:
             with contextlib.suppress(AEnvError):
                 await self.store.commit(Delete(SERVER, self.server.id))
+
+    def kept_by(self, keeper: int) -> None:
+        """Say soon which process has this server's instances should it be killed."""
+        self.server = self.server.model_copy(update={"keeper": keeper, "keeper_started": _start_of(keeper) or ""})
 
     async def keep(self, instance: EnvInstance, account: str) -> None:
         """Write it down; return when that is done.
@@ -240,7 +239,6 @@ class Ledger:
                     written.set_result(None)
 
     async def _beat(self) -> None:
-        self.server = self._identify()
         value = self.server.model_dump_json().encode()
         await self.store.commit(Put(SERVER, self.server.id, value, expires=self._clock() + FORGOTTEN))
 

@@ -94,8 +94,10 @@ async def _serve(
             settings.limits.allowance,
             only_loopback=not settings.open_to_others,
         )
-        keeper = home.keeper
-        ledger = Ledger(store, identify=lambda: ServerEntry.own(home.id, keeper.pid if keeper else 0, patience))
+        ledger = Ledger(store, server=ServerEntry.own(home.id, patience))
+        if home.keeper is not None:
+            home.keeper.on_begun = ledger.kept_by
+            ledger.kept_by(home.keeper.pid)
         cleared = await ledger.open()
         at_the_end(ledger.close, lambda: ledger.close(leave=True))
         if cleared:
@@ -112,7 +114,7 @@ async def _serve(
         at_the_end(engine.close, engine.leave)
         instances = Instances(engine, sources, direct=False, ledger=ledger)
         at_the_end(instances.close, instances.leave)
-        adopted = await instances.adopt(keeper)
+        adopted = await instances.adopt(home.keeper)
         if adopted:
             log.info("%d instances of the server before this one go on", adopted)
         gateway = Gateway(instances, door)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -108,6 +108,8 @@ class Keeper(Holder):
         self._gone.set()
         self._ending = False
         self.pid = 0
+        self.on_begun: Callable[[int], None] = lambda pid: None
+        """Told the process id of each one that is started."""
         self.held: dict[str, list[int]] = {}
         """What it held when we came; for the engine to take."""
 
@@ -158,6 +160,7 @@ class Keeper(Holder):
             )  # fmt: skip
         self.pid = self._own.pid
         self._listen(ours)
+        self.on_begun(self.pid)
 
     async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> Process:
         if self._connection is None:
