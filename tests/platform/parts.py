@@ -19,6 +19,7 @@ STOP_SECONDS = 30.0
 ENV = '''
 import asyncio
 import os
+import urllib.request
 from pathlib import Path
 
 from aenv import register_function, register_reward, register_tool
@@ -57,6 +58,12 @@ def write(path: str, text: str) -> None:
 @register_tool
 def read(path: str) -> str:
     return Path(path).read_text()
+
+
+@register_tool
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=20) as answer:
+        return answer.read().decode()
 
 
 @register_tool

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import shutil
 import signal
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,7 +143,8 @@ def test_neither_an_instance_without_a_record_nor_a_record_without_an_instance(d
         eventually(lambda: len(machine.sandboxes()) != 1, "others than the one that is written down")
         assert [each["id"] for each in ask(second, "/*/list")] == [staying]
         assert call(second, staying, "increment") == "1"
-        assert run(statuses()) == {dying: "Terminated", expiring: "Terminated", staying: "Running"}
+        expected = {dying: "Terminated", expiring: "Terminated", staying: "Running"}
+        eventually(lambda: run(statuses()) != expected, "it is not written down")
 
 
 def test_what_ended_while_no_server_was_there_is_said_to_have(data: Path, machine: Machine) -> None:
@@ -156,6 +159,32 @@ def test_what_ended_while_no_server_was_there_is_said_to_have(data: Path, machin
         assert {ask(second, f"/{name}")["reason"] for name in (one, other)} == {"its warm parent was killed"}
         assert ask(second, "/*/list") == []
         assert call(second, make(second), "increment") == "1"
+
+
+def test_the_door_to_a_network_stays_open(data: Path, machine: Machine) -> None:
+    class Hello(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    with http.server.HTTPServer(("127.0.0.2", 0), Hello) as web:
+        url = f"http://127.0.0.2:{web.server_address[1]}/"
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        try:
+            with serving(data, auth=False) as first:
+                name = make(first, network=["127.0.0.0/8"])
+                assert call(first, name, "get", url=url) == "hello"
+                first.kill()
+            with serving(data, auth=False) as second:
+                assert call(second, name, "get", url=url) == "hello"
+        finally:
+            web.shutdown()
+            thread.join()
 
 
 def test_a_server_that_cannot_listen_does_not_end_the_instances(data: Path, machine: Machine) -> None:
