@@ -174,12 +174,13 @@ class Storm:
         victim.stdin.close()
         self.begin_client()
 
-    def kill_server(self, number: int = signal.SIGKILL) -> None:
+    def kill_server(self, number: int = signal.SIGKILL, *, start: bool = True) -> None:
         assert self._server is not None
         self._server.send_signal(number)
         self._server.wait()
-        self.nap()
-        self.start()
+        if start:
+            self.nap()
+            self.start()
 
     def restart(self) -> None:
         self.kill_server(signal.SIGUSR2)
@@ -200,10 +201,28 @@ class Storm:
     def kill_redis(self) -> None:
         assert self._valkey is not None
         self._valkey.kill()
-        with self._perhaps_without_server():
-            self._valkey.start()
+        killed = self._more_trouble()
+        self._valkey.start()
+        if killed:
+            self.start()
 
     def fill_disk(self) -> None:
+        with self.full_disk():
+            killed = self._more_trouble()
+        if killed:
+            self.start()
+
+    def _more_trouble(self) -> bool:
+        """The server may be killed when something else has failed, too."""
+        self.nap(1.5)
+        killed = self._dice.random() < 0.3
+        if killed:
+            self.kill_server(start=False)
+        return killed
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Not a byte fits on it any more."""
         filler = self._data / "filler"
         with filler.open("wb", buffering=0) as file:
             for size in (1 << 20, 1 << 12):
@@ -212,20 +231,8 @@ class Storm:
                         file.write(bytes(size))
             with pytest.raises(OSError, match="No space left"):
                 file.write(bytes(1 << 12))
-        with self._perhaps_without_server():
-            filler.unlink()
-
-    @contextlib.contextmanager
-    def _perhaps_without_server(self) -> Iterator[None]:
-        """It may be killed when something else has failed, too."""
-        self.nap(1.5)
-        killed = self._dice.random() < 0.3
-        if killed and self._server is not None:
-            self._server.kill()
-            self._server.wait()
         yield
-        if killed:
-            self.start()
+        filler.unlink()
 
     def set_clock(self, seconds: float | None = None) -> None:
         wrong = self._dice.uniform(-5 * DAY, 5 * DAY) if seconds is None else seconds
@@ -244,6 +251,15 @@ class Storm:
             return {} if agreed else {"said": said, "written": written, "there": there}
 
         eventually(differences, f"{self.log()}\nthe platform, its store and the machine differ", 30)
+
+    def make(self, **wish: Any) -> tuple[int, Any]:
+        """Ask for an instance; what the platform answers."""
+        return fetch(self.url, "/env-instance", {"envName": "tally", **wish})
+
+    def add(self, name: str, key: str) -> Any:
+        """Call an instance; what it counts."""
+        status, answer = fetch(self.url, "/tools/add", {"key": key}, headers={"AEnvCore-EnvInstance-ID": name})
+        return answer["data"]["content"][0]["text"] if status == 200 else (status, answer)
 
     def said(self) -> set[str]:
         status, body = fetch(self.url, "/env-instance/*/list")

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.storm import ENV, Storm
+from tests.chaos.storm import DAY, ENV, Storm
+from tests.conftest import fetch
+from tests.isolation.host import eventually
 from tests.platform.conftest import _remove, publish
 from tests.storage.valkey import started
 
@@ -82,3 +84,45 @@ def test_a_storm_with_records_in_redis(data: Path, tmp_path: Path) -> None:
 def test_a_storm_on_a_small_disk(small_disk: Path, tmp_path: Path) -> None:
     dice = random.Random(SEED)
     rage(Storm(small_disk, tmp_path, dice, valkey=None, disk=True), dice)
+
+
+def test_a_full_disk_is_said_and_keeps_nobody_from_what_they_have(small_disk: Path, tmp_path: Path) -> None:
+    storm = Storm(small_disk, tmp_path, random.Random(SEED), valkey=None, disk=True)
+    try:
+        storm.start()
+        one, other = (storm.make(ttl="10m")[1]["data"]["id"] for _ in range(2))
+        with storm.full_disk():
+            assert storm.add(one, "a") == "1"
+            status, answer = storm.make()
+            assert status in (503, 507), answer
+            assert answer["success"] is False
+            assert storm.said() == {one, other}
+            assert fetch(storm.url, f"/env-instance/{other}", method="DELETE")[0] == 200
+            storm.kill_server(start=False)
+        storm.start()
+        assert storm.add(one, "b") == "2"
+        storm.agree()
+        assert storm.said() == {one}
+        assert storm.make()[0] == 200
+        storm.stop()
+    finally:
+        storm.close()
+
+
+def test_a_clock_that_is_set_ends_no_instance_too_early_nor_too_late(data: Path, tmp_path: Path) -> None:
+    storm = Storm(data, tmp_path, random.Random(SEED), valkey=None, disk=False)
+    try:
+        storm.start()
+        long = storm.make(ttl="1h")[1]["data"]["id"]
+        storm.set_clock(5 * DAY)
+        assert storm.add(long, "a") == "1"
+        brief = storm.make(ttl="4s")[1]["data"]["id"]
+        storm.set_clock(-5 * DAY)
+        storm.kill_server()
+        assert storm.add(long, "b") == "2"
+        eventually(lambda: storm.said() != {long}, "an instance outlives its time")
+        assert "time to live" in fetch(storm.url, f"/env-instance/{brief}")[1]["data"]["reason"]
+        storm.agree()
+        storm.stop()
+    finally:
+        storm.close()
