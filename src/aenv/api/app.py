@@ -20,10 +20,11 @@ from aenv.api.access import OWNER, Caller, Doorkeeper
 from aenv.api.audit import Audit
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
+from aenv.api.peers import Peers
 from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound
 from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
-from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus
+from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus, InstancePage
 
 MAX_WAIT = 20.0
 """Seconds that a request for an instance's status waits at the most for it to be ready."""
@@ -70,8 +71,10 @@ class PlatformApp:
         gateway: Gateway | None = None,
         audit: Audit | None = None,
         beside: Callable[[Request], Awaitable[Response]] | None = None,
+        peers: Peers | None = None,
     ) -> None:
         """``beside``: answers what is none of ours; without ``door``, whoever gets here is the owner."""
+        self._peers = peers
         self._instances = instances
         self._door = door
         self._gateway = gateway
@@ -123,6 +126,11 @@ class PlatformApp:
                 raise NotFound(f"nothing at {request.method} {request.path}")
             if found[0] not in _READING:
                 caller.need("user")
+            if found[2] and found[0] != "list":
+                elsewhere = await self._elsewhere(found[0], found[2], request, caller)
+                if elsewhere is not None:
+                    status = elsewhere.status if isinstance(elsewhere, Response) else 200
+                    return elsewhere
             query = parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
             ask = Ask(request, caller, found[2], query)
             answer = await found[1](ask)
@@ -134,6 +142,17 @@ class PlatformApp:
             if found is not None:
                 self._done(request, found[0], found[2], ask, status, (time.perf_counter() - began) * 1000)
         return answer
+
+    async def _elsewhere(self, action: str, name: str, request: Request, caller: Caller) -> Answer | None:
+        """What the server answers that has the instance, where that is another one."""
+        if self._peers is None or self._instances.peek(name) is not None:
+            return None
+        try:
+            return await self._peers.answer(name, request, caller)
+        except InstanceEnded:
+            if action not in ("get", "delete"):  # what is still known of it is in the store
+                raise
+            return None
 
     def _find(self, request: Request) -> tuple[str, Route, str] | None:
         for method, pattern, action, route in self._routes:
@@ -156,16 +175,27 @@ class PlatformApp:
 
     async def _create(self, ask: Ask) -> Answer:
         wish = _body(EnvInstanceCreateRequest, ask.request)
+        if self._peers is not None and wish.request_id:
+            elsewhere = await self._peers.claim(ask.request, ask.caller, wish.request_id)
+            if elsewhere is not None:
+                return elsewhere
         if wish.count is not None:
             return _ok(await self._instances.create_many(wish, wish.count, ask.caller))
         return _ok(await self._instances.create(wish, ask.caller))
 
     async def _list(self, ask: Ask) -> Answer:
-        page = await self._instances.page(ask.name, ask.caller, **_filters(ask))
+        page = await self._pages(ask.name, ask)
         return Response(200, to_json({**_envelope(page.items), "next": page.next}))
 
     async def _page(self, ask: Ask) -> Answer:
-        return _ok(await self._instances.page(ask.one("envName") or "*", ask.caller, **_filters(ask)))
+        return _ok(await self._pages(ask.one("envName") or "*", ask))
+
+    async def _pages(self, env: str, ask: Ask) -> InstancePage:
+        filters = _filters(ask)
+        own = await self._instances.page(env, ask.caller, **filters)
+        if self._peers is None:
+            return own
+        return await self._peers.page(own, ask.request, ask.caller, {"env": env, **filters})
 
     async def _get(self, ask: Ask) -> Answer:
         return _ok(await self._instances.get(ask.name, _wait(ask.one("wait")), ask.caller))

@@ -9,42 +9,42 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterable
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from aenv.api.access import Caller, Doorkeeper
 from aenv.api.instances import Instances
+from aenv.api.passing import OF_ONE_CONNECTION, body_of, head_of, pass_back
 from aenv.api.record import Record
 from aenv.client.http import ConnectionBroke, NotConnected
-from aenv.client.relay import Passed, Relay
+from aenv.client.relay import Relay
 from aenv.client.url import ServerUrl
-from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, Forbidden, InstanceEnded, InstanceUnreachable, NotFound, Unauthorized
-from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.runtime.messages import Request, Response, Stream
 from aenv.schema import paths
 from aenv.schema.instance import EnvStatus
 
-log = getLogger("gateway")
-
 INSTANCE, PROXY = paths.INSTANCE_HEADER.lower().encode(), paths.PROXY_HEADER.lower().encode()
+PEER = paths.PEER_HEADER.encode()
 LOOKS, LOOK_SECONDS = 25, 0.02
 _PREFIX = paths.INSTANCE_PATH + "/"
-_NOT_PASSED_ON = frozenset(
-    (
-        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-        b"trailer", b"transfer-encoding", b"upgrade", b"content-length", b"expect",
-        b"authorization", b"host", b"origin", b"cookie", INSTANCE, PROXY,
-    )
-)  # fmt: skip
+_NOT_PASSED_ON = OF_ONE_CONNECTION | {b"authorization", b"origin", b"cookie", INSTANCE, PROXY, PEER}
 """Those of this one connection, and those that are for us and not for the author's code."""
-_NOT_PASSED_BACK = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"upgrade"))
+
+
+class Elsewhere(Protocol):
+    """Instances of other servers."""
+
+    async def answer(self, name: str, request: Request, caller: Caller | None) -> Response | Stream | None:
+        """What the server of that instance answers; None: it is on this one, or on none."""
 
 
 class Gateway:
     """Passes requests on."""
 
-    def __init__(self, instances: Instances, door: Doorkeeper) -> None:
+    def __init__(self, instances: Instances, door: Doorkeeper, elsewhere: Elsewhere | None = None) -> None:
         self._instances = instances
+        self._elsewhere = elsewhere
         self._door = door
         self._relays: dict[str, Relay] = {}
         instances.on_gone = self._hang_up
@@ -56,7 +56,10 @@ class Gateway:
 
     async def __call__(self, request: Request) -> Response | Stream:
         """Answer one request with what the instance answers."""
-        record, target = await self._meant(request)
+        found = await self._meant(request)
+        if not isinstance(found, tuple):
+            return found
+        record, target = found
         return await self.forward(record, request, target)
 
     async def forward(self, record: Record, request: Request, target: bytes) -> Response | Stream:
@@ -70,9 +73,10 @@ class Gateway:
             await self._instances.check(record)
             raise InstanceUnreachable(f"instance {record.id} is {record.status}", details={"sent": False})
         began = time.perf_counter()
-        body: bytes | AsyncIterable[bytes] = request.body if request.stream is None else request.stream
+        own = ((b"host", b"localhost"), (b"authorization", b"Bearer " + record.ref.token.encode()))
+        head = head_of(request, target, own, _NOT_PASSED_ON)
         try:
-            passed = await self._relay(record).send(_head(request, target, record.ref.token), body)
+            passed = await self._relay(record).send(head, body_of(request))
         except NotConnected:
             await self._look(record)
             raise InstanceUnreachable(f"{record.id} takes no connection", details={"sent": False}) from None
@@ -81,11 +85,7 @@ class Gateway:
         metrics, path = self._instances.metrics, _family(target)
         metrics.count("mcp_requests_total", method=request.method, endpoint=path, status=str(passed.status))
         metrics.observe("mcp_request_duration_ms", (time.perf_counter() - began) * 1000, endpoint=path)
-        whole = passed.whole()
-        if whole is None:
-            return Stream(_Answer(passed))
-        lines = b"".join(b"%s: %s\r\n" % pair for pair in passed.headers if pair[0] not in _NOT_PASSED_BACK)
-        return Response(passed.status, b"" if request.method == "HEAD" else whole, lines)
+        return pass_back(passed, request)
 
     async def _broke(self, record: Record, error: ConnectionBroke) -> AEnvError:
         try:
@@ -123,8 +123,8 @@ class Gateway:
 
     # --- who, and where to
 
-    async def _meant(self, request: Request) -> tuple[Record, bytes]:
-        """The instance, and the path in it.
+    async def _meant(self, request: Request) -> tuple[Record, bytes] | Response | Stream:
+        """The instance, and the path in it; or what another server answers, if it is there.
 
         Raises:
             Unauthorized, Forbidden: who asks may not use it, or there is none.
@@ -136,12 +136,21 @@ class Gateway:
             name, secret = _in_proxy_header(proxy)
             if named is not None and named != name:
                 raise Forbidden(f"{paths.PROXY_HEADER} and the instance's id name two instances")
+            answer = await self._from_elsewhere(name, request, caller)
+            if answer is not None:
+                return answer
             return self._by_secret(name, secret, caller), target
         if named is None:
             raise NotFound("say which instance is meant", details={"hint": f"In a header: {paths.INSTANCE_HEADER}: ID"})
         assert caller is not None
         caller.need("user")
-        return self._of_caller(named, caller), target
+        answer = await self._from_elsewhere(named, request, caller)
+        return answer if answer is not None else (self._of_caller(named, caller), target)
+
+    async def _from_elsewhere(self, name: str, request: Request, caller: Caller | None) -> Response | Stream | None:
+        if self._elsewhere is None or self._instances.peek(name) is not None:
+            return None
+        return await self._elsewhere.answer(name, request, caller)
 
     @staticmethod
     def _named(request: Request) -> tuple[str | None, bytes]:
@@ -178,43 +187,6 @@ class Gateway:
             raise Forbidden(f"there is no instance of yours with the id {name[:100]}") from None
 
 
-class _Answer:
-    """An answer that comes bit by bit, as an ASGI application."""
-
-    def __init__(self, passed: Passed) -> None:
-        self._passed = passed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # the request, which was passed on already
-        copying = asyncio.ensure_future(self._copy(send))
-        gone = asyncio.ensure_future(_gone(receive))
-        try:
-            await asyncio.wait({copying, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if copying.done():
-                copying.result()
-        except ConnectionBroke as error:
-            log.warning("an answer broke off: %s", error.message)  # and so does ours: that is how its reader knows
-        finally:
-            for task in (copying, gone):
-                task.cancel()
-            await asyncio.wait({copying, gone})
-            self._passed.close()
-
-    async def _copy(self, send: Send) -> None:
-        headers = [pair for pair in self._passed.headers if pair[0] not in _NOT_PASSED_BACK]
-        headers += [pair for pair in self._passed.headers if pair[0] == b"content-length"]
-        await send({"type": "http.response.start", "status": self._passed.status, "headers": headers})
-        async for data in self._passed.chunks():
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _gone(receive: Receive) -> None:
-    message: Message = {}
-    while message.get("type") != "http.disconnect":
-        message = await receive()
-
-
 def _in_proxy_header(value: bytes) -> tuple[str, str]:
     """The instance's id and its secret, from ``http://ID.SECRET:8081``."""
     try:
@@ -227,20 +199,6 @@ def _in_proxy_header(value: bytes) -> tuple[str, str]:
         raise Forbidden(f"{paths.PROXY_HEADER} names no instance")
     name, _, secret = host.rpartition(".")
     return (name, secret) if name else (secret, "")
-
-
-def _head(request: Request, target: bytes, token: str) -> bytes:
-    """The request as the instance gets it: framed anew, with its own token."""
-    method = "GET" if request.method == "HEAD" else request.method
-    lines = [
-        b"%s %s HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %s\r\n" % (method.encode(), target, token.encode())
-    ]
-    for name, value in request.headers:
-        if name not in _NOT_PASSED_ON:
-            if b"\r" in value or b"\n" in value or b"\0" in value:
-                raise Forbidden("a header has a line break in it")
-            lines.append(b"%s: %s\r\n" % (name, value))
-    return b"".join(lines)
 
 
 def _family(target: bytes) -> str:

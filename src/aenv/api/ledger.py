@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -46,6 +46,10 @@ class ServerEntry(BaseModel):
     pid: int
     started: str
     """By the kernel's account, as process ids come again."""
+    url: str = ""
+    """Where those beside it reach it."""
+    certificate: str = ""
+    """The SHA-256 of what it shows there, if that is TLS."""
 
     @classmethod
     def own(cls) -> ServerEntry:
@@ -91,6 +95,39 @@ class Ledger:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         with contextlib.suppress(AEnvError):
             await self.store.commit(Delete(SERVER, self.server.id))
+
+    async def listens_at(self, url: str, certificate: str = "") -> None:
+        """Say where others reach this server."""
+        self.server = self.server.model_copy(update={"url": url, "certificate": certificate})
+        await self._beat()
+
+    async def servers(self) -> list[ServerEntry]:
+        """The others that live."""
+        found: list[ServerEntry] = []
+        after = None
+        while True:
+            page = await self.store.page(Query(SERVER, after=after, limit=BATCH))
+            found += [ServerEntry.model_validate_json(record.value) for record in page.records]
+            after = page.next
+            if after is None:
+                return [each for each in found if each.id != self.server.id and not each.is_dead]
+
+    async def server_of(self, server_id: str) -> ServerEntry | None:
+        """One of them; None when it is gone."""
+        found = await self.store.get(SERVER, server_id)
+        server = ServerEntry.model_validate_json(found.value) if found else None
+        return None if server is None or server.is_dead else server
+
+    async def alive(self) -> AsyncIterator[Entry]:
+        """What is written of all instances that have not ended, on every server."""
+        after = None
+        while True:
+            page = await self.store.page(Query(INSTANCE, (ALIVE,), after=after, limit=BATCH))
+            for record in page.records:
+                yield Entry.model_validate_json(record.value)
+            after = page.next
+            if after is None:
+                return
 
     async def keep(self, instance: EnvInstance, account: str) -> None:
         """Write it down; return when that is done.

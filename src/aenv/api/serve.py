@@ -23,6 +23,7 @@ from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
 from aenv.api.ledger import Ledger
 from aenv.api.local import start_janitor
+from aenv.api.peers import Peers, reached_at
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.core.logging import getLogger
@@ -107,19 +108,24 @@ async def _serve(
         parts.push_async_callback(engine.close)
         instances = Instances(engine, sources, direct=False, ledger=ledger)
         parts.push_async_callback(instances.close)
-        gateway = Gateway(instances, door)
+        peers = None
+        if settings.is_shared:
+            peers = Peers(ledger)
+            parts.callback(peers.close)
+        gateway = Gateway(instances, door, peers)
         parts.callback(gateway.close)
         audit = Audit(settings.audit_file)
         parts.callback(audit.close)
         beside = None
         if open_beside is not None:
             beside = await parts.enter_async_context(open_beside(door))
-        app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside)
+        app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside, peers=peers)
         control = HttpServer(_below(settings.prefix, app), max_body=MAX_BODY, stream_over=STREAM_OVER)
         data = HttpServer(_below(settings.prefix, _data_plane(gateway)), max_body=MAX_BODY, stream_over=STREAM_OVER)
         url = data_url = await _listen(control, settings, settings.port, "--port")
         if not settings.one_port:
             data_url = await _listen(data, settings, settings.data_port, "--data-port")
+        await ledger.listens_at(settings.advertise or reached_at(url, settings.store_url))
         first = await tokens.first() if settings.with_auth else None
         sweeping = asyncio.create_task(_sweep(instances))
         on_ready(Ready(url, data_url, settings.with_auth, first))

@@ -63,6 +63,8 @@ class ServeSettings(BaseModel):
     """Whether callers need a token; None: wherever others can reach it."""
     store: str = ""
     """Where tokens and records are: a file, or redis://HOST; empty: platform/platform.db in the data folder."""
+    advertise: str = Field(default="", pattern=r"^(https?://[!-~]+)?$")
+    """Where other servers on the same store reach this one; empty: found out."""
     hub: str = ""
     """The URL of the hub to take environments from; empty: a hub in this same server."""
     hub_token: str = Field(default="", repr=False)
@@ -95,6 +97,11 @@ class ServeSettings(BaseModel):
     def store_url(self) -> str:
         """Where tokens and records are."""
         return self.store or f"sqlite:{self.folder / 'platform.db'}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there may be other servers on the same store."""
+        return self.store_url.partition(":")[0] in ("redis", "rediss", "unix")
 
     @property
     def audit_file(self) -> Path:

@@ -6,13 +6,18 @@ A brief answer is handed out whole, since most are brief and a stream costs more
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
+from typing import TYPE_CHECKING
 
 import httptools
 
 from aenv.client.http import CONNECT_SECONDS, Connection, ConnectionBroke, NotConnected
 from aenv.client.url import ServerUrl
+
+if TYPE_CHECKING:
+    import ssl
 
 IDLE = 32
 WHOLE = 64 * 1024
@@ -26,8 +31,10 @@ Headers = list[tuple[bytes, bytes]]
 class Relay:
     """The way to one server."""
 
-    def __init__(self, url: ServerUrl) -> None:
+    def __init__(self, url: ServerUrl, certificate: str | None = None) -> None:
+        """``certificate``: the SHA-256 of the only one that the server may show, whoever signed it."""
         self.url = url
+        self._certificate = certificate
         self._idle: list[_Passage] = []
         self._busy: set[_Passage] = set()
 
@@ -77,15 +84,28 @@ class Relay:
                 if self.url.uds:
                     _, passage = await loop.create_unix_connection(_Passage, self.url.uds)
                 else:
-                    tls = None
-                    if self.url.tls:
-                        import ssl
-
-                        tls = ssl.create_default_context()
+                    tls = self._tls() if self.url.tls else None
                     _, passage = await loop.create_connection(_Passage, self.url.host, self.url.port, ssl=tls)
+                    self._check(passage)
         except OSError as error:  # TimeoutError is one of them
             raise NotConnected(f"cannot reach {self.url}: {error.strerror or 'no connection in time'}") from error
         return passage
+
+    def _tls(self) -> ssl.SSLContext:
+        import ssl
+
+        context = ssl.create_default_context()
+        if self._certificate is not None:  # compared as a whole, below
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+    def _check(self, passage: _Passage) -> None:
+        if self._certificate is None:
+            return
+        shown = passage.certificate()
+        if shown is None or hashlib.sha256(shown).hexdigest() != self._certificate:
+            passage.close()
+            raise NotConnected(f"{self.url} shows another certificate than it should")
 
 
 class Passed:
@@ -150,6 +170,12 @@ class _Passage(Connection):
         self.fields: Headers = []
         self.chunks: deque[bytes] = deque()
         self.complete = False
+
+    def certificate(self) -> bytes | None:
+        """What the other side has shown."""
+        tls = self._transport.get_extra_info("ssl_object")
+        shown: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
+        return shown
 
     async def begin(self, head: bytes, body: bytes | AsyncIterable[bytes]) -> None:
         if self._lost:

@@ -21,6 +21,8 @@ INSTANCE_PATH = "/instance"
 METRICS = "/metrics"
 LEASE = "/lease"
 LEASE_HEADER = "aenv-lease"
+PEER_HEADER = "aenv-peer"
+"""Names the server that passed a request on: who gets it answers for its own instances and passes it on no further."""
 
 INSTANCE_HEADER = "AEnvCore-EnvInstance-ID"
 PROXY_HEADER = "AEnvCore-MCPProxy-URL"

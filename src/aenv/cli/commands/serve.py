@@ -63,6 +63,11 @@ _store_option = click.option(
 )
 @_store_option
 @click.option(
+    "--advertise",
+    envvar="AENV_SERVE_ADVERTISE",
+    help="The URL at which other servers on the same Redis reach this one.  [default: found out]",
+)
+@click.option(
     "--hub",
     envvar="AENV_SERVE_HUB",
     help="The URL of the hub to take environments from.  [default: a hub in this same server]",
