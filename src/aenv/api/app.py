@@ -93,6 +93,8 @@ class PlatformApp:
                 ("POST", f"/{one}/exec", "exec", self._inside),
                 ("GET", f"/{one}/files", "download", self._inside),
                 ("PUT", f"/{one}/files", "upload", self._inside),
+                ("GET", f"/{one}/archive", "download", self._inside),
+                ("PUT", f"/{one}/archive", "upload", self._inside),
                 ("GET", f"/{one}", "get", self._get),
                 ("DELETE", f"/{one}", "delete", self._delete),
             )
@@ -287,6 +289,13 @@ def refusal(error: AEnvError) -> Response:
     if status == 401:
         headers += b'www-authenticate: Bearer realm="aenv"\r\n'
     return Response(status, to_json(body), headers)
+
+
+def takes_any_body(request: Request) -> bool:
+    """Whether the body of a request is passed on to an instance as it comes, and so may have any length."""
+    if request.method != "PUT" or not request.path.endswith(paths.ARCHIVE):
+        return False
+    return (request.path.startswith(paths.INSTANCES + "/") and request.path.count("/") == 3) or Gateway.wants(request)
 
 
 def _is_ours(path: str) -> bool:

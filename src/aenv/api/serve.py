@@ -16,7 +16,7 @@ from pydantic_core import to_json
 
 from aenv import config
 from aenv.api.access import Doorkeeper, PlatformTokens
-from aenv.api.app import PlatformApp, refusal
+from aenv.api.app import PlatformApp, refusal, takes_any_body
 from aenv.api.audit import Audit
 from aenv.api.engines import ENGINES
 from aenv.api.gateway import Gateway
@@ -120,8 +120,15 @@ async def _serve(
         if open_beside is not None:
             beside = await parts.enter_async_context(open_beside(door))
         app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside, peers=peers)
-        control = HttpServer(_below(settings.prefix, app), max_body=MAX_BODY, stream_over=STREAM_OVER)
-        data = HttpServer(_below(settings.prefix, _data_plane(gateway)), max_body=MAX_BODY, stream_over=STREAM_OVER)
+        control, data = (
+            HttpServer(
+                _below(settings.prefix, handler),
+                max_body=MAX_BODY,
+                stream_over=STREAM_OVER,
+                unbounded=_unbounded(settings.prefix),
+            )
+            for handler in (app, _data_plane(gateway))
+        )
         url = data_url = await _listen(control, settings, settings.port, "--port")
         if not settings.one_port:
             data_url = await _listen(data, settings, settings.data_port, "--data-port")
@@ -165,6 +172,18 @@ def _below(prefix: str, handler: Handler) -> Handler:
         return await handler(request)
 
     return answer
+
+
+def _unbounded(prefix: str) -> Callable[[Request], bool]:
+    def look(request: Request) -> bool:
+        path = request.path
+        try:
+            request.path = path.removeprefix(prefix)
+            return takes_any_body(request)
+        finally:
+            request.path = path
+
+    return look
 
 
 async def _listen(server: HttpServer, settings: ServeSettings, port: int, option: str) -> str:

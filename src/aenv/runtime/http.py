@@ -37,8 +37,11 @@ class HttpServer:
         admit: Callable[[socket.socket], bool] | None = None,
         prompt: bool = False,
         stream_over: int | None = None,
+        unbounded: Callable[[Request], bool] | None = None,
     ) -> None:
         self.handler = handler
+        self.unbounded = unbounded
+        """Says of a request, by its head, whether its body may have any length: it reaches the handler as it comes."""
         self.stream_over = stream_over
         """Bodies of more bytes, or of an unknown length, reach the handler while they come. None: no body does."""
         self.prompt = prompt
@@ -125,6 +128,7 @@ class _Connection(asyncio.Protocol):
         self.deadline: asyncio.TimerHandle | None = None
         self.refused = False
         self.endless = False  # an event stream that ends only when somebody hangs up
+        self.unbounded = False  # the body that comes may have any length
         self.streaming = False  # an ASGI application has the request; it is told of a hang-up, not cancelled
         self.gone = asyncio.Event()
         self.writable = asyncio.Event()
@@ -195,11 +199,13 @@ class _Connection(asyncio.Protocol):
         path, _, request.query = self.url.partition(b"?")
         text = path.decode("latin-1")
         request.path = unquote(text) if "%" in text else text
-        if int(request.header(b"content-length") or 0) > self.server.max_body:
+        unbounded = self.server.unbounded
+        self.unbounded = unbounded is not None and self.task is None and unbounded(request)
+        if int(request.header(b"content-length") or 0) > self.server.max_body and not self.unbounded:
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
         elif request.header(b"expect").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if self._is_long(request) and not self.refused and self.task is None:
+        if (self.unbounded or self._is_long(request)) and not self.refused and self.task is None:
             request.stream = BodyStream(self)
             self.task = self.loop.create_task(
                 self._serve(request, self.parser.should_keep_alive(), self._answer(request))
@@ -215,7 +221,7 @@ class _Connection(asyncio.Protocol):
         if self.refused:
             return
         self.size += len(body)
-        if self.size > self.server.max_body:
+        if self.size > self.server.max_body and not self.unbounded:
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
         elif self.request.stream is not None:
             self.request.stream.feed(body)
@@ -273,7 +279,7 @@ class _Connection(asyncio.Protocol):
                 else:
                     self.write(answer, keep_alive)
                 if not keep_alive or self.server.closing or self.gone.is_set():
-                    self.transport.close()
+                    self._hang_up(still_coming=request.stream is not None and not request.stream.ended)
                     return
                 if not self.waiting:
                     return
@@ -316,12 +322,19 @@ class _Connection(asyncio.Protocol):
         if self.task is None:
             message = b'{"success":false,"error":"%s"}' % why.replace('"', "'").encode()
             self.write(Response(status, message), keep_alive=False)
-            if self.transport.can_write_eof():
-                # Closing at once would reset the connection, and the client, still sending, would never see why.
-                self.transport.write_eof()
-                self.loop.call_later(1.0, self.transport.close)
-                return
-        self.transport.close()
+            self._hang_up(still_coming=True)
+        else:
+            self.transport.close()
+
+    def _hang_up(self, *, still_coming: bool) -> None:
+        if still_coming and not self.gone.is_set() and self.transport.can_write_eof():
+            # Closing at once would reset the connection, and the client, still sending, would never see why.
+            self.refused = True
+            self.transport.resume_reading()
+            self.transport.write_eof()
+            self.loop.call_later(1.0, self.transport.close)
+        else:
+            self.transport.close()
 
     def _count(self, size: int) -> None:
         self.header_bytes += size

@@ -4,24 +4,30 @@ door into the host.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
 from aenv.core.call import Call
-from aenv.errors import FunctionFailed, InvalidArguments
-from aenv.runtime.messages import Request, Response
+from aenv.errors import FunctionFailed, InvalidArguments, UsageError
+from aenv.runtime.messages import Receive, Request, Response, Scope, Send, Stream
 from aenv.runtime.workers import Workers
 from aenv.schema import paths
 
+log = logging.getLogger("aenv.runtime")
+
+T = TypeVar("T")
 MAX_OUTPUT = 8 * 1024 * 1024  # bytes kept of each stream
 _BINARY = b"content-type: application/octet-stream\r\n"
 
@@ -39,17 +45,19 @@ class Command(BaseModel):
 
 
 class Inside:
-    """Answers ``/exec`` and ``/files``."""
+    """Answers ``/exec``, ``/files`` and ``/archive``."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
 
-    async def answer(self, request: Request) -> Response | None:
+    async def answer(self, request: Request) -> Response | Stream | None:
         """None when the request is not for us."""
         if (request.method, request.path) == ("POST", paths.EXEC):
             return await self._exec(request)
         if request.path == paths.FILES and request.method in ("GET", "PUT"):
             return await self._file(request)
+        if request.path == paths.ARCHIVE and request.method in ("GET", "PUT"):
+            return await (self._pack if request.method == "GET" else self._unpack)(request)
         return None
 
     async def _exec(self, request: Request) -> Response:
@@ -63,9 +71,7 @@ class Inside:
         return Response(200, to_json({"success": True, "data": done}))
 
     async def _file(self, request: Request) -> Response:
-        path = dict(parse_qsl(request.query.decode("latin-1"))).get("path")
-        if not path:
-            raise InvalidArguments("path: missing; say ?path=/where")
+        path = _path_of(request)
         try:
             if request.method == "GET":
                 data = await self._workers.run(Path(path).read_bytes, Call("read"))
@@ -74,6 +80,65 @@ class Inside:
         except OSError as error:
             raise FunctionFailed(f"{error.strerror or error}: {path}") from None
         return Response(200, to_json({"success": True, "data": {"path": path, "size": len(request.body)}}))
+
+    async def _pack(self, request: Request) -> Stream:
+        from aenv.core.folders import packed
+
+        path = Path(_path_of(request))
+        if not (path.is_dir() or path.is_file()):
+            raise FunctionFailed(f"No such file or directory: {path}")
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            gone = asyncio.ensure_future(receive())
+            headers = [(b"content-type", b"application/x-tar")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                async with contextlib.aclosing(packed(path, self._in_thread)) as tar:
+                    async for data in tar:
+                        if gone.done():
+                            return
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            except (OSError, UsageError) as error:
+                log.warning("the tar of %s broke off: %s", path, error)
+                return  # without an end: that is how its reader knows
+            finally:
+                gone.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        return Stream(app)
+
+    async def _unpack(self, request: Request) -> Response:
+        from aenv.core.folders import unpacked
+
+        path = _path_of(request)
+        try:
+            done = await unpacked(request.stream or _whole(request.body), Path(path), self._in_thread)
+        except UsageError as error:
+            raise InvalidArguments(error.message, details=error.details) from None
+        except OSError as error:
+            raise FunctionFailed(f"{error.strerror or error}: {error.filename or path}") from None
+        return Response(200, to_json({"success": True, "data": {"path": path, **done._asdict()}}))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        done: T = await self._workers.run(work, Call("archive"))
+        return done
+
+
+def takes_any_body(request: Request) -> bool:
+    """Whether the body of a request to an instance is unpacked as it comes, and so may have any length."""
+    return request.path == paths.ARCHIVE and request.method == "PUT"
+
+
+def _path_of(request: Request) -> str:
+    path = dict(parse_qsl(request.query.decode("latin-1"))).get("path")
+    if not path:
+        raise InvalidArguments("path: missing; say ?path=/where")
+    return path
+
+
+async def _whole(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -9,6 +9,8 @@ FUNCTION_LIST = "/functions/list"
 REWARD = "/task/reward"
 EXEC = "/exec"
 FILES = "/files"
+ARCHIVE = "/archive"
+"""A folder as a tar, of any size."""
 
 REWARD_QUERY = "reward"
 """``POST /task/reward?reward=NAME`` chooses one of several rewards."""
