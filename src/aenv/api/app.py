@@ -21,10 +21,11 @@ from aenv.api.audit import Audit
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
 from aenv.api.peers import Peers
+from aenv.api.ports import Ports
 from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound
-from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.runtime.messages import Answer, Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
-from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus, InstancePage
+from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus, InstancePage, PresignedUrl, PresignRequest
 
 MAX_WAIT = 20.0
 """Seconds that a request for an instance's status waits at the most for it to be ready."""
@@ -56,7 +57,6 @@ class Ask:
         return next((value for key, value in self.query if key == name), None)
 
 
-Answer = Response | Stream
 Route = Callable[[Ask], Awaitable[Answer]]
 
 
@@ -72,9 +72,11 @@ class PlatformApp:
         audit: Audit | None = None,
         beside: Callable[[Request], Awaitable[Response]] | None = None,
         peers: Peers | None = None,
+        ports: Ports | None = None,
     ) -> None:
         """``beside``: answers what is none of ours; without ``door``, whoever gets here is the owner."""
         self._peers = peers
+        self._ports = ports
         self._instances = instances
         self._door = door
         self._gateway = gateway
@@ -95,6 +97,7 @@ class PlatformApp:
                 ("PUT", f"/{one}/files", "upload", self._inside),
                 ("GET", f"/{one}/archive", "download", self._inside),
                 ("PUT", f"/{one}/archive", "upload", self._inside),
+                ("POST", f"/{one}/presign-url", "presign", self._presign),
                 ("GET", f"/{one}", "get", self._get),
                 ("DELETE", f"/{one}", "delete", self._delete),
             )
@@ -228,6 +231,15 @@ class PlatformApp:
         path, mark, query = ask.request.target.partition(b"?")
         target = path[path.rindex(b"/") :] + mark + query
         return await self._gateway.forward(self._instances.find(ask.name, ask.caller), ask.request, target)
+
+    async def _presign(self, ask: Ask) -> Answer:
+        wish = _body(PresignRequest, ask.request)
+        record = self._instances.find(ask.name, ask.caller)
+        if self._ports is None:
+            raise NotFound("this platform gives out no URLs of ports")
+        await self._ports.open()
+        url = self._ports.url(record.id, wish.port, wish.expiration_time_in_minutes, ask.request)
+        return _ok(PresignedUrl(url=url))
 
     async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Say its name, and hold it for as long as the connection is open."""

@@ -6,10 +6,22 @@ import asyncio
 from collections.abc import AsyncIterable, Iterable
 
 from aenv.client.http import ConnectionBroke
-from aenv.client.relay import Passed
+from aenv.client.pipe import join
+from aenv.client.relay import Passed, Relay
 from aenv.core.logging import getLogger
 from aenv.errors import Forbidden
-from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.runtime.messages import (
+    STATUS_LINES,
+    Answer,
+    Message,
+    Receive,
+    Request,
+    Response,
+    Scope,
+    Send,
+    Stream,
+    Takeover,
+)
 
 log = getLogger("gateway")
 
@@ -45,13 +57,52 @@ def body_of(request: Request) -> bytes | AsyncIterable[bytes]:
     return request.body if request.stream is None else request.stream
 
 
+async def pass_on(relay: Relay, head: bytes, request: Request) -> Answer:
+    """Send a request on, and have its answer. WebSocket, where it is asked for and agreed to, goes both ways.
+
+    Raises:
+        NotConnected: nothing was sent.
+        ConnectionBroke: the request went out, at least in part, and no answer came.
+    """
+    if not request.wants_to_speak(b"websocket"):
+        return pass_back(await relay.send(head, body_of(request)), request)
+    switched = await relay.switch(head + b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n")
+    if isinstance(switched, Passed):
+        return pass_back(switched, request)
+    lines = b"".join(b"%s: %s\r\n" % pair for pair in switched.headers)
+    head = STATUS_LINES[101] + lines + b"\r\n"
+    return Takeover(head, lambda pipe: join(pipe, switched.pipe))
+
+
 def pass_back(passed: Passed, request: Request) -> Response | Stream:
     """What the other side answered: whole if it is brief, else as it comes."""
     whole = passed.whole()
     if whole is None:
-        return Stream(_Answer(passed))
+        return Stream(_Answer(passed), passed.status)
     lines = b"".join(b"%s: %s\r\n" % pair for pair in passed.headers if pair[0] not in _NOT_PASSED_BACK)
     return Response(passed.status, b"" if request.method == "HEAD" else whole, lines)
+
+
+def kept_apart(answer: Answer) -> Answer:
+    """An answer of a server that anybody may have written, which a browser takes for one of ours.
+
+    A page of it must be no page of the platform's: it has no cookies, and for the browser it comes from nowhere. Who
+    has its URL may read it from anywhere.
+    """
+    if isinstance(answer, Response):
+        lines = [line for line in answer.headers.split(b"\r\n") if not line.startswith(_OURS)]
+        answer.headers = b"\r\n".join([*_APART_LINES, *lines])
+    elif isinstance(answer, Stream) and isinstance(answer.app, _Answer):
+        answer.app.keep_apart()
+    return answer
+
+
+_OURS = (b"set-cookie:", b"access-control-allow-origin:")
+_APART = [
+    (b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"),
+    (b"access-control-allow-origin", b"*"),
+]
+_APART_LINES = [b"%s: %s" % pair for pair in _APART]
 
 
 class _Answer:
@@ -59,6 +110,10 @@ class _Answer:
 
     def __init__(self, passed: Passed) -> None:
         self._passed = passed
+        self._own: list[tuple[bytes, bytes]] = []
+
+    def keep_apart(self) -> None:
+        self._own = _APART
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # the request, which was passed on already
@@ -78,6 +133,8 @@ class _Answer:
 
     async def _copy(self, send: Send) -> None:
         headers = [pair for pair in self._passed.headers if pair[0] not in _NOT_PASSED_BACK]
+        if self._own:
+            headers = [*self._own, *(pair for pair in headers if not (pair[0] + b":").startswith(_OURS))]
         headers += [pair for pair in self._passed.headers if pair[0] == b"content-length"]
         await send({"type": "http.response.start", "status": self._passed.status, "headers": headers})
         async for data in self._passed.chunks():

@@ -21,14 +21,14 @@ from pydantic_core import from_json
 
 from aenv.api.access import Caller
 from aenv.api.ledger import Entry, Ledger, ServerEntry
-from aenv.api.passing import OF_ONE_CONNECTION, body_of, head_of, pass_back
+from aenv.api.passing import OF_ONE_CONNECTION, head_of, pass_on
 from aenv.api.record import ENDED, Filtered, place_of
 from aenv.client.http import ConnectionBroke, NotConnected
-from aenv.client.relay import Passed, Relay
+from aenv.client.relay import Relay
 from aenv.client.url import ServerUrl
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, InstanceEnded, InstanceUnreachable, Unavailable, from_answer
-from aenv.runtime.messages import Request, Response, Stream
+from aenv.runtime.messages import Answer, Request
 from aenv.schema import paths
 from aenv.schema.instance import EnvInstance, InstancePage
 from aenv.storage.base import ABSENT, Put, Stale
@@ -67,7 +67,7 @@ class Peers:
 
     # --- one instance
 
-    async def answer(self, name: str, request: Request, caller: Caller | None) -> Response | Stream | None:
+    async def answer(self, name: str, request: Request, caller: Caller | None) -> Answer | None:
         """What the server of an instance answers; None: it is on this one, or on none.
 
         Raises:
@@ -100,9 +100,9 @@ class Peers:
         self._owners[name] = now, server
         return server
 
-    async def _pass_on(self, server: ServerEntry, request: Request, name: str) -> Response | Stream:
+    async def _pass_on(self, server: ServerEntry, request: Request, name: str) -> Answer:
         try:
-            return pass_back(await self._send(server, request, request.target), request)
+            return await pass_on(*self._way(server, request), request)
         except NotConnected:
             raise await self._lost(server, name, sent=False) from None
         except ConnectionBroke:
@@ -118,18 +118,17 @@ class Peers:
             return InstanceUnreachable(said, details={"sent": True})
         return InstanceUnreachable(f"the server of instance {name} does not answer", details={"sent": sent})
 
-    async def _send(self, server: ServerEntry, request: Request, target: bytes) -> Passed:
+    def _way(self, server: ServerEntry, request: Request) -> tuple[Relay, bytes]:
         where = server.url + server.certificate
         relay = self._relays.get(where)
         if relay is None:
             relay = self._relays[where] = Relay(ServerUrl.parse(server.url), server.certificate or None)
         own = ((b"host", relay.url.authority.encode()), (PEER, self._ledger.server.id.encode()))
-        head = head_of(request, relay.url.prefix.encode() + target, own, _NOT_PASSED_ON)
-        return await relay.send(head, body_of(request))
+        return relay, head_of(request, relay.url.prefix.encode() + request.target, own, _NOT_PASSED_ON)
 
     # --- one request, to whichever server it comes
 
-    async def claim(self, request: Request, caller: Caller, request_id: str) -> Response | Stream | None:
+    async def claim(self, request: Request, caller: Caller, request_id: str) -> Answer | None:
         """Whoever gets a create first makes the instance; what that server says. None: it is this one."""
         if self.is_passed_on(request):
             return None
@@ -168,7 +167,8 @@ class Peers:
     ) -> InstancePage:
         try:
             async with asyncio.timeout(LIST_SECONDS):
-                passed = await self._send(server, request, request.target)
+                relay, head = self._way(server, request)
+                passed = await relay.send(head, b"")
                 body = from_json(b"".join([part async for part in passed.chunks()]))
             if passed.status != 200:
                 raise from_answer(passed.status, body)

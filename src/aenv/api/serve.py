@@ -24,12 +24,13 @@ from aenv.api.instances import Instances
 from aenv.api.ledger import Ledger
 from aenv.api.local import start_janitor
 from aenv.api.peers import Peers, reached_at
+from aenv.api.ports import Ports, signing_key
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, NotFound, UsageError
 from aenv.runtime.http import HttpServer
-from aenv.runtime.messages import Handler, Request, Response, Stream
+from aenv.runtime.messages import Answer, Handler, Request, Response
 from aenv.schema import paths
 from aenv.schema.instance import HubAccess
 from aenv.storage.open import data_folder, open_store
@@ -112,14 +113,15 @@ async def _serve(
         if settings.is_shared:
             peers = Peers(ledger)
             parts.callback(peers.close)
-        gateway = Gateway(instances, door, peers)
+        ports = Ports(await signing_key(store), public_url=settings.public_url, prefix=settings.prefix)
+        gateway = Gateway(instances, door, peers, ports)
         parts.callback(gateway.close)
         audit = Audit(settings.audit_file)
         parts.callback(audit.close)
         beside = None
         if open_beside is not None:
             beside = await parts.enter_async_context(open_beside(door))
-        app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside, peers=peers)
+        app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside, peers=peers, ports=ports)
         control, data = (
             HttpServer(
                 _below(settings.prefix, handler),
@@ -146,7 +148,7 @@ async def _serve(
 
 
 def _data_plane(gateway: Gateway) -> Handler:
-    async def answer(request: Request) -> Response | Stream:
+    async def answer(request: Request) -> Answer:
         try:
             if Gateway.wants(request):
                 return await gateway(request)
@@ -166,7 +168,7 @@ def _below(prefix: str, handler: Handler) -> Handler:
         return handler
     start, raw = f"{prefix}/", prefix.encode()
 
-    async def answer(request: Request) -> Response | Stream:
+    async def answer(request: Request) -> Answer:
         if request.path.startswith(start) and request.target.startswith(raw + b"/"):
             request.path, request.target = request.path[len(prefix) :], request.target[len(raw) :]
         return await handler(request)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from aenv.errors import InvalidArguments
 from aenv.hub.local import LocalHub
 from aenv.runtime.messages import Request
+from aenv.schema.openapi import Operation
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -71,9 +72,11 @@ class Route:
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path) + ("/?" if self.legacy else ""))
 
     @property
-    def parameters(self) -> list[str]:
-        """The names in the path."""
-        return re.findall(r"\{(\w+)\}", self.path)
+    def operation(self) -> Operation:
+        """What the OpenAPI document says of it."""
+        return Operation(
+            self.method, self.path, self.summary, self.answer, self.query, self.body, self.needs, self.legacy, self.tag
+        )
 
 
 def _checked(read: Callable[[], M]) -> M:

@@ -17,8 +17,19 @@ from urllib.parse import unquote
 
 import httptools
 
+from aenv.client.pipe import Pipe
 from aenv.runtime.asgi import AsgiExchange
-from aenv.runtime.messages import HIGH_WATER, STATUS_LINES, BodyStream, Handler, Request, Response, Stream
+from aenv.runtime.messages import (
+    HIGH_WATER,
+    STATUS_LINES,
+    Answer,
+    BodyStream,
+    Handler,
+    Request,
+    Response,
+    Stream,
+    Takeover,
+)
 
 log = logging.getLogger("aenv.http")
 
@@ -128,6 +139,7 @@ class _Connection(asyncio.Protocol):
         self.deadline: asyncio.TimerHandle | None = None
         self.refused = False
         self.endless = False  # an event stream that ends only when somebody hangs up
+        self.behind = b""  # what came after a wish for another protocol
         self.unbounded = False  # the body that comes may have any length
         self.streaming = False  # an ASGI application has the request; it is told of a hang-up, not cancelled
         self.gone = asyncio.Event()
@@ -164,8 +176,11 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.refused = True  # a server may ignore the wish: the request is answered, what follows it is not
+        except httptools.HttpParserUpgrade as upgrade:
+            # A server may ignore the wish: the request is answered, and what follows it is only for another protocol.
+            self.refused = True
+            self.behind = data[upgrade.args[0] :]
+            self.transport.pause_reading()
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP: {error}")
         if self.in_head and self.deadline is None:
@@ -237,7 +252,7 @@ class _Connection(asyncio.Protocol):
             return
         request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self.chunks = []
-        keep_alive = self.parser.should_keep_alive()
+        keep_alive = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         if self.task is not None:
             self.waiting.append((request, keep_alive))
             self.transport.pause_reading()
@@ -255,16 +270,16 @@ class _Connection(asyncio.Protocol):
         try:
             pending = answering.send(None)
         except StopIteration as end:
-            answer: Response | Stream = end.value
+            answer: Answer = end.value
             if isinstance(answer, Response) and keep_alive and not self.server.closing:
                 self.write(answer, keep_alive)
                 return
-            rest: Awaitable[Response | Stream] = _said(answer)
+            rest: Awaitable[Answer] = _said(answer)
         else:
             rest = _resumed(answering, pending)
         self.task = self.loop.create_task(self._serve(request, keep_alive, rest))
 
-    async def _serve(self, request: Request, keep_alive: bool, answering: Awaitable[Response | Stream]) -> None:
+    async def _serve(self, request: Request, keep_alive: bool, answering: Awaitable[Answer]) -> None:
         try:
             while True:
                 keep_alive = keep_alive and not self.refused and not self.server.closing
@@ -276,6 +291,9 @@ class _Connection(asyncio.Protocol):
                     self.streaming = True
                     keep_alive = await AsgiExchange(self, request, keep_alive).run(answer.app)
                     self.streaming = False
+                elif isinstance(answer, Takeover):
+                    await self._give_away(answer)
+                    return
                 else:
                     self.write(answer, keep_alive)
                 if not keep_alive or self.server.closing or self.gone.is_set():
@@ -290,7 +308,19 @@ class _Connection(asyncio.Protocol):
         finally:
             self.task = None
 
-    async def _answer(self, request: Request) -> Response | Stream:
+    async def _give_away(self, answer: Takeover) -> None:
+        self.endless = True
+        pipe = Pipe.over(self.transport, self.behind)
+        try:
+            self.transport.write(answer.head)
+            await answer.run(pipe)
+        finally:
+            pipe.close()
+            self.gone.set()
+            self._stop_deadline()
+            self.server.forget(self)
+
+    async def _answer(self, request: Request) -> Answer:
         try:
             return await self.server.handler(request)
         except Exception:
@@ -359,12 +389,12 @@ class _Connection(asyncio.Protocol):
         self.transport.abort()
 
 
-async def _said(answer: Response | Stream) -> Response | Stream:
+async def _said(answer: Answer) -> Answer:
     return answer
 
 
 @types.coroutine
-def _resumed(begun: Coroutine[Any, Any, Response | Stream], pending: Any) -> Generator[Any, Any, Response | Stream]:
+def _resumed(begun: Coroutine[Any, Any, Answer], pending: Any) -> Generator[Any, Any, Answer]:
     """The rest of a coroutine that was begun outside of a task and waits for ``pending``."""
     try:
         while True:
@@ -375,5 +405,5 @@ def _resumed(begun: Coroutine[Any, Any, Response | Stream], pending: Any) -> Gen
             else:
                 pending = begun.send(sent)
     except StopIteration as end:
-        answer: Response | Stream = end.value
+        answer: Answer = end.value
         return answer

@@ -19,9 +19,10 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import to_json
 
+from aenv.client.pipe import Pipe, join
 from aenv.core.call import Call
-from aenv.errors import FunctionFailed, InvalidArguments, UsageError
-from aenv.runtime.messages import Receive, Request, Response, Scope, Send, Stream
+from aenv.errors import FunctionFailed, InvalidArguments, NotFound, UsageError
+from aenv.runtime.messages import STATUS_LINES, Answer, Receive, Request, Response, Scope, Send, Stream, Takeover
 from aenv.runtime.workers import Workers
 from aenv.schema import paths
 
@@ -29,6 +30,7 @@ log = logging.getLogger("aenv.runtime")
 
 T = TypeVar("T")
 MAX_OUTPUT = 8 * 1024 * 1024  # bytes kept of each stream
+_PORT = paths.PORT + "/"
 _BINARY = b"content-type: application/octet-stream\r\n"
 
 
@@ -45,12 +47,12 @@ class Command(BaseModel):
 
 
 class Inside:
-    """Answers ``/exec``, ``/files`` and ``/archive``."""
+    """Answers ``/exec``, ``/files``, ``/archive`` and ``/port``."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
 
-    async def answer(self, request: Request) -> Response | Stream | None:
+    async def answer(self, request: Request) -> Answer | None:
         """None when the request is not for us."""
         if (request.method, request.path) == ("POST", paths.EXEC):
             return await self._exec(request)
@@ -58,7 +60,21 @@ class Inside:
             return await self._file(request)
         if request.path == paths.ARCHIVE and request.method in ("GET", "PUT"):
             return await (self._pack if request.method == "GET" else self._unpack)(request)
+        if request.path.startswith(_PORT) and request.wants_to_speak(b"tcp"):
+            return await self._port(request.path.removeprefix(_PORT))
         return None
+
+    async def _port(self, text: str) -> Takeover:
+        """Become the way to a port of this network."""
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+        if not 1 <= number <= 65535:
+            raise InvalidArguments(f"'{text[:20]}' is not a port")
+        try:
+            pipe = await _connected(number)
+        except OSError:
+            raise NotFound(f"nothing listens on port {number}") from None
+        head = STATUS_LINES[101] + b"connection: Upgrade\r\nupgrade: tcp\r\n\r\n"
+        return Takeover(head, lambda theirs: join(theirs, pipe))
 
     async def _exec(self, request: Request) -> Response:
         try:
@@ -123,6 +139,15 @@ class Inside:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         done: T = await self._workers.run(work, Call("archive"))
         return done
+
+
+async def _connected(port: int) -> Pipe:
+    loop = asyncio.get_running_loop()
+    try:
+        _, pipe = await loop.create_connection(Pipe, "127.0.0.1", port)
+    except OSError:
+        _, pipe = await loop.create_connection(Pipe, "::1", port)
+    return pipe
 
 
 def takes_any_body(request: Request) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from aenv.client.pipe import Pipe
+
 HIGH_WATER = 256 * 1024
 
 Scope = dict[str, Any]
@@ -47,6 +49,11 @@ class Request:
         self.body = b""
         self.stream: BodyStream | None = None
         """The body, where the server passes large ones on as they come; ``body`` is empty then."""
+
+    def wants_to_speak(self, protocol: bytes) -> bool:
+        """Whether it asks for another protocol, and for this one."""
+        asks = b"upgrade" in [word.strip() for word in self.header(b"connection").lower().split(b",")]
+        return asks and self.header(b"upgrade").lower() == protocol and self.method == "GET"
 
     def header(self, name: bytes) -> bytes:
         """The first header of that (lower case) name, or nothing."""
@@ -119,10 +126,25 @@ class Response:
 class Stream:
     """An answer that an ASGI application writes itself."""
 
-    __slots__ = ("app",)
+    __slots__ = ("app", "status")
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, status: int = 200) -> None:
         self.app = app
+        self.status = status
+        """For who counts answers: what the application says is what counts."""
 
 
-Handler = Callable[[Request], Awaitable[Response | Stream]]
+class Takeover:
+    """An answer after which the connection is somebody else's, to speak what was agreed on."""
+
+    __slots__ = ("head", "run")
+    status = 101
+
+    def __init__(self, head: bytes, run: Callable[[Pipe], Awaitable[None]]) -> None:
+        self.head = head
+        """What is said first, whole."""
+        self.run = run
+
+
+Answer = Response | Stream | Takeover
+Handler = Callable[[Request], Awaitable[Answer]]

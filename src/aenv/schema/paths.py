@@ -9,6 +9,8 @@ FUNCTION_LIST = "/functions/list"
 REWARD = "/task/reward"
 EXEC = "/exec"
 FILES = "/files"
+PORT = "/port"
+"""``/port/8000`` becomes the way to a port in the instance's own network."""
 ARCHIVE = "/archive"
 """A folder as a tar, of any size."""
 

@@ -57,6 +57,11 @@ _store_option = click.option(
 @click.option("--one-port", is_flag=True, default=None, help="Have both planes on --port alone.")
 @click.option("--prefix", envvar="AENV_SERVE_PREFIX", help="A path before all paths, as a proxy in front leaves it.")
 @click.option(
+    "--public-url",
+    envvar="AENV_SERVE_PUBLIC_URL",
+    help="Where users reach the platform, for URLs that it gives out.  [default: where they asked for one]",
+)
+@click.option(
     "--auth/--no-auth",
     default=None,
     help="Whether callers need a token.  [default: where other machines can reach it]",
