@@ -17,7 +17,7 @@ import pytest
 
 from aenv import Environment, SyncEnvironment
 from aenv.client import local
-from aenv.errors import AEnvError, ConfigError, EnvironmentError, FunctionFailed, NotFound
+from aenv.errors import AEnvError, ConfigError, EnvironmentError, NotFound
 from tests.conftest import fetch, run
 
 
@@ -90,7 +90,7 @@ def test_instances_have_their_own_state(project: Path) -> None:
         async with Environment(str(project)) as one, Environment(str(project)) as other:
             values = [(await e.call_tool("increment")).data for e in (one, one, other)]
             await one.upload("mine", "/tmp/x")
-            with pytest.raises(FunctionFailed, match="No such file"):
+            with pytest.raises(NotFound, match="No such file"):
                 await other.download("/tmp/x")
             return values
 

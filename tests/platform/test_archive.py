@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from aenv.client.url import ServerUrl
-from aenv.errors import FunctionFailed, InvalidArguments, UsageError
+from aenv.errors import Forbidden, InvalidArguments, NotFound, UsageError
 from tests.conftest import fetch, run
 from tests.platform.parts import Served
 
@@ -73,9 +73,9 @@ def test_what_cannot_be_is_said(platform: Served, tokens: Tokens, tmp_path: Path
             with pytest.raises(UsageError, match="leads out of the folder"):
                 await env.upload(tmp_path, "/tmp/x")
             (tmp_path / "away").unlink()
-            with pytest.raises(FunctionFailed, match="No such file"):
+            with pytest.raises(NotFound, match="No such file"):
                 await env.download_to("/nowhere", tmp_path / "x")
-            with pytest.raises(FunctionFailed, match=r"Permission|Read-only"):
+            with pytest.raises(Forbidden, match=r"Permission|Read-only"):
                 await env.upload(tmp_path, "/usr/x")
             # What its code has arranged does not lead out of the target on this machine.
             await env.exec("mkdir /tmp/evil; ln -s /etc/passwd /tmp/evil/link")

@@ -27,6 +27,7 @@ from aenv.api.peers import Peers, reached_at
 from aenv.api.ports import Ports, signing_key
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
+from aenv.api.tokens import token_routes
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, NotFound, UsageError
 from aenv.runtime.http import HttpServer
@@ -121,7 +122,16 @@ async def _serve(
         beside = None
         if open_beside is not None:
             beside = await parts.enter_async_context(open_beside(door))
-        app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside, peers=peers, ports=ports)
+        app = PlatformApp(
+            instances,
+            door=door,
+            gateway=gateway,
+            audit=audit,
+            beside=beside,
+            peers=peers,
+            ports=ports,
+            more=token_routes(tokens, door),
+        )
         control, data = (
             HttpServer(
                 _below(settings.prefix, handler),

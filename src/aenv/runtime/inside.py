@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -13,15 +14,15 @@ import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
 from aenv.client.pipe import Pipe, join
 from aenv.core.call import Call
-from aenv.errors import FunctionFailed, InvalidArguments, NotFound, UsageError
+from aenv.errors import AEnvError, Forbidden, FunctionFailed, InvalidArguments, NotFound, UsageError
 from aenv.runtime.messages import STATUS_LINES, Answer, Receive, Request, Response, Scope, Send, Stream, Takeover
 from aenv.runtime.workers import Workers
 from aenv.schema import paths
@@ -39,7 +40,7 @@ class Command(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    command: str | list[str]
+    command: str | Annotated[list[str], Field(min_length=1)]
     """A line for the shell, or a program and its arguments."""
     timeout: float | None = None
     cwd: str | None = None
@@ -94,15 +95,19 @@ class Inside:
                 return Response(200, data, _BINARY)
             await self._workers.run(lambda: _write(Path(path), request.body), Call("write"))
         except OSError as error:
-            raise FunctionFailed(f"{error.strerror or error}: {path}") from None
+            raise _refused(error, path) from None
         return Response(200, to_json({"success": True, "data": {"path": path, "size": len(request.body)}}))
 
     async def _pack(self, request: Request) -> Stream:
         from aenv.core.folders import packed
 
         path = Path(_path_of(request))
-        if not (path.is_dir() or path.is_file()):
-            raise FunctionFailed(f"No such file or directory: {path}")
+        try:
+            is_one = path.is_dir() or path.is_file()
+        except OSError as error:
+            raise _refused(error, str(path)) from None
+        if not is_one:
+            raise NotFound(f"No such file or directory: {path}")
 
         async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await receive()
@@ -133,7 +138,7 @@ class Inside:
         except UsageError as error:
             raise InvalidArguments(error.message, details=error.details) from None
         except OSError as error:
-            raise FunctionFailed(f"{error.strerror or error}: {error.filename or path}") from None
+            raise _refused(error, path) from None
         return Response(200, to_json({"success": True, "data": {"path": path, **done._asdict()}}))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
@@ -157,9 +162,21 @@ def takes_any_body(request: Request) -> bool:
 
 def _path_of(request: Request) -> str:
     path = dict(parse_qsl(request.query.decode("latin-1"))).get("path")
-    if not path:
-        raise InvalidArguments("path: missing; say ?path=/where")
+    if not path or "\0" in path:
+        raise InvalidArguments("path: missing, or none; say ?path=/where")
     return path
+
+
+def _refused(error: OSError, path: str) -> AEnvError:
+    """Whose fault it is that a file cannot be read or written."""
+    said = f"{error.strerror or error}: {path}"
+    if isinstance(error, FileNotFoundError):
+        return NotFound(said)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Forbidden(said)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return FunctionFailed(said)
+    return InvalidArguments(said)
 
 
 async def _whole(body: bytes) -> AsyncIterator[bytes]:
@@ -185,7 +202,7 @@ def _run(command: Command, call: Call) -> dict[str, Any]:
                 stderr=err,
                 start_new_session=True,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a word may have a character that no program can be given
             return {"exit_code": 127, "stdout": "", "stderr": str(error), "timed_out": False}
         timed_out = not _finished(process, command.timeout, call)
         if timed_out:

@@ -75,6 +75,7 @@ def document(operations: Iterable[Operation], about: About) -> dict[str, Any]:
         "paths": found,
         "components": {
             "schemas": schemas,
+            "responses": {name: answer for each in (False, True) for name, answer in _refused(about, each).items()},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -86,14 +87,15 @@ def joined(first: dict[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: they call two things by one name.
     """
-    paths, schemas = dict(first["paths"]), dict(first["components"]["schemas"])
+    paths, parts = dict(first["paths"]), {name: dict(part) for name, part in first["components"].items()}
     for other in others:
-        for whole, more in ((paths, other["paths"]), (schemas, other["components"]["schemas"])):
+        pairs = [(paths, other["paths"]), *((parts[name], part) for name, part in other["components"].items())]
+        for whole, more in pairs:
             both = [name for name in whole.keys() & more.keys() if whole[name] != more[name]]
             if both:
                 raise ValueError(f"two documents differ in {', '.join(sorted(both))}")
             whole.update(more)
-    return {**first, "paths": paths, "components": {**first["components"], "schemas": schemas}}
+    return {**first, "paths": paths, "components": parts}
 
 
 def _operation(of: Operation, about: About, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -133,11 +135,19 @@ def _success(of: Operation, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _refusals(of: Operation, about: About) -> dict[str, Any]:
-    body = _NUMBERED if of.legacy else {"$ref": _HOME.format(model=about.problem.__name__)}
+    return {status: {"$ref": f"#/components/responses/{_name(about, status, of.legacy)}"} for status in about.refusals}
+
+
+def _refused(about: About, legacy: bool) -> dict[str, Any]:
+    body = _NUMBERED if legacy else {"$ref": _HOME.format(model=about.problem.__name__)}
     return {
-        status: {"description": words, "content": {"application/json": {"schema": body}}}
+        _name(about, status, legacy): {"description": words, "content": {"application/json": {"schema": body}}}
         for status, words in about.refusals.items()
     }
+
+
+def _name(about: About, status: str, legacy: bool) -> str:
+    return f"{about.problem.__name__}-{status}{'-older' if legacy else ''}"
 
 
 def _query(model: type[BaseModel], schemas: dict[str, Any]) -> list[dict[str, Any]]:
