@@ -27,6 +27,7 @@ from aenv.api.peers import Peers, reached_at
 from aenv.api.ports import Ports, signing_key
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
+from aenv.api.tls import Tls, Where
 from aenv.api.tokens import token_routes
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, NotFound, UsageError
@@ -85,6 +86,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: (hurry if stop.is_set() else stop).set())
     async with AsyncExitStack() as parts:
+        tls = Tls.of(settings)
         store = open_store(settings.store_url)
         parts.push_async_callback(store.close)
         tokens = PlatformTokens(store)
@@ -114,7 +116,7 @@ async def _serve(
         if settings.is_shared:
             peers = Peers(ledger)
             parts.callback(peers.close)
-        ports = Ports(await signing_key(store), public_url=settings.public_url, prefix=settings.prefix)
+        ports = Ports(await signing_key(store), public_url=settings.public_url, prefix=settings.prefix, tls=bool(tls))
         gateway = Gateway(instances, door, peers, ports)
         parts.callback(gateway.close)
         audit = Audit(settings.audit_file)
@@ -141,10 +143,12 @@ async def _serve(
             )
             for handler in (app, _data_plane(gateway))
         )
-        url = data_url = await _listen(control, settings, settings.port, "--port")
+        url = data_url = await _listen(control, settings, settings.port, "--port", tls)
         if not settings.one_port:
-            data_url = await _listen(data, settings, settings.data_port, "--data-port")
-        await ledger.listens_at(settings.advertise or reached_at(url, settings.store_url))
+            data_url = await _listen(data, settings, settings.data_port, "--data-port", tls)
+        where = Where(settings.advertise or reached_at(url, settings.store_url), ledger, tls, bool(settings.advertise))
+        await where.tell()
+        loop.add_signal_handler(signal.SIGHUP, where.changed)
         first = await tokens.first() if settings.with_auth else None
         sweeping = asyncio.create_task(_sweep(instances))
         on_ready(Ready(url, data_url, settings.with_auth, first))
@@ -198,16 +202,17 @@ def _unbounded(prefix: str) -> Callable[[Request], bool]:
     return look
 
 
-async def _listen(server: HttpServer, settings: ServeSettings, port: int, option: str) -> str:
+async def _listen(server: HttpServer, settings: ServeSettings, port: int, option: str, tls: Tls | None) -> str:
     try:
-        listener = await server.listen(host=settings.host, port=port)
+        listener = await server.listen(host=settings.host, port=port, tls=tls.context if tls else None)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {settings.host}:{port}: {error.strerror or error}",
             {"hint": f"Choose another port with {option}."},
         ) from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{listener.sockets[0].getsockname()[1]}{settings.prefix}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://{host}:{listener.sockets[0].getsockname()[1]}{settings.prefix}"
 
 
 async def _close(servers: list[HttpServer], grace: float, hurry: asyncio.Event) -> None:

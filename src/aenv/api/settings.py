@@ -59,6 +59,10 @@ class ServeSettings(BaseModel):
     """Both planes on ``port`` alone."""
     prefix: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
     """A path before all paths, as a proxy in front passes it on."""
+    tls_cert: str = ""
+    """The file of the certificate to show, in PEM; empty: no TLS."""
+    tls_key: str = ""
+    """The file of its key."""
     public_url: str = Field(default="", pattern=r"^(https?://[!-~]+)?$")
     """Where users reach the platform, for URLs that it gives out; empty: where they asked for one."""
     auth: bool | None = None

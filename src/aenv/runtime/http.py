@@ -2,7 +2,8 @@
 
 It exists for two figures. A general ASGI server and framework spend more on a call than the call itself costs,
 and they wake up ten times a second with nothing to do; a thousand idle instances must cost nothing.
-Parsing is llhttp's (through httptools). TLS, HTTP/2, static files and the rest are left to a proxy in front.
+Parsing is llhttp's (through httptools), TLS is asyncio's. HTTP/2, static files and the rest are left to a proxy in
+front.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import socket
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
@@ -31,9 +32,13 @@ from aenv.runtime.messages import (
     Takeover,
 )
 
+if TYPE_CHECKING:
+    import ssl
+
 log = logging.getLogger("aenv.http")
 
 MAX_HEADER_BYTES = 64 * 1024
+HANDSHAKE_SECONDS = 15.0
 HEADER_SECONDS = 30.0  # a client that sends half a request holds a connection no longer than this
 
 
@@ -74,6 +79,7 @@ class HttpServer:
         uds: str | None = None,
         listener: socket.socket | None = None,
         backlog: int = 1024,
+        tls: ssl.SSLContext | None = None,
     ) -> asyncio.Server:
         """Accept connections on a TCP address, a unix socket, or a socket that listens already."""
         loop = asyncio.get_running_loop()
@@ -82,7 +88,10 @@ class HttpServer:
         elif uds is not None:
             server = await loop.create_unix_server(lambda: _Connection(self), uds, backlog=backlog)
         else:
-            server = await loop.create_server(lambda: _Connection(self), host, port, backlog=backlog)
+            patience = HANDSHAKE_SECONDS if tls is not None else None
+            server = await loop.create_server(
+                lambda: _Connection(self), host, port, backlog=backlog, ssl=tls, ssl_handshake_timeout=patience
+            )
         self._listeners.append(server)
         return server
 

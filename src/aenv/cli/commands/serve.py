@@ -56,6 +56,8 @@ _store_option = click.option(
 )
 @click.option("--one-port", is_flag=True, default=None, help="Have both planes on --port alone.")
 @click.option("--prefix", envvar="AENV_SERVE_PREFIX", help="A path before all paths, as a proxy in front leaves it.")
+@click.option("--tls-cert", envvar="AENV_SERVE_TLS_CERT", help="Serve with TLS: the file of the certificate, in PEM.")
+@click.option("--tls-key", envvar="AENV_SERVE_TLS_KEY", help="The file of the certificate's key.")
 @click.option(
     "--public-url",
     envvar="AENV_SERVE_PUBLIC_URL",
