@@ -144,6 +144,8 @@ def serving(data: Path, *options: str, auth: bool = True, one_port: bool = True)
             served = Served(process, data, log)
             yield served
             served.stop()
-            assert "Traceback" not in log.read_text(), log.read_text()
+            text = log.read_text()
+            assert "Traceback" not in text, text
+            assert "never retrieved" not in text, text
         finally:
             process.kill()

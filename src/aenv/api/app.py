@@ -21,12 +21,14 @@ from aenv.api.instances import Instances
 from aenv.api.openapi import PAGE, TtlWish, document
 from aenv.api.peers import Peers
 from aenv.api.ports import Ports
-from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound
+from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound, TooLarge
 from aenv.runtime.messages import Answer, Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
 from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus, InstancePage, PresignedUrl, PresignRequest
 from aenv.schema.openapi import joined
 
+MAX_WISH = 4 * 1024 * 1024
+"""Bytes of a wish for an instance: much of it is kept, and written down."""
 MAX_WAIT = 20.0
 """Seconds that a request for an instance's status waits at the most for it to be ready."""
 FOLLOW_SECONDS = 0.25
@@ -167,6 +169,8 @@ class PlatformApp:
     # --- routes
 
     async def _create(self, ask: Ask) -> Answer:
+        if len(ask.request.body) > MAX_WISH:
+            raise TooLarge(f"a wish for an instance has at most {MAX_WISH} bytes", details={"hint": "Use upload()."})
         wish = body(EnvInstanceCreateRequest, ask.request)
         if self._peers is not None and wish.request_id:
             elsewhere = await self._peers.claim(ask.request, ask.caller, wish.request_id)
@@ -221,8 +225,8 @@ class PlatformApp:
         return await self._gateway.forward(self._instances.find(ask.name, ask.caller), ask.request, target)
 
     async def _presign(self, ask: Ask) -> Answer:
-        wish = body(PresignRequest, ask.request)
         record = self._instances.find(ask.name, ask.caller)
+        wish = body(PresignRequest, ask.request)
         if self._ports is None:
             raise NotFound("this platform gives out no URLs of ports")
         await self._ports.open()

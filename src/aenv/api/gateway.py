@@ -185,6 +185,8 @@ class Gateway:
             Unauthorized, Forbidden: who asks may not use it, or there is none.
         """
         named, target = self._named(request)
+        if not target.startswith(b"/"):
+            raise Forbidden("a request for an instance names a path in it, and no address")
         proxy = request.header(PROXY)
         caller = await self._caller(request, carries_secret=bool(proxy))
         if proxy:

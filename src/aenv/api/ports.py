@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from aenv.errors import Forbidden, Unavailable
+from aenv.errors import Forbidden, InvalidArguments, Unavailable
 from aenv.runtime.messages import Request
 from aenv.schema import paths
 from aenv.storage.base import ABSENT, Put, Stale, Store
@@ -87,9 +87,17 @@ class Ports:
 
 
 def port_of(target: bytes) -> Port | None:
-    """The port that a path in an instance, ``/port/8000/…``, stands for."""
+    """The port that a path in an instance, ``/port/8000/…``, stands for; None: it stands for none.
+
+    Raises:
+        InvalidArguments: there is no such port.
+    """
     found = _OWN.fullmatch(target)
-    return Port(int(found[1]), _rooted(found[2])) if found else None
+    if found is None:
+        return None
+    if not 1 <= int(found[1]) <= 65535:
+        raise InvalidArguments(f"{int(found[1])} is not a port")
+    return Port(int(found[1]), _rooted(found[2]))
 
 
 def _rooted(rest: bytes) -> bytes:

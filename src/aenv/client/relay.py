@@ -250,8 +250,8 @@ class _Passage(Connection):
                 sending.cancel()
                 self._half_sent, self.reusable = True, False
             await asyncio.wait({sending})
-            if not sending.cancelled():
-                sending.exception()
+            for future in (sending, begun):
+                future.add_done_callback(lambda future: future.cancelled() or future.exception())  # seen
 
     async def switch(self, head: bytes) -> Pipe | None:
         """Ask for another protocol; None: the answer is one in this one."""

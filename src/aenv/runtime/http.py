@@ -24,6 +24,7 @@ from aenv.runtime.messages import (
     HIGH_WATER,
     STATUS_LINES,
     Answer,
+    BodyBroke,
     BodyStream,
     Handler,
     Request,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("aenv.http")
 
 MAX_HEADER_BYTES = 64 * 1024
+BODY_SECONDS = 60.0  # nor one that goes silent in the middle of a body, while we listen
 HANDSHAKE_SECONDS = 15.0
 HEADER_SECONDS = 30.0  # a client that sends half a request holds a connection no longer than this
 
@@ -145,6 +147,8 @@ class _Connection(asyncio.Protocol):
         self.header_bytes = 0
         self.url = b""
         self.in_head = False
+        self.in_body = False
+        self.heard = 0.0
         self.deadline: asyncio.TimerHandle | None = None
         self.refused = False
         self.endless = False  # an event stream that ends only when somebody hangs up
@@ -194,8 +198,12 @@ class _Connection(asyncio.Protocol):
             self._refuse(400, f"not HTTP: {error}")
         if self.in_head and self.deadline is None:
             self.deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
-        elif self.deadline is not None and not self.in_head:
+        elif self.deadline is not None and not self.in_head and not self.in_body:
             self._stop_deadline()
+        if self.in_body:
+            self.heard = self.loop.time()
+            if self.deadline is None:
+                self.deadline = self.loop.call_later(BODY_SECONDS, self._listen_for_body)
 
     # --- the parser's side
 
@@ -216,7 +224,8 @@ class _Connection(asyncio.Protocol):
         self.request.headers.append((name.lower(), value.rstrip(b" \t")))  # llhttp leaves what follows the value
 
     def on_headers_complete(self) -> None:
-        self.in_head = False
+        self.in_head, self.in_body = False, True
+        self._stop_deadline()
         request = self.request
         request.method = self.parser.get_method().decode("ascii")
         request.target = self.url
@@ -227,6 +236,9 @@ class _Connection(asyncio.Protocol):
         self.unbounded = unbounded is not None and self.task is None and unbounded(request)
         if int(request.header(b"content-length") or 0) > self.server.max_body and not self.unbounded:
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
+        elif any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in request.headers):
+            # llhttp says so as well, but only after this: too late for what is passed on as it comes.
+            self._refuse(400, "this transfer-encoding is not understood")
         elif request.header(b"expect").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if (self.unbounded or self._is_long(request)) and not self.refused and self.task is None:
@@ -253,6 +265,7 @@ class _Connection(asyncio.Protocol):
             self.chunks.append(body)
 
     def on_message_complete(self) -> None:
+        self.in_body = False
         if self.refused:
             return
         request, chunks = self.request, self.chunks
@@ -332,8 +345,10 @@ class _Connection(asyncio.Protocol):
     async def _answer(self, request: Request) -> Answer:
         try:
             return await self.server.handler(request)
+        except BodyBroke:
+            return Response(400, b'{"success":false,"error":"the body broke off"}')
         except Exception:
-            log.exception("%s %s failed", request.method, request.path)
+            log.exception("%s %s failed", request.method, request.shown)
             return Response(500, b'{"success":false,"error":"internal error; see the log","code":"internal"}')
 
     def write(self, answer: Response, keep_alive: bool) -> None:
@@ -382,6 +397,16 @@ class _Connection(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         self._refuse(408, f"the request's head took over {HEADER_SECONDS:g} s")
+
+    def _listen_for_body(self) -> None:
+        self.deadline = None
+        silent = self.loop.time() - self.heard
+        if not self.in_body:
+            return
+        if self.transport.is_reading() and silent >= BODY_SECONDS:
+            self._refuse(408, f"nothing came of the body for {BODY_SECONDS:g} s")
+            return
+        self.deadline = self.loop.call_later(max(BODY_SECONDS - silent, BODY_SECONDS / 4), self._listen_for_body)
 
     def _stop_deadline(self) -> None:
         if self.deadline is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
@@ -50,6 +51,11 @@ class Request:
         self.stream: BodyStream | None = None
         """The body, where the server passes large ones on as they come; ``body`` is empty then."""
 
+    @property
+    def shown(self) -> str:
+        """The path as it may be written down: a signature in it opens something."""
+        return re.sub(r"[0-9a-f]{32,}", "...", self.path)[:500]
+
     def wants_to_speak(self, protocol: bytes) -> bool:
         """Whether it asks for another protocol, and for this one."""
         asks = b"upgrade" in [word.strip() for word in self.header(b"connection").lower().split(b",")]
@@ -61,6 +67,10 @@ class Request:
             if key == name:
                 return value
         return b""
+
+
+class BodyBroke(ConnectionResetError):
+    """Whoever sends a body has stopped before its end, or was stopped."""
 
 
 class BodyStream:
@@ -100,7 +110,7 @@ class BodyStream:
             if self.ended:
                 raise StopAsyncIteration
             if self._connection.gone.is_set() or self._connection.refused:
-                raise ConnectionResetError("the body ended before it was whole")
+                raise BodyBroke("the body ended before it was whole")
             self._waiter = self._connection.loop.create_future()
             await self._waiter
         data = self._chunks.popleft()
