@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from aenv.core.environment import Environment
 
@@ -120,6 +123,24 @@ class Served:
         if self.process.poll() is None:
             self.process.terminate()
             assert self.process.wait(STOP_SECONDS) == 0, self.log.read_text()
+
+
+async def waiting_call(env: Environment) -> asyncio.Task[Any]:
+    """A call that has begun in the instance, and never ends by itself."""
+    call = asyncio.create_task(env.call_tool("wait", {"path": "/tmp/mark"}))
+    while (await env.exec("cat /tmp/mark")).stdout != "waiting":  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return call
+
+
+async def hang_up(env: Environment) -> None:
+    """In the middle of a call; returns when it was cancelled in the instance."""
+    call = await waiting_call(env)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    while (await env.exec("cat /tmp/mark")).stdout != "cancelled":  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
 
 
 def environ(data: Path) -> dict[str, str]:

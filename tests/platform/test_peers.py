@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import signal
 import time
@@ -21,7 +20,7 @@ from aenv.errors import InstanceEnded, NotFound
 from aenv.storage.base import Put
 from aenv.storage.open import open_store
 from tests.conftest import fetch, run
-from tests.platform.parts import Served, serving
+from tests.platform.parts import Served, hang_up, serving, waiting_call
 from tests.storage.valkey import Valkey, started
 
 numbers = itertools.count()
@@ -160,9 +159,7 @@ def test_instances_of_a_killed_server_are_gone_at_once(data: Path, valkey: Valke
         async def main() -> None:
             env = Environment("counter", aenv_url=two.other.url, api_key=two.admin, instance_id=made[0])
             async with env:
-                call = asyncio.create_task(env.call_tool("wait", {"path": "/tmp/mark"}))
-                while (await env.exec("cat /tmp/mark")).stdout != "waiting":  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+                call = await waiting_call(env)
                 killed(two.one)
                 with pytest.raises(Exception, match="may have"):
                     await call
@@ -186,14 +183,7 @@ def test_hanging_up_cancels_the_call_on_the_other_server(two: Two) -> None:
     async def main() -> None:
         env = Environment("counter", aenv_url=two.other.url, api_key=two.admin, instance_id=made["id"])
         async with env:
-            call = asyncio.create_task(env.call_tool("wait", {"path": "/tmp/mark"}))
-            while (await env.exec("cat /tmp/mark")).stdout != "waiting":  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            while (await env.exec("cat /tmp/mark")).stdout != "cancelled":  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await hang_up(env)
 
     run(main())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from aenv.runtime.messages import Request
 from tests.conftest import fetch, run
 from tests.platform.conftest import publish
 from tests.platform.parts import Served, serving
+from tests.platform.test_tls import certificate
 from tests.storage.valkey import started
 
 Tokens = Callable[..., str]
@@ -221,6 +223,25 @@ def test_websockets_go_both_ways_and_end_with_either_side(platform: Served, toke
                     await socket.recv()
 
     run(main())
+
+
+def test_websockets_go_over_tls(platform: Served, published: Path, tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    with serving(published, "--tls-cert", str(cert), "--tls-key", str(key)) as served:
+
+        async def main() -> None:
+            async with served.environment("web", platform.first_token) as env:
+                _, url = await opened(env)
+                trusting = ssl.create_default_context(cafile=cert)
+                where = url.replace("https://", "wss://")
+                async with websockets.connect(where, ssl=trusting, max_size=None) as socket:
+                    for text in ("hello", "x" * 60_000):
+                        await socket.send(text)
+                        assert await socket.recv() == text
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SSL_CERT_FILE", str(cert))
+            run(main())
 
 
 def test_urls_and_websockets_work_on_every_server_of_a_platform(

@@ -129,20 +129,20 @@ class Written(BaseModel):
 
 
 def _instances(method: str, path: str, summary: str, answer: Any, **more: Any) -> Operation:
-    return Operation(method, path, summary, answer, legacy=True, tag="instances", needs="user", **more)
+    return Operation(method, path, summary, answer=answer, legacy=True, tag="instances", needs="user", **more)
 
 
 def _read(path: str, summary: str, answer: Any, **more: Any) -> Operation:
-    return Operation("GET", path, summary, answer, legacy=True, tag="instances", needs="read-only", **more)
+    return Operation("GET", path, summary, answer=answer, legacy=True, tag="instances", needs="read-only", **more)
 
 
 def _inside(method: str, path: str, summary: str, answer: Any, **more: Any) -> Operation:
-    return Operation(method, f"{_ONE}{path}", summary, answer, needs="user", tag="inside", **more)
+    return Operation(method, f"{_ONE}{path}", summary, answer=answer, needs="user", tag="inside", **more)
 
 
 def _tokens(method: str, path: str, summary: str, answer: Any, **more: Any) -> Operation:
     return Operation(
-        method, paths.PLATFORM_TOKENS + path, summary, answer, needs="admin", legacy=True, tag="tokens", **more
+        method, paths.PLATFORM_TOKENS + path, summary, answer=answer, needs="admin", legacy=True, tag="tokens", **more
     )
 
 

@@ -35,4 +35,4 @@ def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
     about = openapi.About(
         "EnvHub", version, "Versioned environments that others can find and run.", Problem, _PROBLEMS, _PATH_SCHEMAS
     )
-    return openapi.document([route.operation for route in routes], about)
+    return openapi.document(routes, about)

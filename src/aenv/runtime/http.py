@@ -9,6 +9,7 @@ front.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import types
@@ -385,7 +386,8 @@ class _Connection(asyncio.Protocol):
             # Closing at once would reset the connection, and the client, still sending, would never see why.
             self.refused = True
             self.transport.resume_reading()
-            self.transport.write_eof()
+            with contextlib.suppress(OSError):  # it may be gone, and we be the last to know
+                self.transport.write_eof()
             self.loop.call_later(1.0, self.transport.close)
         else:
             self.transport.close()

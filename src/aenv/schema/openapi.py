@@ -26,6 +26,8 @@ class Operation:
     method: str
     path: str
     summary: str
+    handler: Any = None
+    """Who answers, where the server finds its routes here."""
     answer: Any = None
     """The type of ``data`` in the answer; bytes for something that is not JSON."""
     query: type[BaseModel] | None = None
