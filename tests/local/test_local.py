@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import pytest
 
 from aenv import Environment, SyncEnvironment
 from aenv.client import local
-from aenv.errors import AEnvError, ConfigError, EnvironmentError, FunctionFailed, NotFound
-from tests.conftest import run
+from aenv.errors import AEnvError, ConfigError, EnvironmentError, NotFound
+from tests.conftest import fetch, run
 
 
 def test_a_projects_path_is_all_it_takes(project: Path) -> None:
@@ -42,6 +43,26 @@ def test_the_name_in_the_current_folders_config_is_enough(project: Path, monkeyp
         assert env.call_tool("increment").data == 1
     with pytest.raises(NotFound, match=r"Environment\('\./my-env'\)"), SyncEnvironment("counter@2.0.0"):
         pass
+
+
+def test_a_port_inside_has_a_url_on_this_machine_and_folders_go_in_and_out(project: Path, tmp_path: Path) -> None:
+    with SyncEnvironment(str(project)) as env:
+        env.upload(project, "/tmp/copy")
+        env.download_to("/tmp/copy", tmp_path / "back")
+        assert (tmp_path / "back" / "config.json").read_bytes() == (project / "config.json").read_bytes()
+        line = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8123, bind='127.0.0.1')"
+        env.exec(["sh", "-c", f'cd /tmp/copy; "{sys.executable}" -c "{line}" >/dev/null 2>&1 &'])
+        url = env.presign_url(8123)
+        assert url.startswith("http://127.0.0.1:")
+        for _ in range(400):
+            status, said = fetch(url, "config.json")
+            if status != 502:  # it does not listen yet
+                break
+            time.sleep(0.05)
+        assert (status, said["name"]) == (200, "counter")
+        assert fetch(url[: url.index("/port/")], "/env-instance/list")[0] == 404
+        assert fetch(url[: url.index("/port/")], "/functions/double", {"n": 1},
+                     headers={"AEnvCore-EnvInstance-ID": url.split("/")[4]})[0] == 404  # fmt: skip
 
 
 def test_a_path_that_is_not_there_is_said() -> None:
@@ -69,7 +90,7 @@ def test_instances_have_their_own_state(project: Path) -> None:
         async with Environment(str(project)) as one, Environment(str(project)) as other:
             values = [(await e.call_tool("increment")).data for e in (one, one, other)]
             await one.upload("mine", "/tmp/x")
-            with pytest.raises(FunctionFailed, match="No such file"):
+            with pytest.raises(NotFound, match="No such file"):
                 await other.download("/tmp/x")
             return values
 

@@ -35,15 +35,21 @@ def data(sandboxes: None) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def platform(sandboxes: None) -> Iterator[Served]:
-    """One for all tests of a module, with tokens."""
+def published(sandboxes: None) -> Iterator[Path]:
+    """The same, for all tests of a module."""
     folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
     try:
         asyncio.run(publish(folder))
-        with serving(folder) as served:
-            yield served
+        yield folder
     finally:
         _remove(folder)
+
+
+@pytest.fixture(scope="module")
+def platform(published: Path) -> Iterator[Served]:
+    """One for all tests of a module, with tokens."""
+    with serving(published) as served:
+        yield served
 
 
 def _remove(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from aenv.core.environment import Environment
 
@@ -145,6 +148,24 @@ class Served:
         self.process.wait(STOP_SECONDS)
 
 
+async def waiting_call(env: Environment) -> asyncio.Task[Any]:
+    """A call that has begun in the instance, and never ends by itself."""
+    call = asyncio.create_task(env.call_tool("wait", {"path": "/tmp/mark"}))
+    while (await env.exec("cat /tmp/mark")).stdout != "waiting":  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    return call
+
+
+async def hang_up(env: Environment) -> None:
+    """In the middle of a call; returns when it was cancelled in the instance."""
+    call = await waiting_call(env)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    while (await env.exec("cat /tmp/mark")).stdout != "cancelled":  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+
+
 def environ(data: Path) -> dict[str, str]:
     return {**os.environ, "AENV_DATA_DIR": str(data), "XDG_CACHE_HOME": str(data / "cache"), "TMPDIR": str(data)}
 
@@ -167,6 +188,8 @@ def serving(data: Path, *options: str, auth: bool = True, one_port: bool = True)
             served = Served(process, data, log)
             yield served
             served.stop()
-            assert "Traceback" not in log.read_text(), log.read_text()
+            text = log.read_text()
+            assert "Traceback" not in text, text
+            assert "never retrieved" not in text, text
         finally:
             process.kill()

@@ -56,6 +56,12 @@ def test_the_life_of_an_instance(aenv: Run, tmp_path: Path) -> None:
     aenv("instance", "cp", "file", f"{name}:/tmp/there")
     aenv("instance", "cp", f"{name}:/tmp/there", "back")
     assert (tmp_path / "back").read_bytes() == bytes(range(256))
+    (tmp_path / "folder" / "sub").mkdir(parents=True)
+    (tmp_path / "folder" / "sub" / "f").write_text("deep")
+    aenv("instance", "cp", "folder", f"{name}:/tmp/copied")
+    aenv("instance", "cp", f"{name}:/tmp/copied", "again")
+    assert (tmp_path / "again" / "sub" / "f").read_text() == "deep"
+    assert "there is no nothing" in aenv("instance", "cp", "nothing", f"{name}:/tmp/x", code=2).stderr
     assert json.loads(aenv("instance", "renew", name, "--ttl", "2h", "-o", "json").stdout)["ttl"] == "2h"
     assert aenv("instance", "logs", name, "--tail", "5").stdout == ""
 

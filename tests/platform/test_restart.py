@@ -238,11 +238,11 @@ def test_servers_on_one_redis_go_on_with_their_own(data: Path, machine: Machine,
                 running.kill()
         with _beside(data, "b", valkey) as again:
             assert call(again, names[1], "increment") == "1"
-            assert [each["id"] for each in ask(again, "/*/list")] == [names[1]]
+            assert {each["id"] for each in ask(again, "/*/list")} == set(names)
             assert _status(valkey, names[0]) == "Running"  # its keeper waits for its own server
             with _beside(data, "a", valkey) as other:
                 assert call(other, names[0], "increment") == "1"
-                assert [each["id"] for each in ask(other, "/*/list")] == [names[0]]
+                assert {each["id"] for each in ask(other, "/*/list")} == set(names)
             assert _status(valkey, names[0]) == "Terminated"
 
 

@@ -21,7 +21,8 @@ from aenv.client.hub import HubClient
 from aenv.errors import EnvironmentError, Forbidden, InstanceEnded, NotFound, Unauthorized
 from tests.conftest import fetch, run
 from tests.hub.parts import push
-from tests.platform.parts import Served, environ, serving
+from tests.isolation.host import eventually
+from tests.platform.parts import Served, environ, hang_up, serving
 
 Tokens = Callable[..., str]
 
@@ -214,14 +215,7 @@ def test_an_instance_that_died_is_said_at_once(platform: Served, tokens: Tokens)
 def test_hanging_up_cancels_the_call(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         async with platform.environment(token=tokens("ann")) as env:
-            call = asyncio.create_task(env.call_tool("wait", {"path": "/tmp/mark"}))
-            while (await env.exec("cat /tmp/mark")).stdout != "waiting":  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            while (await env.exec("cat /tmp/mark")).stdout != "cancelled":  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
+            await hang_up(env)
 
     run(main())
 

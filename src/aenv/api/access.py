@@ -101,6 +101,10 @@ class Doorkeeper:
         """Whether nobody needs a token."""
         return self._tokens is None
 
+    def forget(self) -> None:
+        """Look every token up again."""
+        self._known.clear()
+
     async def caller(self, request: Request) -> Caller:
         """Who asks.
 

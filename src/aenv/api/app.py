@@ -6,57 +6,33 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic import ValidationError as PydanticValidationError
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from aenv._version import __version__
 from aenv.api.access import OWNER, Caller, Doorkeeper
+from aenv.api.ask import Ask, More, Route, body, envelope, ok
 from aenv.api.audit import Audit
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
-from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound
-from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.api.openapi import PAGE, TtlWish, document
+from aenv.api.peers import Peers
+from aenv.api.ports import Ports
+from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound, TooLarge
+from aenv.runtime.messages import Answer, Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
-from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus
+from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus, InstancePage, PresignedUrl, PresignRequest
+from aenv.schema.openapi import joined
 
+MAX_WISH = 4 * 1024 * 1024
+"""Bytes of a wish for an instance: much of it is kept, and written down."""
 MAX_WAIT = 20.0
 """Seconds that a request for an instance's status waits at the most for it to be ready."""
 FOLLOW_SECONDS = 0.25
 """How often a log that is followed is looked at."""
-PAGE = 1000
-"""Instances in one page, at the most."""
-_M = TypeVar("_M", bound=BaseModel)
-
-
-class _Ttl(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    ttl: str = Field(default="", max_length=64)
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One request, as a route sees it."""
-
-    request: Request
-    caller: Caller
-    name: str
-    """What stands after ``/env-instance/``."""
-    query: list[tuple[str, str]]
-
-    def one(self, name: str) -> str | None:
-        """A value of the query."""
-        return next((value for key, value in self.query if key == name), None)
-
-
-Answer = Response | Stream
-Route = Callable[[Ask], Awaitable[Answer]]
 
 
 class PlatformApp:
@@ -70,15 +46,23 @@ class PlatformApp:
         gateway: Gateway | None = None,
         audit: Audit | None = None,
         beside: Callable[[Request], Awaitable[Response]] | None = None,
+        peers: Peers | None = None,
+        ports: Ports | None = None,
+        more: Sequence[More] = (),
     ) -> None:
-        """``beside``: answers what is none of ours; without ``door``, whoever gets here is the owner."""
+        """``beside``: answers what is none of ours; without ``door``, whoever gets here is the owner.
+
+        ``more``: other routes of ours.
+        """
+        self._peers = peers
+        self._ports = ports
         self._instances = instances
         self._door = door
         self._gateway = gateway
         self._audit = audit
         self._beside = beside
         base, one = re.escape(paths.INSTANCES), r"(?P<name>[^/]+)"
-        self._routes: list[tuple[str, re.Pattern[str], str, Route]] = [
+        self._routes: list[More] = [
             (method, re.compile(f"{base}{path}"), action, route)
             for method, path, action, route in (
                 ("POST", "", "create", self._create),
@@ -90,10 +74,14 @@ class PlatformApp:
                 ("POST", f"/{one}/exec", "exec", self._inside),
                 ("GET", f"/{one}/files", "download", self._inside),
                 ("PUT", f"/{one}/files", "upload", self._inside),
+                ("GET", f"/{one}/archive", "download", self._inside),
+                ("PUT", f"/{one}/archive", "upload", self._inside),
+                ("POST", f"/{one}/presign-url", "presign", self._presign),
                 ("GET", f"/{one}", "get", self._get),
                 ("DELETE", f"/{one}", "delete", self._delete),
             )
         ]
+        self._routes += more
 
     async def __call__(self, request: Request) -> Answer:
         """Answer one request."""
@@ -105,13 +93,15 @@ class PlatformApp:
         found = self._find(request)
         if request.stream is not None and (found is None or found[1] != self._inside):
             request.body, request.stream = b"".join([data async for data in request.stream]), None
-        if self._beside is not None and not _is_ours(request.path):
+        if self._beside is not None and found is None and request.path != paths.OPENAPI and not _is_ours(request.path):
             return await self._beside(request)
+        if request.path == paths.OPENAPI and request.method in ("GET", "HEAD"):
+            return Response(200, await self._document(request))
         began = time.perf_counter()
         ask, status = None, 500
         try:
             if request.path == paths.HEALTH:
-                return _ok({"status": "healthy", "version": __version__})
+                return ok({"status": "healthy", "version": __version__})
             caller = await self._door.caller(request) if self._door is not None else OWNER
             if request.path == paths.METRICS:
                 text = self._instances.metrics.text().encode()
@@ -123,6 +113,11 @@ class PlatformApp:
                 raise NotFound(f"nothing at {request.method} {request.path}")
             if found[0] not in _READING:
                 caller.need("user")
+            if found[2] and found[0] != "list":
+                elsewhere = await self._elsewhere(found[0], found[2], request, caller)
+                if elsewhere is not None:
+                    status = elsewhere.status if isinstance(elsewhere, Response) else 200
+                    return elsewhere
             query = parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
             ask = Ask(request, caller, found[2], query)
             answer = await found[1](ask)
@@ -134,6 +129,25 @@ class PlatformApp:
             if found is not None:
                 self._done(request, found[0], found[2], ask, status, (time.perf_counter() - began) * 1000)
         return answer
+
+    async def _elsewhere(self, action: str, name: str, request: Request, caller: Caller) -> Answer | None:
+        """What the server answers that has the instance, where that is another one."""
+        if self._peers is None or self._instances.peek(name) is not None:
+            return None
+        try:
+            return await self._peers.answer(name, request, caller)
+        except InstanceEnded:
+            if action not in ("get", "delete"):  # what is still known of it is in the store
+                raise
+            return None
+
+    async def _document(self, request: Request) -> bytes:
+        """All that is answered here, the routes of what is beside us included."""
+        own = document()
+        if self._beside is None:
+            return to_json(own)
+        request.method = "GET"
+        return to_json(joined(own, from_json((await self._beside(request)).body)))
 
     def _find(self, request: Request) -> tuple[str, Route, str] | None:
         for method, pattern, action, route in self._routes:
@@ -155,31 +169,44 @@ class PlatformApp:
     # --- routes
 
     async def _create(self, ask: Ask) -> Answer:
-        wish = _body(EnvInstanceCreateRequest, ask.request)
+        if len(ask.request.body) > MAX_WISH:
+            raise TooLarge(f"a wish for an instance has at most {MAX_WISH} bytes", details={"hint": "Use upload()."})
+        wish = body(EnvInstanceCreateRequest, ask.request)
+        if self._peers is not None and wish.request_id:
+            elsewhere = await self._peers.claim(ask.request, ask.caller, wish.request_id)
+            if elsewhere is not None:
+                return elsewhere
         if wish.count is not None:
-            return _ok(await self._instances.create_many(wish, wish.count, ask.caller))
-        return _ok(await self._instances.create(wish, ask.caller))
+            return ok(await self._instances.create_many(wish, wish.count, ask.caller))
+        return ok(await self._instances.create(wish, ask.caller))
 
     async def _list(self, ask: Ask) -> Answer:
-        page = await self._instances.page(ask.name, ask.caller, **_filters(ask))
-        return Response(200, to_json({**_envelope(page.items), "next": page.next}))
+        page = await self._pages(ask.name, ask)
+        return Response(200, to_json({**envelope(page.items), "next": page.next}))
 
     async def _page(self, ask: Ask) -> Answer:
-        return _ok(await self._instances.page(ask.one("envName") or "*", ask.caller, **_filters(ask)))
+        return ok(await self._pages(ask.one("envName") or "*", ask))
+
+    async def _pages(self, env: str, ask: Ask) -> InstancePage:
+        filters = _filters(ask)
+        own = await self._instances.page(env, ask.caller, **filters)
+        if self._peers is None:
+            return own
+        return await self._peers.page(own, ask.request, ask.caller, {"env": env, **filters})
 
     async def _get(self, ask: Ask) -> Answer:
-        return _ok(await self._instances.get(ask.name, _wait(ask.one("wait")), ask.caller))
+        return ok(await self._instances.get(ask.name, _wait(ask.one("wait")), ask.caller))
 
     async def _delete(self, ask: Ask) -> Answer:
         await self._instances.delete(ask.name, ask.caller)
-        return _ok("Deleted successfully")
+        return ok("Deleted successfully")
 
     async def _renew(self, ask: Ask) -> Answer:
-        wish = _body(_Ttl, ask.request) if ask.request.body else _Ttl()
-        return _ok(await self._instances.renew(ask.name, wish.ttl, ask.caller))
+        wish = body(TtlWish, ask.request) if ask.request.body else TtlWish()
+        return ok(await self._instances.renew(ask.name, wish.ttl, ask.caller))
 
     async def _events(self, ask: Ask) -> Answer:
-        return _ok(self._instances.events(ask.name, ask.caller))
+        return ok(self._instances.events(ask.name, ask.caller))
 
     async def _logs(self, ask: Ask) -> Answer:
         tail = _number("tail", ask.one("tail"))
@@ -187,7 +214,7 @@ class PlatformApp:
         if tail is not None:
             text = "".join(text.splitlines(keepends=True)[-tail:]) if tail else ""
         if ask.one("follow") in (None, "", "0", "false"):
-            return _ok(text)
+            return ok(text)
         return Stream(_Following(self._instances, ask, text))
 
     async def _inside(self, ask: Ask) -> Answer:
@@ -196,6 +223,15 @@ class PlatformApp:
         path, mark, query = ask.request.target.partition(b"?")
         target = path[path.rindex(b"/") :] + mark + query
         return await self._gateway.forward(self._instances.find(ask.name, ask.caller), ask.request, target)
+
+    async def _presign(self, ask: Ask) -> Answer:
+        record = self._instances.find(ask.name, ask.caller)
+        wish = body(PresignRequest, ask.request)
+        if self._ports is None:
+            raise NotFound("this platform gives out no URLs of ports")
+        await self._ports.open()
+        url = self._ports.url(record.id, wish.port, wish.expiration_time_in_minutes, ask.request)
+        return ok(PresignedUrl(url=url))
 
     async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Say its name, and hold it for as long as the connection is open."""
@@ -259,6 +295,13 @@ def refusal(error: AEnvError) -> Response:
     return Response(status, to_json(body), headers)
 
 
+def takes_any_body(request: Request) -> bool:
+    """Whether the body of a request is passed on to an instance as it comes, and so may have any length."""
+    if request.method != "PUT" or not request.path.endswith(paths.ARCHIVE):
+        return False
+    return (request.path.startswith(paths.INSTANCES + "/") and request.path.count("/") == 3) or Gateway.wants(request)
+
+
 def _is_ours(path: str) -> bool:
     return path in (paths.HEALTH, paths.METRICS, paths.LEASE) or path.startswith((paths.INSTANCES, paths.SERVICES))
 
@@ -295,20 +338,3 @@ def _wait(text: str | None) -> float:
     except ValueError:
         return 0.0
     return min(asked, MAX_WAIT) if asked > 0 else 0.0
-
-
-def _body(model: type[_M], request: Request) -> _M:
-    try:
-        return model.model_validate_json(request.body)
-    except PydanticValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise InvalidArguments(f"{where}: {first['msg']}") from None
-
-
-def _envelope(data: Any) -> dict[str, Any]:
-    return {"success": True, "code": 0, "message": "", "data": data}
-
-
-def _ok(data: Any) -> Response:
-    return Response(200, to_json(_envelope(data)))

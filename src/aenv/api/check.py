@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from aenv.api.access import PlatformTokens
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub
+from aenv.api.tls import Tls
 from aenv.errors import AEnvError
 from aenv.isolation.check import why_not
 from aenv.schema.instance import HubAccess
@@ -33,6 +34,7 @@ async def check(settings: ServeSettings, open_hub: OpenHub) -> list[Finding]:
     """Look at everything, also after something was found wrong."""
     looks: list[tuple[str, Callable[[ServeSettings], Awaitable[str]]]] = [
         ("address", _address),
+        *([("tls", _tls)] if settings.tls_cert or settings.tls_key else []),
         ("store", _store),
         ("hub", lambda settings: _hub(settings, open_hub)),
         ("engine", _engine),
@@ -75,6 +77,12 @@ async def _address(settings: ServeSettings) -> str:
                     f"Stop what listens there, or choose another with {option}.",
                 ) from None
     return f"{settings.host}, {' and '.join(str(port) for port in ports.values())}"
+
+
+async def _tls(settings: ServeSettings) -> str:
+    tls = Tls.of(settings)
+    assert tls is not None
+    return f"{settings.tls_cert}, SHA-256 {tls.fingerprint}"
 
 
 async def _store(settings: ServeSettings) -> str:

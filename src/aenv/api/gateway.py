@@ -9,83 +9,136 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncIterable
+from typing import Protocol
 from urllib.parse import urlsplit
+
+from pydantic_core import from_json
 
 from aenv.api.access import Caller, Doorkeeper
 from aenv.api.instances import Instances
+from aenv.api.passing import OF_ONE_CONNECTION, head_of, kept_apart, pass_on
+from aenv.api.ports import Port, Ports, port_of
 from aenv.api.record import Record
 from aenv.client.http import ConnectionBroke, NotConnected
-from aenv.client.relay import Passed, Relay
+from aenv.client.relay import NotThrough, Relay
 from aenv.client.url import ServerUrl
-from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, Forbidden, InstanceEnded, InstanceUnreachable, NotFound, Unauthorized
-from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.runtime.messages import Answer, Request
 from aenv.schema import paths
 from aenv.schema.instance import EnvStatus
 
-log = getLogger("gateway")
-
 INSTANCE, PROXY = paths.INSTANCE_HEADER.lower().encode(), paths.PROXY_HEADER.lower().encode()
+PEER = paths.PEER_HEADER.encode()
 LOOKS, LOOK_SECONDS = 25, 0.02
 _PREFIX = paths.INSTANCE_PATH + "/"
-_NOT_PASSED_ON = frozenset(
-    (
-        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
-        b"trailer", b"transfer-encoding", b"upgrade", b"content-length", b"expect",
-        b"authorization", b"host", b"origin", b"cookie", INSTANCE, PROXY,
-    )
-)  # fmt: skip
+_SIGNED = paths.PORT + "/"
+_PREFIXES = (_PREFIX, _SIGNED)
+_NOT_PASSED_ON = OF_ONE_CONNECTION | {b"authorization", b"origin", b"cookie", INSTANCE, PROXY, PEER}
 """Those of this one connection, and those that are for us and not for the author's code."""
-_NOT_PASSED_BACK = frozenset((b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"upgrade"))
+_NOT_TO_PORTS = OF_ONE_CONNECTION | {b"cookie", INSTANCE, PROXY, PEER}
+"""Who has a URL of a port needs no token of ours: what is in `authorization` is for the server there."""
+_PORT_HEAD = (
+    b"GET " + paths.PORT.encode() + b"/%d HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %s\r\n"
+    b"connection: Upgrade\r\nupgrade: tcp\r\n\r\n"
+)
+
+
+class Elsewhere(Protocol):
+    """Instances of other servers."""
+
+    async def answer(self, name: str, request: Request, caller: Caller | None) -> Answer | None:
+        """What the server of that instance answers; None: it is on this one, or on none."""
 
 
 class Gateway:
     """Passes requests on."""
 
-    def __init__(self, instances: Instances, door: Doorkeeper) -> None:
+    def __init__(
+        self,
+        instances: Instances,
+        door: Doorkeeper,
+        elsewhere: Elsewhere | None = None,
+        ports: Ports | None = None,
+    ) -> None:
         self._instances = instances
+        self._elsewhere = elsewhere
         self._door = door
-        self._relays: dict[str, Relay] = {}
+        self._ports = ports
+        self._relays: dict[str, dict[int, Relay]] = {}
         instances.on_gone = self._hang_up
 
     @staticmethod
     def wants(request: Request) -> bool:
         """Whether a request is for an instance and not for the platform."""
-        return request.path.startswith(_PREFIX) or bool(request.header(INSTANCE) or request.header(PROXY))
+        return request.path.startswith(_PREFIXES) or bool(request.header(INSTANCE) or request.header(PROXY))
 
-    async def __call__(self, request: Request) -> Response | Stream:
+    async def __call__(self, request: Request) -> Answer:
         """Answer one request with what the instance answers."""
-        record, target = await self._meant(request)
+        if request.path.startswith(_SIGNED):
+            return await self._signed(request)
+        found = await self._meant(request)
+        if not isinstance(found, tuple):
+            return found
+        record, target = found
         return await self.forward(record, request, target)
 
-    async def forward(self, record: Record, request: Request, target: bytes) -> Response | Stream:
+    async def forward(self, record: Record, request: Request, target: bytes) -> Answer:
         """Pass a request on to an instance that its sender may use.
 
         Raises:
             InstanceEnded: it is there no more; nothing was sent.
             InstanceUnreachable: it cannot be reached, or went away in the middle.
         """
+        port = port_of(target)
+        if port is not None:
+            return await self._to_port(record, request, port, _NOT_PASSED_ON)
         if record.status is not EnvStatus.RUNNING or record.ref is None:
-            await self._instances.check(record)
-            raise InstanceUnreachable(f"instance {record.id} is {record.status}", details={"sent": False})
+            raise await self._not_running(record)
+        own = ((b"host", b"localhost"), (b"authorization", b"Bearer " + record.ref.token.encode()))
+        head = head_of(request, target, own, _NOT_PASSED_ON)
+        return await self._pass_on(record, self._relay(record), head, request, _family(target))
+
+    async def _signed(self, request: Request) -> Answer:
+        """Somebody has a URL of a port, and needs no token."""
+        if self._ports is None:
+            raise NotFound("this platform gives out no URLs of ports")
+        name, port = self._ports.read(request)
+        record = self._instances.peek(name)
+        if record is None:
+            answer = await self._from_elsewhere(name, request, None)
+            if answer is None:
+                raise NotFound(f"no instance {name}")
+            return answer
+        return await self._to_port(record, request, port, _NOT_TO_PORTS)
+
+    async def _to_port(self, record: Record, request: Request, port: Port, without: frozenset[bytes]) -> Answer:
+        if record.status is not EnvStatus.RUNNING or record.ref is None:
+            raise await self._not_running(record)
+        own = ((b"host", b"localhost:%d" % port.number),)
+        head = head_of(request, port.target, own, without)
+        relay = self._relay(record, port.number)
+        answer = await self._pass_on(record, relay, head, request, paths.PORT)
+        return kept_apart(answer)
+
+    async def _not_running(self, record: Record) -> AEnvError:
+        await self._instances.check(record)
+        return InstanceUnreachable(f"instance {record.id} is {record.status}", details={"sent": False})
+
+    async def _pass_on(self, record: Record, relay: Relay, head: bytes, request: Request, family: str) -> Answer:
         began = time.perf_counter()
-        body: bytes | AsyncIterable[bytes] = request.body if request.stream is None else request.stream
         try:
-            passed = await self._relay(record).send(_head(request, target, record.ref.token), body)
+            answer = await pass_on(relay, head, request)
+        except NotThrough as error:
+            raise InstanceUnreachable(f"{record.id}: {_said(error.message)}", details={"sent": False}) from None
         except NotConnected:
             await self._look(record)
             raise InstanceUnreachable(f"{record.id} takes no connection", details={"sent": False}) from None
         except ConnectionBroke as error:
             raise await self._broke(record, error) from None
-        metrics, path = self._instances.metrics, _family(target)
-        metrics.count("mcp_requests_total", method=request.method, endpoint=path, status=str(passed.status))
-        metrics.observe("mcp_request_duration_ms", (time.perf_counter() - began) * 1000, endpoint=path)
-        whole = passed.whole()
-        if whole is None:
-            return Stream(_Answer(passed))
-        lines = b"".join(b"%s: %s\r\n" % pair for pair in passed.headers if pair[0] not in _NOT_PASSED_BACK)
-        return Response(passed.status, b"" if request.method == "HEAD" else whole, lines)
+        metrics = self._instances.metrics
+        metrics.count("mcp_requests_total", method=request.method, endpoint=family, status=str(answer.status))
+        metrics.observe("mcp_request_duration_ms", (time.perf_counter() - began) * 1000, endpoint=family)
+        return answer
 
     async def _broke(self, record: Record, error: ConnectionBroke) -> AEnvError:
         try:
@@ -106,42 +159,55 @@ class Gateway:
 
     def close(self) -> None:
         """Hang up, everywhere."""
-        for relay in self._relays.values():
-            relay.close()
+        for name in list(self._relays):
+            self._hang_up(name)
 
-    def _relay(self, record: Record) -> Relay:
+    def _relay(self, record: Record, port: int = 0) -> Relay:
+        """The way to an instance's own server, or through it to a port in its network."""
         assert record.ref is not None
-        relay = self._relays.get(record.id)
+        own = self._relays.setdefault(record.id, {})
+        relay = own.get(port)
         if relay is None:
-            relay = self._relays[record.id] = Relay(ServerUrl.parse(record.ref.data_url))
+            through = _PORT_HEAD % (port, record.ref.token.encode()) if port else None
+            relay = own[port] = Relay(ServerUrl.parse(record.ref.data_url), through=through)
         return relay
 
     def _hang_up(self, name: str) -> None:
-        relay = self._relays.pop(name, None)
-        if relay is not None:
+        for relay in self._relays.pop(name, {}).values():
             relay.close()
 
     # --- who, and where to
 
-    async def _meant(self, request: Request) -> tuple[Record, bytes]:
-        """The instance, and the path in it.
+    async def _meant(self, request: Request) -> tuple[Record, bytes] | Answer:
+        """The instance, and the path in it; or what another server answers, if it is there.
 
         Raises:
             Unauthorized, Forbidden: who asks may not use it, or there is none.
         """
         named, target = self._named(request)
+        if not target.startswith(b"/"):
+            raise Forbidden("a request for an instance names a path in it, and no address")
         proxy = request.header(PROXY)
         caller = await self._caller(request, carries_secret=bool(proxy))
         if proxy:
             name, secret = _in_proxy_header(proxy)
             if named is not None and named != name:
                 raise Forbidden(f"{paths.PROXY_HEADER} and the instance's id name two instances")
+            answer = await self._from_elsewhere(name, request, caller)
+            if answer is not None:
+                return answer
             return self._by_secret(name, secret, caller), target
         if named is None:
             raise NotFound("say which instance is meant", details={"hint": f"In a header: {paths.INSTANCE_HEADER}: ID"})
         assert caller is not None
         caller.need("user")
-        return self._of_caller(named, caller), target
+        answer = await self._from_elsewhere(named, request, caller)
+        return answer if answer is not None else (self._of_caller(named, caller), target)
+
+    async def _from_elsewhere(self, name: str, request: Request, caller: Caller | None) -> Answer | None:
+        if self._elsewhere is None or self._instances.peek(name) is not None:
+            return None
+        return await self._elsewhere.answer(name, request, caller)
 
     @staticmethod
     def _named(request: Request) -> tuple[str | None, bytes]:
@@ -178,43 +244,6 @@ class Gateway:
             raise Forbidden(f"there is no instance of yours with the id {name[:100]}") from None
 
 
-class _Answer:
-    """An answer that comes bit by bit, as an ASGI application."""
-
-    def __init__(self, passed: Passed) -> None:
-        self._passed = passed
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()  # the request, which was passed on already
-        copying = asyncio.ensure_future(self._copy(send))
-        gone = asyncio.ensure_future(_gone(receive))
-        try:
-            await asyncio.wait({copying, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if copying.done():
-                copying.result()
-        except ConnectionBroke as error:
-            log.warning("an answer broke off: %s", error.message)  # and so does ours: that is how its reader knows
-        finally:
-            for task in (copying, gone):
-                task.cancel()
-            await asyncio.wait({copying, gone})
-            self._passed.close()
-
-    async def _copy(self, send: Send) -> None:
-        headers = [pair for pair in self._passed.headers if pair[0] not in _NOT_PASSED_BACK]
-        headers += [pair for pair in self._passed.headers if pair[0] == b"content-length"]
-        await send({"type": "http.response.start", "status": self._passed.status, "headers": headers})
-        async for data in self._passed.chunks():
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _gone(receive: Receive) -> None:
-    message: Message = {}
-    while message.get("type") != "http.disconnect":
-        message = await receive()
-
-
 def _in_proxy_header(value: bytes) -> tuple[str, str]:
     """The instance's id and its secret, from ``http://ID.SECRET:8081``."""
     try:
@@ -229,18 +258,12 @@ def _in_proxy_header(value: bytes) -> tuple[str, str]:
     return (name, secret) if name else (secret, "")
 
 
-def _head(request: Request, target: bytes, token: str) -> bytes:
-    """The request as the instance gets it: framed anew, with its own token."""
-    method = "GET" if request.method == "HEAD" else request.method
-    lines = [
-        b"%s %s HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %s\r\n" % (method.encode(), target, token.encode())
-    ]
-    for name, value in request.headers:
-        if name not in _NOT_PASSED_ON:
-            if b"\r" in value or b"\n" in value or b"\0" in value:
-                raise Forbidden("a header has a line break in it")
-            lines.append(b"%s: %s\r\n" % (name, value))
-    return b"".join(lines)
+def _said(answer: str) -> str:
+    """What an instance gave as its reason."""
+    try:
+        return str(from_json(answer)["error"])
+    except (ValueError, KeyError, TypeError):
+        return "the port cannot be reached"
 
 
 def _family(target: bytes) -> str:

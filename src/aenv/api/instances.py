@@ -19,7 +19,7 @@ from aenv.api.access import OWNER, Caller
 from aenv.api.ledger import Ledger
 from aenv.api.metrics import Metrics
 from aenv.api.quota import Quota
-from aenv.api.record import ENDED, LAST_LOG, Record, parse_ttl
+from aenv.api.record import ENDED, LAST_LOG, Record, parse_ttl, place_of
 from aenv.api.sources import Sources
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxSpec
@@ -211,13 +211,13 @@ class Instances:
         for record in mine:
             await self._refresh(record)
         found = [r for r in mine if r.fits(env, owner, labels or {}, status)]
-        found.sort(key=_place)
+        found.sort(key=place_of)
         if after is not None:
-            found = [record for record in found if _place(record) > after]
+            found = [record for record in found if place_of(record) > after]
         page = found if limit is None else found[:limit]
         rest = len(page) < len(found)
         return InstancePage(
-            items=[record.shown(caller) for record in page], next=_place(page[-1]) if rest and page else None
+            items=[record.shown(caller) for record in page], next=place_of(page[-1]) if rest and page else None
         )
 
     async def delete(self, name: str, caller: Caller = OWNER, why: str = "deleted") -> None:
@@ -479,8 +479,3 @@ class Instances:
         )
         names = ("envName", "status", "experiment", "owner", "app")
         return [(dict(zip(names, key, strict=True)), float(count)) for key, count in tally.items()]
-
-
-def _place(record: Record) -> str:
-    """Where it stands in a list."""
-    return f"{record.created.timestamp():017.6f}-{record.id}"

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 from pydantic import BaseModel
@@ -53,6 +53,10 @@ class ServerEntry(BaseModel):
     keeper_started: str = ""
     patience: float = 0.0
     """Seconds for which that waits for the next server."""
+    url: str = ""
+    """Where those beside it reach it."""
+    certificate: str = ""
+    """The SHA-256 of what it shows there, if that is TLS."""
 
     @classmethod
     def own(cls, name: str = "", patience: float = 0.0) -> ServerEntry:
@@ -117,6 +121,39 @@ class Ledger:
     def kept_by(self, keeper: int) -> None:
         """Say soon which process has this server's instances should it be killed."""
         self.server = self.server.model_copy(update={"keeper": keeper, "keeper_started": _start_of(keeper) or ""})
+
+    async def listens_at(self, url: str, certificate: str = "") -> None:
+        """Say where others reach this server."""
+        self.server = self.server.model_copy(update={"url": url, "certificate": certificate})
+        await self._beat()
+
+    async def servers(self) -> list[ServerEntry]:
+        """The others that live."""
+        found: list[ServerEntry] = []
+        after = None
+        while True:
+            page = await self.store.page(Query(SERVER, after=after, limit=BATCH))
+            found += [ServerEntry.model_validate_json(record.value) for record in page.records]
+            after = page.next
+            if after is None:
+                return [each for each in found if each.id != self.server.id and not each.is_dead]
+
+    async def server_of(self, server_id: str) -> ServerEntry | None:
+        """One of them; None when it is gone."""
+        found = await self.store.get(SERVER, server_id)
+        server = ServerEntry.model_validate_json(found.value) if found else None
+        return None if server is None or server.is_dead else server
+
+    async def alive(self) -> AsyncIterator[Entry]:
+        """What is written of all instances that have not ended, on every server."""
+        after = None
+        while True:
+            page = await self.store.page(Query(INSTANCE, (ALIVE,), after=after, limit=BATCH))
+            for record in page.records:
+                yield Entry.model_validate_json(record.value)
+            after = page.next
+            if after is None:
+                return
 
     async def keep(self, instance: EnvInstance, account: str) -> None:
         """Write it down; return when that is done.

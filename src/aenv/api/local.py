@@ -8,28 +8,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
-from aenv.api.app import PlatformApp
+from aenv.api.access import Allowance, Doorkeeper
+from aenv.api.app import PlatformApp, refusal
 from aenv.api.engines import ENGINES
+from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
+from aenv.api.ports import Ports
 from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
+from aenv.errors import AEnvError, NotFound
 from aenv.isolation.limits import group_name
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
+from aenv.runtime.messages import Answer, Request
+from aenv.schema import paths as schema_paths
 
 log = getLogger("local")
 
 FIRST_CLIENT = 30.0
 """Seconds that whoever started us has to come."""
 MAX_BODY = 16 * 1024 * 1024
+STREAM_OVER = 64 * 1024
 
 
 def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub: OpenHub | None = None) -> int:
@@ -46,7 +54,8 @@ def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub:
 
 async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources) -> int:
     instances = Instances(engine, sources)
-    server = HttpServer(PlatformApp(instances), max_body=MAX_BODY, admit=_same_user)
+    ports = LocalPorts(instances)
+    server = HttpServer(PlatformApp(instances, ports=ports), max_body=MAX_BODY, admit=_same_user)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -61,9 +70,39 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sour
     listener.close()
     paths.socket.unlink(missing_ok=True)
     await server.close(grace=1.0)
+    await ports.close()
     await engine.close()
     await sources.close()
     return 0
+
+
+class LocalPorts(Ports):
+    """URLs of ports of instances on this machine: what they lead to listens from the first of them on."""
+
+    def __init__(self, instances: Instances) -> None:
+        super().__init__(secrets.token_bytes(32))
+        door = Doorkeeper(None, Allowance(), only_loopback=True)
+        self._gateway = Gateway(instances, door, ports=self)
+        self._server = HttpServer(self._answer, max_body=MAX_BODY, stream_over=STREAM_OVER)
+
+    async def open(self) -> None:
+        if not self._public_url:
+            listener = await self._server.listen(host="127.0.0.1")
+            self._public_url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Nobody gets there any more."""
+        await self._server.close(0)
+        self._gateway.close()
+
+    async def _answer(self, request: Request) -> Answer:
+        """Everybody on this machine can ask here, so only what is signed is answered."""
+        try:
+            if not request.path.startswith(f"{schema_paths.PORT}/"):
+                raise NotFound("here are only ports of instances")
+            return await self._gateway(request)
+        except AEnvError as error:
+            return refusal(error)
 
 
 def _same_user(connection: socket.socket) -> bool:

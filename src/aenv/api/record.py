@@ -7,7 +7,7 @@ import math
 import secrets
 from collections import deque
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
@@ -171,12 +171,32 @@ class Record:
 
     def fits(self, env: str, owner: str | None, labels: dict[str, str], status: str | None) -> bool:
         """Whether it is among those that are asked for."""
+        own = Filtered(self.env_name, self.wish.owner, self.labels, self.status)
+        return own.fits(env, owner, labels, status)
+
+
+class Filtered(NamedTuple):
+    """What lists are filtered by."""
+
+    env_name: str
+    owner: str | None
+    labels: dict[str, str]
+    status: str
+
+    def fits(self, env: str, owner: str | None, labels: dict[str, str], status: str | None) -> bool:
+        """Whether it is among those that are asked for."""
         return (
             env in ("*", self.env_name, self.env_name.partition("@")[0])
-            and owner in (None, self.wish.owner)
+            and owner in (None, self.owner)
             and status in (None, self.status)
             and all(self.labels.get(name) == value for name, value in labels.items())
         )
+
+
+def place_of(instance: Record | EnvInstance) -> str:
+    """Where it stands in a list; the same on every server."""
+    created = _written(instance.created) if isinstance(instance, Record) else instance.created_at
+    return f"{created}/{instance.id}"
 
 
 def parse_ttl(text: str) -> duration.Duration | None:

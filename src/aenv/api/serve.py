@@ -13,19 +13,23 @@ from pydantic_core import to_json
 
 from aenv import config
 from aenv.api.access import Doorkeeper, PlatformTokens
-from aenv.api.app import PlatformApp, refusal
+from aenv.api.app import PlatformApp, refusal, takes_any_body
 from aenv.api.audit import Audit
 from aenv.api.engines import ENGINES, OUTLIVING
 from aenv.api.gateway import Gateway
 from aenv.api.home import Home
 from aenv.api.instances import Instances
 from aenv.api.ledger import Ledger, ServerEntry
+from aenv.api.peers import Peers, reached_at
+from aenv.api.ports import Ports, signing_key
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
+from aenv.api.tls import Tls, Where
+from aenv.api.tokens import token_routes
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, NotFound, UsageError
 from aenv.runtime.http import HttpServer
-from aenv.runtime.messages import Handler, Request, Response, Stream
+from aenv.runtime.messages import Answer, Handler, Request, Response
 from aenv.schema import paths
 from aenv.schema.instance import HubAccess
 from aenv.storage.open import data_folder, open_store
@@ -83,6 +87,7 @@ async def _serve(
         parts.push_async_callback(lambda: (close if all_ends.is_set() else leave)())
 
     async with AsyncExitStack() as parts:
+        tls = Tls.of(settings)
         patience = settings.adopt_within if settings.engine in OUTLIVING else 0.0
         home = await Home.enter(settings.folder, settings.store_url, patience)
         at_the_end(home.close, home.leave)
@@ -117,19 +122,43 @@ async def _serve(
         adopted = await instances.adopt(home.keeper)
         if adopted:
             log.info("%d instances of the server before this one go on", adopted)
-        gateway = Gateway(instances, door)
+        peers = None
+        if settings.is_shared:
+            peers = Peers(ledger)
+            parts.callback(peers.close)
+        ports = Ports(await signing_key(store), public_url=settings.public_url, prefix=settings.prefix, tls=bool(tls))
+        gateway = Gateway(instances, door, peers, ports)
         parts.callback(gateway.close)
         audit = Audit(settings.audit_file)
         parts.callback(audit.close)
         beside = None
         if open_beside is not None:
             beside = await parts.enter_async_context(open_beside(door))
-        app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside)
-        control = HttpServer(_below(settings.prefix, app), max_body=MAX_BODY, stream_over=STREAM_OVER)
-        data = HttpServer(_below(settings.prefix, _data_plane(gateway)), max_body=MAX_BODY, stream_over=STREAM_OVER)
-        url = data_url = await _listen(control, settings, settings.port, "--port")
+        app = PlatformApp(
+            instances,
+            door=door,
+            gateway=gateway,
+            audit=audit,
+            beside=beside,
+            peers=peers,
+            ports=ports,
+            more=token_routes(tokens, door),
+        )
+        control, data = (
+            HttpServer(
+                _below(settings.prefix, handler),
+                max_body=MAX_BODY,
+                stream_over=STREAM_OVER,
+                unbounded=_unbounded(settings.prefix),
+            )
+            for handler in (app, _data_plane(gateway))
+        )
+        url = data_url = await _listen(control, settings, settings.port, "--port", tls)
         if not settings.one_port:
-            data_url = await _listen(data, settings, settings.data_port, "--data-port")
+            data_url = await _listen(data, settings, settings.data_port, "--data-port", tls)
+        where = Where(settings.advertise or reached_at(url, settings.store_url), ledger, tls, bool(settings.advertise))
+        await where.tell()
+        loop.add_signal_handler(signal.SIGHUP, where.changed)
         first = await tokens.first() if settings.with_auth else None
         sweeping = asyncio.create_task(_sweep(instances))
         on_ready(Ready(url, data_url, settings.with_auth, first))
@@ -143,7 +172,7 @@ async def _serve(
 
 
 def _data_plane(gateway: Gateway) -> Handler:
-    async def answer(request: Request) -> Response | Stream:
+    async def answer(request: Request) -> Answer:
         try:
             if Gateway.wants(request):
                 return await gateway(request)
@@ -163,7 +192,7 @@ def _below(prefix: str, handler: Handler) -> Handler:
         return handler
     start, raw = f"{prefix}/", prefix.encode()
 
-    async def answer(request: Request) -> Response | Stream:
+    async def answer(request: Request) -> Answer:
         if request.path.startswith(start) and request.target.startswith(raw + b"/"):
             request.path, request.target = request.path[len(prefix) :], request.target[len(raw) :]
         return await handler(request)
@@ -171,16 +200,29 @@ def _below(prefix: str, handler: Handler) -> Handler:
     return answer
 
 
-async def _listen(server: HttpServer, settings: ServeSettings, port: int, option: str) -> str:
+def _unbounded(prefix: str) -> Callable[[Request], bool]:
+    def look(request: Request) -> bool:
+        path = request.path
+        try:
+            request.path = path.removeprefix(prefix)
+            return takes_any_body(request)
+        finally:
+            request.path = path
+
+    return look
+
+
+async def _listen(server: HttpServer, settings: ServeSettings, port: int, option: str, tls: Tls | None) -> str:
     try:
-        listener = await server.listen(host=settings.host, port=port)
+        listener = await server.listen(host=settings.host, port=port, tls=tls.context if tls else None)
     except OSError as error:
         raise UsageError(
             f"cannot listen on {settings.host}:{port}: {error.strerror or error}",
             {"hint": f"Choose another port with {option}."},
         ) from error
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"http://{host}:{listener.sockets[0].getsockname()[1]}{settings.prefix}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://{host}:{listener.sockets[0].getsockname()[1]}{settings.prefix}"
 
 
 async def _close(servers: list[HttpServer], grace: float, hurry: asyncio.Event) -> None:

@@ -59,10 +59,18 @@ class ServeSettings(BaseModel):
     """Both planes on ``port`` alone."""
     prefix: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
     """A path before all paths, as a proxy in front passes it on."""
+    tls_cert: str = ""
+    """The file of the certificate to show, in PEM; empty: no TLS."""
+    tls_key: str = ""
+    """The file of its key."""
+    public_url: str = Field(default="", pattern=r"^(https?://[!-~]+)?$")
+    """Where users reach the platform, for URLs that it gives out; empty: where they asked for one."""
     auth: bool | None = None
     """Whether callers need a token; None: wherever others can reach it."""
     store: str = ""
     """Where tokens and records are: a file, or redis://HOST; empty: platform/platform.db in the data folder."""
+    advertise: str = Field(default="", pattern=r"^(https?://[!-~]+)?$")
+    """Where other servers on the same store reach this one; empty: found out."""
     hub: str = ""
     """The URL of the hub to take environments from; empty: a hub in this same server."""
     hub_token: str = Field(default="", repr=False)
@@ -97,6 +105,11 @@ class ServeSettings(BaseModel):
     def store_url(self) -> str:
         """Where tokens and records are."""
         return self.store or f"sqlite:{self.folder / 'platform.db'}"
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there may be other servers on the same store."""
+        return self.store_url.partition(":")[0] in ("redis", "rediss", "unix")
 
     @property
     def audit_file(self) -> Path:

@@ -85,7 +85,7 @@ class HttpClient:
             self._loop = loop
         deadline = None if timeout is None else loop.time() + timeout
         connection = self._take() or await self._connect(timeout)
-        head = self._heads.get((method, path)) or self._head_of(method, path)
+        head = self._heads.get((method, path)) or self.head(method, path)
         if body is None:
             data = head + b"\r\n"
         else:
@@ -108,7 +108,8 @@ class HttpClient:
             connection.close()
         return answer
 
-    def _head_of(self, method: str, path: str) -> bytes:
+    def head(self, method: str, path: str) -> bytes:
+        """The head of a request, whole but for its length and the empty line."""
         head = b"%s %s%s HTTP/1.1\r\n%s" % (method.encode(), self._prefix, path.encode(), self._head)
         if len(self._heads) < HEADS:
             self._heads[method, path] = head

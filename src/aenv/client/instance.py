@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
 from aenv.client.http import ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
 from aenv.client.url import ServerUrl
 from aenv.errors import EnvironmentError, InstanceUnreachable, NetworkError, NotJson, from_answer
+
+if TYPE_CHECKING:
+    from aenv.client.relay import Passed
 
 PATIENCE = 3.0
 """Seconds to keep knocking at an instance that takes no connection: one that restarts is back by then."""
@@ -56,6 +61,42 @@ class InstanceClient:
         if answer.status != 200:
             raise self._error(answer.status, _parsed(answer.body))
         return answer.body
+
+    async def send_stream(self, path: str, body: AsyncIterable[bytes], *, timeout: float | None) -> dict[str, Any]:
+        """PUT a body while it is made; the JSON of the answer."""
+        async with self._passed("PUT", path, body, timeout) as answer:
+            content = _parsed(b"".join([part async for part in answer.chunks()]))
+            if answer.status == 200 and type(content) is dict:
+                return content
+            raise self._error(answer.status, content)
+
+    @asynccontextmanager
+    async def receive_stream(self, path: str, *, timeout: float | None) -> AsyncIterator[AsyncIterator[bytes]]:
+        """GET a body, to be read while it comes."""
+        async with self._passed("GET", path, b"", timeout) as answer:
+            if answer.status != 200:
+                raise self._error(answer.status, _parsed(b"".join([part async for part in answer.chunks()])))
+            yield answer.chunks()
+
+    @asynccontextmanager
+    async def _passed(
+        self, method: str, path: str, body: bytes | AsyncIterable[bytes], timeout: float | None
+    ) -> AsyncIterator[Passed]:
+        from aenv.client.relay import Relay
+
+        relay = Relay(self.url)
+        try:
+            async with asyncio.timeout(timeout):
+                yield await relay.send(self._http.head(method, path), body)
+        except TimeoutError as error:
+            if isinstance(error, NetworkError):
+                raise
+            raise DeadlineExceeded(f"{method} {path} took over {timeout:g} s") from error
+        except (NotConnected, ConnectionBroke) as error:
+            sent = isinstance(error, ConnectionBroke)
+            raise InstanceUnreachable(error.message, details={"sent": sent}) from error
+        finally:
+            relay.close()
 
     async def exchange(
         self,

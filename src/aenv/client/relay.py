@@ -6,13 +6,19 @@ A brief answer is handed out whole, since most are brief and a stream costs more
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import httptools
 
 from aenv.client.http import CONNECT_SECONDS, Connection, ConnectionBroke, NotConnected
+from aenv.client.pipe import Pipe
 from aenv.client.url import ServerUrl
+
+if TYPE_CHECKING:
+    import ssl
 
 IDLE = 32
 WHOLE = 64 * 1024
@@ -26,8 +32,14 @@ Headers = list[tuple[bytes, bytes]]
 class Relay:
     """The way to one server."""
 
-    def __init__(self, url: ServerUrl) -> None:
+    def __init__(self, url: ServerUrl, certificate: str | None = None, through: bytes | None = None) -> None:
+        """``certificate``: the SHA-256 of the only one that the server may show, whoever signed it.
+
+        ``through``: a request, whole, that the server answers by becoming the way to something behind it.
+        """
         self.url = url
+        self._certificate = certificate
+        self._through = through
         self._idle: list[_Passage] = []
         self._busy: set[_Passage] = set()
 
@@ -47,6 +59,24 @@ class Relay:
             passed.close()
             raise
         return passed
+
+    async def switch(self, head: bytes) -> Passed | Switched:
+        """Send a request, whole, that asks for another protocol: what is spoken from then on, or why not.
+
+        Raises as `send` does.
+        """
+        passage = await self._connect()
+        self._busy.add(passage)
+        try:
+            pipe = await passage.switch(head)
+        except BaseException:
+            passage.close()
+            raise
+        finally:
+            self._busy.discard(passage)
+        if pipe is None:
+            return Passed(self, passage)
+        return Switched(passage.fields, pipe)
 
     def close(self) -> None:
         """Hang up, everywhere."""
@@ -77,15 +107,55 @@ class Relay:
                 if self.url.uds:
                     _, passage = await loop.create_unix_connection(_Passage, self.url.uds)
                 else:
-                    tls = None
-                    if self.url.tls:
-                        import ssl
-
-                        tls = ssl.create_default_context()
+                    tls = self._tls() if self.url.tls else None
                     _, passage = await loop.create_connection(_Passage, self.url.host, self.url.port, ssl=tls)
+                    self._check(passage)
+                return await self._behind(passage)
+        except ConnectionBroke as error:
+            raise NotConnected(error.message) from error
         except OSError as error:  # TimeoutError is one of them
             raise NotConnected(f"cannot reach {self.url}: {error.strerror or 'no connection in time'}") from error
-        return passage
+
+    async def _behind(self, passage: _Passage) -> _Passage:
+        """Go through what is there to what is behind it."""
+        if self._through is None:
+            return passage
+        try:
+            pipe = await passage.switch(self._through)
+        except BaseException:
+            passage.close()
+            raise
+        if pipe is None:
+            refused = b"".join([data async for data in Passed(self, passage).chunks()])
+            raise NotThrough(refused.decode(errors="replace")[:1000])
+        return passage.renewed()
+
+    def _tls(self) -> ssl.SSLContext:
+        import ssl
+
+        context = ssl.create_default_context()
+        if self._certificate is not None:  # compared as a whole, below
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+    def _check(self, passage: _Passage) -> None:
+        if self._certificate is None:
+            return
+        shown = passage.certificate()
+        if shown is None or hashlib.sha256(shown).hexdigest() != self._certificate:
+            passage.close()
+            raise NotConnected(f"{self.url} shows another certificate than it should")
+
+
+class NotThrough(NotConnected):
+    """What is in between did not become the way to what is behind it; the message is what it said."""
+
+
+class Switched(NamedTuple):
+    """A server that speaks something else from now on."""
+
+    headers: Headers
+    pipe: Pipe
 
 
 class Passed:
@@ -146,10 +216,18 @@ class _Passage(Connection):
         self._held = 0
         self._broken: str | None = None
         self._half_sent = False
+        self._switching = False
+        self._behind = b""
         self.status = 0
         self.fields: Headers = []
         self.chunks: deque[bytes] = deque()
         self.complete = False
+
+    def certificate(self) -> bytes | None:
+        """What the other side has shown."""
+        tls = self._transport.get_extra_info("ssl_object")
+        shown: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
+        return shown
 
     async def begin(self, head: bytes, body: bytes | AsyncIterable[bytes]) -> None:
         if self._lost:
@@ -172,8 +250,25 @@ class _Passage(Connection):
                 sending.cancel()
                 self._half_sent, self.reusable = True, False
             await asyncio.wait({sending})
-            if not sending.cancelled():
-                sending.exception()
+            for future in (sending, begun):
+                future.add_done_callback(lambda future: future.cancelled() or future.exception())  # seen
+
+    async def switch(self, head: bytes) -> Pipe | None:
+        """Ask for another protocol; None: the answer is one in this one."""
+        if self._lost:
+            raise NotConnected("the connection was closed")
+        self._switching = True
+        self._begun = self._loop.create_future()
+        self._transport.write(head)
+        await self._begun
+        return Pipe.over(self._transport, self._behind) if self.status == 101 else None
+
+    def renewed(self) -> _Passage:
+        """The same connection, which leads to somebody else now."""
+        other = _Passage()
+        self._transport.set_protocol(other)
+        other.connection_made(self._transport)
+        return other
 
     async def _send(self, head: bytes, body: AsyncIterable[bytes]) -> None:
         self._transport.write(head + b"transfer-encoding: chunked\r\n\r\n")
@@ -240,6 +335,14 @@ class _Passage(Connection):
             return
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._switching and self.status == 101:
+                self._behind = data[upgrade.args[0] :]
+                self._transport.pause_reading()
+                self._start()
+            else:
+                self._break("the instance switched to a protocol that nobody asked for")
+                self._transport.abort()
         except httptools.HttpParserError as error:
             self._break(f"the instance's answer is not HTTP: {error}")
             self._transport.abort()
@@ -251,6 +354,9 @@ class _Passage(Connection):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        if status == 101 and self._switching:
+            self.status = status
+            return
         if 100 <= status < 200:
             self.fields = []
             return
@@ -269,7 +375,7 @@ class _Passage(Connection):
         self._wake()
 
     def on_message_complete(self) -> None:
-        if not self.status:
+        if not self.status or self.status == 101:
             return
         self.complete = True
         self.reusable = self._parser.should_keep_alive() and not self._half_sent

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +45,9 @@ HEALTHY = ("success", "healthy")
 HEALTH_SECONDS = 10.0
 EXEC_MARGIN = 5.0
 """Seconds by which an answer may follow the end of a command's time."""
+STREAMED = 8 * 1024 * 1024
+"""Bytes from which a file is sent while it is read."""
+STREAM_SECONDS = 600.0
 
 
 class _Unsaid(str):
@@ -474,7 +479,14 @@ class Environment:
         return ExecResult(**await self._call("exec", paths.EXEC, wish, seconds + EXEC_MARGIN))
 
     async def upload(self, data: bytes | str | Path, path: str, timeout: float | None = None) -> None:
-        """Put bytes, text or a file of this machine at ``path`` in the instance."""
+        """Put bytes, text, or a file or folder of this machine, at ``path`` in the instance.
+
+        A folder's content is added to what is at ``path``. A folder or a large file may have any size: it is never in
+        memory as a whole, and without a ``timeout`` it has ten minutes.
+        """
+        if isinstance(data, Path) and (data.is_dir() or data.stat().st_size > STREAMED):
+            await self._upload_tar(data, path, timeout)
+            return
         body = data.read_bytes() if isinstance(data, Path) else data.encode() if isinstance(data, str) else data
 
         async def put(client: InstanceClient, seconds: float) -> Any:
@@ -490,6 +502,33 @@ class Environment:
 
         data: bytes = await self._guarded(f"download of {path}", get, timeout)
         return data
+
+    async def download_to(self, path: str, target: Path, timeout: float | None = None) -> None:
+        """Copy a file or folder of the instance to ``target`` on this machine, whatever its size.
+
+        A folder's content is added to what is there. Nothing is written outside of ``target``, whatever the instance
+        sends. Without a ``timeout`` it has ten minutes.
+        """
+        from aenv.core.folders import unpacked
+
+        async def get(client: InstanceClient, seconds: float) -> Any:
+            query = urlencode({"path": path})
+            async with client.receive_stream(f"{paths.ARCHIVE}?{query}", timeout=seconds) as stream:
+                await unpacked(stream, target, asyncio.to_thread, may_be_file=True)
+
+        await self._guarded(f"download of {path}", get, STREAM_SECONDS if timeout is None else timeout)
+
+    async def _upload_tar(self, source: Path, path: str, timeout: float | None) -> None:
+        from aenv.core.folders import packed
+
+        folder, name = (path, "") if source.is_dir() else posixpath.split(path)
+
+        async def put(client: InstanceClient, seconds: float) -> Any:
+            query = urlencode({"path": folder or "."})
+            async with contextlib.aclosing(packed(source, asyncio.to_thread, name)) as tar:
+                return await client.send_stream(f"{paths.ARCHIVE}?{query}", tar, timeout=seconds)
+
+        await self._guarded(f"upload to {path}", put, STREAM_SECONDS if timeout is None else timeout)
 
     # --- inside
 

@@ -146,5 +146,9 @@ class SyncEnvironment:
         """See `Environment.download`."""
         return _LoopThread.run(self._env.download(path, timeout))
 
+    def download_to(self, path: str, target: Path, timeout: float | None = None) -> None:
+        """See `Environment.download_to`."""
+        _LoopThread.run(self._env.download_to(path, target, timeout))
+
     def __repr__(self) -> str:
         return repr(self._env).replace("<Environment", "<SyncEnvironment", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 from aenv.errors import InvalidArguments
 from aenv.hub.local import LocalHub
 from aenv.runtime.messages import Request
+from aenv.schema.openapi import Operation
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -48,32 +49,13 @@ Handler = Callable[[Exchange], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
-class Route:
-    """One method of one path."""
-
-    method: str
-    path: str
-    summary: str
-    handler: Handler
-    answer: Any = None
-    """The type of ``data`` in the answer; bytes for a blob."""
-    query: type[BaseModel] | None = None
-    body: type[BaseModel] | type[bytes] | None = None
-    needs: str = ""
-    """The scope of the token that it takes; nothing: none."""
-    legacy: bool = False
-    """In the shape that older clients know."""
-    tag: str = field(default="environments")
+class Route(Operation):
+    """One method of one path, answered by a `Handler`."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
         """What a path must look like."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path) + ("/?" if self.legacy else ""))
-
-    @property
-    def parameters(self) -> list[str]:
-        """The names in the path."""
-        return re.findall(r"\{(\w+)\}", self.path)
 
 
 def _checked(read: Callable[[], M]) -> M:

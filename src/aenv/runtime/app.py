@@ -23,7 +23,7 @@ from aenv.errors import (
 from aenv.runtime.catalog import Catalog, Endpoint
 from aenv.runtime.guard import refuse_web_pages
 from aenv.runtime.inside import Inside
-from aenv.runtime.messages import ASGIApp, Request, Response, Stream
+from aenv.runtime.messages import Answer, ASGIApp, Request, Response, Stream
 from aenv.schema import paths
 
 _TOOL_PREFIX = paths.TOOLS + "/"
@@ -55,14 +55,14 @@ class App:
         self._mcp = mcp
         self._bearer = f"Bearer {token}".encode() if token else None
         self._only_loopback = only_loopback and not token
-        self._fixed: dict[tuple[str, str], Callable[[Request], Awaitable[Response | Stream]]] = {
+        self._fixed: dict[tuple[str, str], Callable[[Request], Awaitable[Answer]]] = {
             ("GET", paths.HEALTH): self._health,
             ("GET", paths.TOOLS): self._list_tools,
             ("GET", paths.FUNCTION_LIST): self._list_functions,
             ("POST", paths.REWARD): self._reward,
         }
 
-    async def __call__(self, request: Request) -> Response | Stream:
+    async def __call__(self, request: Request) -> Answer:
         """Answer one request. An error that we know becomes its JSON; others are the server's business."""
         try:
             self._authorise(request)
@@ -78,7 +78,7 @@ class App:
         elif self._only_loopback:
             refuse_web_pages(request, "Start with a token (AENV_TOKEN) to be reached under other names.")
 
-    async def _route(self, request: Request) -> Response | Stream:
+    async def _route(self, request: Request) -> Answer:
         method, path = request.method, request.path
         if method == "POST" and path.startswith(_TOOL_PREFIX):
             return await self._tool(path[len(_TOOL_PREFIX) :], request)

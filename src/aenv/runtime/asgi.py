@@ -41,7 +41,7 @@ class AsgiExchange:
         try:
             await app(scope, self.receive, self.send)
         except Exception:
-            log.exception("%s %s failed", request.method, request.path)
+            log.exception("%s %s failed", request.method, request.shown)
             if not self.started:
                 self.connection.write(Response(500, b'{"success":false,"error":"internal error"}'), False)
             return False

@@ -2,27 +2,46 @@
 
 It exists for two figures. A general ASGI server and framework spend more on a call than the call itself costs,
 and they wake up ten times a second with nothing to do; a thousand idle instances must cost nothing.
-Parsing is llhttp's (through httptools). TLS, HTTP/2, static files and the rest are left to a proxy in front.
+Parsing is llhttp's (through httptools), TLS is asyncio's. HTTP/2, static files and the rest are left to a proxy in
+front.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import httptools
 
+from aenv.client.pipe import Pipe
 from aenv.runtime.asgi import AsgiExchange
-from aenv.runtime.messages import HIGH_WATER, STATUS_LINES, BodyStream, Handler, Request, Response, Stream
+from aenv.runtime.messages import (
+    HIGH_WATER,
+    STATUS_LINES,
+    Answer,
+    BodyBroke,
+    BodyStream,
+    Handler,
+    Request,
+    Response,
+    Stream,
+    Takeover,
+)
+
+if TYPE_CHECKING:
+    import ssl
 
 log = logging.getLogger("aenv.http")
 
 MAX_HEADER_BYTES = 64 * 1024
+BODY_SECONDS = 60.0  # nor one that goes silent in the middle of a body, while we listen
+HANDSHAKE_SECONDS = 15.0
 HEADER_SECONDS = 30.0  # a client that sends half a request holds a connection no longer than this
 
 
@@ -37,8 +56,11 @@ class HttpServer:
         admit: Callable[[socket.socket], bool] | None = None,
         prompt: bool = False,
         stream_over: int | None = None,
+        unbounded: Callable[[Request], bool] | None = None,
     ) -> None:
         self.handler = handler
+        self.unbounded = unbounded
+        """Says of a request, by its head, whether its body may have any length: it reaches the handler as it comes."""
         self.stream_over = stream_over
         """Bodies of more bytes, or of an unknown length, reach the handler while they come. None: no body does."""
         self.prompt = prompt
@@ -60,6 +82,7 @@ class HttpServer:
         uds: str | None = None,
         listener: socket.socket | None = None,
         backlog: int = 1024,
+        tls: ssl.SSLContext | None = None,
     ) -> asyncio.Server:
         """Accept connections on a TCP address, a unix socket, or a socket that listens already."""
         loop = asyncio.get_running_loop()
@@ -68,7 +91,10 @@ class HttpServer:
         elif uds is not None:
             server = await loop.create_unix_server(lambda: _Connection(self), uds, backlog=backlog)
         else:
-            server = await loop.create_server(lambda: _Connection(self), host, port, backlog=backlog)
+            patience = HANDSHAKE_SECONDS if tls is not None else None
+            server = await loop.create_server(
+                lambda: _Connection(self), host, port, backlog=backlog, ssl=tls, ssl_handshake_timeout=patience
+            )
         self._listeners.append(server)
         return server
 
@@ -122,9 +148,13 @@ class _Connection(asyncio.Protocol):
         self.header_bytes = 0
         self.url = b""
         self.in_head = False
+        self.in_body = False
+        self.heard = 0.0
         self.deadline: asyncio.TimerHandle | None = None
         self.refused = False
         self.endless = False  # an event stream that ends only when somebody hangs up
+        self.behind = b""  # what came after a wish for another protocol
+        self.unbounded = False  # the body that comes may have any length
         self.streaming = False  # an ASGI application has the request; it is told of a hang-up, not cancelled
         self.gone = asyncio.Event()
         self.writable = asyncio.Event()
@@ -160,14 +190,21 @@ class _Connection(asyncio.Protocol):
             return
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            self.refused = True  # a server may ignore the wish: the request is answered, what follows it is not
+        except httptools.HttpParserUpgrade as upgrade:
+            # A server may ignore the wish: the request is answered, and what follows it is only for another protocol.
+            self.refused = True
+            self.behind = data[upgrade.args[0] :]
+            self.transport.pause_reading()
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP: {error}")
         if self.in_head and self.deadline is None:
             self.deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
-        elif self.deadline is not None and not self.in_head:
+        elif self.deadline is not None and not self.in_head and not self.in_body:
             self._stop_deadline()
+        if self.in_body:
+            self.heard = self.loop.time()
+            if self.deadline is None:
+                self.deadline = self.loop.call_later(BODY_SECONDS, self._listen_for_body)
 
     # --- the parser's side
 
@@ -188,18 +225,24 @@ class _Connection(asyncio.Protocol):
         self.request.headers.append((name.lower(), value.rstrip(b" \t")))  # llhttp leaves what follows the value
 
     def on_headers_complete(self) -> None:
-        self.in_head = False
+        self.in_head, self.in_body = False, True
+        self._stop_deadline()
         request = self.request
         request.method = self.parser.get_method().decode("ascii")
         request.target = self.url
         path, _, request.query = self.url.partition(b"?")
         text = path.decode("latin-1")
         request.path = unquote(text) if "%" in text else text
-        if int(request.header(b"content-length") or 0) > self.server.max_body:
+        unbounded = self.server.unbounded
+        self.unbounded = unbounded is not None and self.task is None and unbounded(request)
+        if int(request.header(b"content-length") or 0) > self.server.max_body and not self.unbounded:
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
+        elif any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in request.headers):
+            # llhttp says so as well, but only after this: too late for what is passed on as it comes.
+            self._refuse(400, "this transfer-encoding is not understood")
         elif request.header(b"expect").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        if self._is_long(request) and not self.refused and self.task is None:
+        if (self.unbounded or self._is_long(request)) and not self.refused and self.task is None:
             request.stream = BodyStream(self)
             self.task = self.loop.create_task(
                 self._serve(request, self.parser.should_keep_alive(), self._answer(request))
@@ -215,7 +258,7 @@ class _Connection(asyncio.Protocol):
         if self.refused:
             return
         self.size += len(body)
-        if self.size > self.server.max_body:
+        if self.size > self.server.max_body and not self.unbounded:
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
         elif self.request.stream is not None:
             self.request.stream.feed(body)
@@ -223,6 +266,7 @@ class _Connection(asyncio.Protocol):
             self.chunks.append(body)
 
     def on_message_complete(self) -> None:
+        self.in_body = False
         if self.refused:
             return
         request, chunks = self.request, self.chunks
@@ -231,7 +275,7 @@ class _Connection(asyncio.Protocol):
             return
         request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self.chunks = []
-        keep_alive = self.parser.should_keep_alive()
+        keep_alive = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         if self.task is not None:
             self.waiting.append((request, keep_alive))
             self.transport.pause_reading()
@@ -249,16 +293,16 @@ class _Connection(asyncio.Protocol):
         try:
             pending = answering.send(None)
         except StopIteration as end:
-            answer: Response | Stream = end.value
+            answer: Answer = end.value
             if isinstance(answer, Response) and keep_alive and not self.server.closing:
                 self.write(answer, keep_alive)
                 return
-            rest: Awaitable[Response | Stream] = _said(answer)
+            rest: Awaitable[Answer] = _said(answer)
         else:
             rest = _resumed(answering, pending)
         self.task = self.loop.create_task(self._serve(request, keep_alive, rest))
 
-    async def _serve(self, request: Request, keep_alive: bool, answering: Awaitable[Response | Stream]) -> None:
+    async def _serve(self, request: Request, keep_alive: bool, answering: Awaitable[Answer]) -> None:
         try:
             while True:
                 keep_alive = keep_alive and not self.refused and not self.server.closing
@@ -270,10 +314,13 @@ class _Connection(asyncio.Protocol):
                     self.streaming = True
                     keep_alive = await AsgiExchange(self, request, keep_alive).run(answer.app)
                     self.streaming = False
+                elif isinstance(answer, Takeover):
+                    await self._give_away(answer)
+                    return
                 else:
                     self.write(answer, keep_alive)
                 if not keep_alive or self.server.closing or self.gone.is_set():
-                    self.transport.close()
+                    self._hang_up(still_coming=request.stream is not None and not request.stream.ended)
                     return
                 if not self.waiting:
                     return
@@ -284,11 +331,25 @@ class _Connection(asyncio.Protocol):
         finally:
             self.task = None
 
-    async def _answer(self, request: Request) -> Response | Stream:
+    async def _give_away(self, answer: Takeover) -> None:
+        self.endless = True
+        pipe = Pipe.over(self.transport, self.behind)
+        try:
+            self.transport.write(answer.head)
+            await answer.run(pipe)
+        finally:
+            pipe.close()
+            self.gone.set()
+            self._stop_deadline()
+            self.server.forget(self)
+
+    async def _answer(self, request: Request) -> Answer:
         try:
             return await self.server.handler(request)
+        except BodyBroke:
+            return Response(400, b'{"success":false,"error":"the body broke off"}')
         except Exception:
-            log.exception("%s %s failed", request.method, request.path)
+            log.exception("%s %s failed", request.method, request.shown)
             return Response(500, b'{"success":false,"error":"internal error; see the log","code":"internal"}')
 
     def write(self, answer: Response, keep_alive: bool) -> None:
@@ -316,12 +377,20 @@ class _Connection(asyncio.Protocol):
         if self.task is None:
             message = b'{"success":false,"error":"%s"}' % why.replace('"', "'").encode()
             self.write(Response(status, message), keep_alive=False)
-            if self.transport.can_write_eof():
-                # Closing at once would reset the connection, and the client, still sending, would never see why.
+            self._hang_up(still_coming=True)
+        else:
+            self.transport.close()
+
+    def _hang_up(self, *, still_coming: bool) -> None:
+        if still_coming and not self.gone.is_set() and self.transport.can_write_eof():
+            # Closing at once would reset the connection, and the client, still sending, would never see why.
+            self.refused = True
+            self.transport.resume_reading()
+            with contextlib.suppress(OSError):  # it may be gone, and we be the last to know
                 self.transport.write_eof()
-                self.loop.call_later(1.0, self.transport.close)
-                return
-        self.transport.close()
+            self.loop.call_later(1.0, self.transport.close)
+        else:
+            self.transport.close()
 
     def _count(self, size: int) -> None:
         self.header_bytes += size
@@ -330,6 +399,16 @@ class _Connection(asyncio.Protocol):
 
     def _too_slow(self) -> None:
         self._refuse(408, f"the request's head took over {HEADER_SECONDS:g} s")
+
+    def _listen_for_body(self) -> None:
+        self.deadline = None
+        silent = self.loop.time() - self.heard
+        if not self.in_body:
+            return
+        if self.transport.is_reading() and silent >= BODY_SECONDS:
+            self._refuse(408, f"nothing came of the body for {BODY_SECONDS:g} s")
+            return
+        self.deadline = self.loop.call_later(max(BODY_SECONDS - silent, BODY_SECONDS / 4), self._listen_for_body)
 
     def _stop_deadline(self) -> None:
         if self.deadline is not None:
@@ -346,12 +425,12 @@ class _Connection(asyncio.Protocol):
         self.transport.abort()
 
 
-async def _said(answer: Response | Stream) -> Response | Stream:
+async def _said(answer: Answer) -> Answer:
     return answer
 
 
 @types.coroutine
-def _resumed(begun: Coroutine[Any, Any, Response | Stream], pending: Any) -> Generator[Any, Any, Response | Stream]:
+def _resumed(begun: Coroutine[Any, Any, Answer], pending: Any) -> Generator[Any, Any, Answer]:
     """The rest of a coroutine that was begun outside of a task and waits for ``pending``."""
     try:
         while True:
@@ -362,5 +441,5 @@ def _resumed(begun: Coroutine[Any, Any, Response | Stream], pending: Any) -> Gen
             else:
                 pending = begun.send(sent)
     except StopIteration as end:
-        answer: Response | Stream = end.value
+        answer: Answer = end.value
         return answer

@@ -4,25 +4,34 @@ door into the host.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
+import logging
 import os
 import signal
 import subprocess
 import tempfile
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 
+from aenv.client.pipe import Pipe, join
 from aenv.core.call import Call
-from aenv.errors import FunctionFailed, InvalidArguments
-from aenv.runtime.messages import Request, Response
+from aenv.errors import AEnvError, Forbidden, FunctionFailed, InvalidArguments, NotFound, UsageError
+from aenv.runtime.messages import STATUS_LINES, Answer, Receive, Request, Response, Scope, Send, Stream, Takeover
 from aenv.runtime.workers import Workers
 from aenv.schema import paths
 
+log = logging.getLogger("aenv.runtime")
+
+T = TypeVar("T")
 MAX_OUTPUT = 8 * 1024 * 1024  # bytes kept of each stream
+_PORT = paths.PORT + "/"
 _BINARY = b"content-type: application/octet-stream\r\n"
 
 
@@ -31,7 +40,7 @@ class Command(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    command: str | list[str]
+    command: str | Annotated[list[str], Field(min_length=1)]
     """A line for the shell, or a program and its arguments."""
     timeout: float | None = None
     cwd: str | None = None
@@ -39,18 +48,34 @@ class Command(BaseModel):
 
 
 class Inside:
-    """Answers ``/exec`` and ``/files``."""
+    """Answers ``/exec``, ``/files``, ``/archive`` and ``/port``."""
 
     def __init__(self, workers: Workers) -> None:
         self._workers = workers
 
-    async def answer(self, request: Request) -> Response | None:
+    async def answer(self, request: Request) -> Answer | None:
         """None when the request is not for us."""
         if (request.method, request.path) == ("POST", paths.EXEC):
             return await self._exec(request)
         if request.path == paths.FILES and request.method in ("GET", "PUT"):
             return await self._file(request)
+        if request.path == paths.ARCHIVE and request.method in ("GET", "PUT"):
+            return await (self._pack if request.method == "GET" else self._unpack)(request)
+        if request.path.startswith(_PORT) and request.wants_to_speak(b"tcp"):
+            return await self._port(request.path.removeprefix(_PORT))
         return None
+
+    async def _port(self, text: str) -> Takeover:
+        """Become the way to a port of this network."""
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+        if not 1 <= number <= 65535:
+            raise InvalidArguments(f"'{text[:20]}' is not a port")
+        try:
+            pipe = await _connected(number)
+        except OSError:
+            raise NotFound(f"nothing listens on port {number}") from None
+        head = STATUS_LINES[101] + b"connection: Upgrade\r\nupgrade: tcp\r\n\r\n"
+        return Takeover(head, lambda theirs: join(theirs, pipe))
 
     async def _exec(self, request: Request) -> Response:
         try:
@@ -63,17 +88,99 @@ class Inside:
         return Response(200, to_json({"success": True, "data": done}))
 
     async def _file(self, request: Request) -> Response:
-        path = dict(parse_qsl(request.query.decode("latin-1"))).get("path")
-        if not path:
-            raise InvalidArguments("path: missing; say ?path=/where")
+        path = _path_of(request)
         try:
             if request.method == "GET":
                 data = await self._workers.run(Path(path).read_bytes, Call("read"))
                 return Response(200, data, _BINARY)
             await self._workers.run(lambda: _write(Path(path), request.body), Call("write"))
         except OSError as error:
-            raise FunctionFailed(f"{error.strerror or error}: {path}") from None
+            raise _refused(error, path) from None
         return Response(200, to_json({"success": True, "data": {"path": path, "size": len(request.body)}}))
+
+    async def _pack(self, request: Request) -> Stream:
+        from aenv.core.folders import packed
+
+        path = Path(_path_of(request))
+        try:
+            is_one = path.is_dir() or path.is_file()
+        except OSError as error:
+            raise _refused(error, str(path)) from None
+        if not is_one:
+            raise NotFound(f"No such file or directory: {path}")
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            gone = asyncio.ensure_future(receive())
+            headers = [(b"content-type", b"application/x-tar")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                async with contextlib.aclosing(packed(path, self._in_thread)) as tar:
+                    async for data in tar:
+                        if gone.done():
+                            return
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            except (OSError, UsageError) as error:
+                log.warning("the tar of %s broke off: %s", path, error)
+                return  # without an end: that is how its reader knows
+            finally:
+                gone.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        return Stream(app)
+
+    async def _unpack(self, request: Request) -> Response:
+        from aenv.core.folders import unpacked
+
+        path = _path_of(request)
+        try:
+            done = await unpacked(request.stream or _whole(request.body), Path(path), self._in_thread)
+        except UsageError as error:
+            raise InvalidArguments(error.message, details=error.details) from None
+        except OSError as error:
+            raise _refused(error, path) from None
+        return Response(200, to_json({"success": True, "data": {"path": path, **done._asdict()}}))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        done: T = await self._workers.run(work, Call("archive"))
+        return done
+
+
+async def _connected(port: int) -> Pipe:
+    loop = asyncio.get_running_loop()
+    try:
+        _, pipe = await loop.create_connection(Pipe, "127.0.0.1", port)
+    except OSError:
+        _, pipe = await loop.create_connection(Pipe, "::1", port)
+    return pipe
+
+
+def takes_any_body(request: Request) -> bool:
+    """Whether the body of a request to an instance is unpacked as it comes, and so may have any length."""
+    return request.path == paths.ARCHIVE and request.method == "PUT"
+
+
+def _path_of(request: Request) -> str:
+    path = dict(parse_qsl(request.query.decode("latin-1"))).get("path")
+    if not path or "\0" in path:
+        raise InvalidArguments("path: missing, or none; say ?path=/where")
+    return path
+
+
+def _refused(error: OSError, path: str) -> AEnvError:
+    """Whose fault it is that a file cannot be read or written."""
+    said = f"{error.strerror or error}: {path}"
+    if isinstance(error, FileNotFoundError):
+        return NotFound(said)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Forbidden(said)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return FunctionFailed(said)
+    return InvalidArguments(said)
+
+
+async def _whole(body: bytes) -> AsyncIterator[bytes]:
+    yield body
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -95,7 +202,7 @@ def _run(command: Command, call: Call) -> dict[str, Any]:
                 stderr=err,
                 start_new_session=True,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a word may have a character that no program can be given
             return {"exit_code": 127, "stdout": "", "stderr": str(error), "timed_out": False}
         timed_out = not _finished(process, command.timeout, call)
         if timed_out:

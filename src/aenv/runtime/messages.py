@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Protocol
+
+from aenv.client.pipe import Pipe
 
 HIGH_WATER = 256 * 1024
 
@@ -48,12 +51,26 @@ class Request:
         self.stream: BodyStream | None = None
         """The body, where the server passes large ones on as they come; ``body`` is empty then."""
 
+    @property
+    def shown(self) -> str:
+        """The path as it may be written down: a signature in it opens something."""
+        return re.sub(r"[0-9a-f]{32,}", "...", self.path)[:500]
+
+    def wants_to_speak(self, protocol: bytes) -> bool:
+        """Whether it asks for another protocol, and for this one."""
+        asks = b"upgrade" in [word.strip() for word in self.header(b"connection").lower().split(b",")]
+        return asks and self.header(b"upgrade").lower() == protocol and self.method == "GET"
+
     def header(self, name: bytes) -> bytes:
         """The first header of that (lower case) name, or nothing."""
         for key, value in self.headers:
             if key == name:
                 return value
         return b""
+
+
+class BodyBroke(ConnectionResetError):
+    """Whoever sends a body has stopped before its end, or was stopped."""
 
 
 class BodyStream:
@@ -93,7 +110,7 @@ class BodyStream:
             if self.ended:
                 raise StopAsyncIteration
             if self._connection.gone.is_set() or self._connection.refused:
-                raise ConnectionResetError("the body ended before it was whole")
+                raise BodyBroke("the body ended before it was whole")
             self._waiter = self._connection.loop.create_future()
             await self._waiter
         data = self._chunks.popleft()
@@ -119,10 +136,25 @@ class Response:
 class Stream:
     """An answer that an ASGI application writes itself."""
 
-    __slots__ = ("app",)
+    __slots__ = ("app", "status")
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, status: int = 200) -> None:
         self.app = app
+        self.status = status
+        """For who counts answers: what the application says is what counts."""
 
 
-Handler = Callable[[Request], Awaitable[Response | Stream]]
+class Takeover:
+    """An answer after which the connection is somebody else's, to speak what was agreed on."""
+
+    __slots__ = ("head", "run")
+    status = 101
+
+    def __init__(self, head: bytes, run: Callable[[Pipe], Awaitable[None]]) -> None:
+        self.head = head
+        """What is said first, whole."""
+        self.run = run
+
+
+Answer = Response | Stream | Takeover
+Handler = Callable[[Request], Awaitable[Answer]]

@@ -16,7 +16,7 @@ from aenv.errors import UsageError
 from aenv.runtime.app import App
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
-from aenv.runtime.inside import Inside
+from aenv.runtime.inside import Inside, takes_any_body
 from aenv.runtime.loader import load
 from aenv.runtime.mcp import McpEndpoint
 
@@ -106,7 +106,8 @@ async def open_server(options: ServeOptions, catalog: Catalog) -> tuple[HttpServ
     only_loopback = options.uds is None and is_loopback(options.host)
     inside = Inside(catalog.workers) if options.sandboxed else None
     app = App(catalog, mcp, token=options.token, only_loopback=only_loopback, inside=inside)
-    return HttpServer(app, max_body=options.max_body, prompt=True), mcp
+    unbounded = takes_any_body if inside is not None else None
+    return HttpServer(app, max_body=options.max_body, prompt=True, unbounded=unbounded), mcp
 
 
 async def _run(options: ServeOptions, catalog: Catalog, server: HttpServer, mcp: McpEndpoint, signals: _Signals) -> int:

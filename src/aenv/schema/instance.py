@@ -154,6 +154,19 @@ class EnvInstanceCreateRequest(Message):
     """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
 
 
+class PresignRequest(Message):
+    """A wish for a URL of a port inside an instance."""
+
+    port: int = Field(ge=1, le=65535)
+    expiration_time_in_minutes: int = Field(default=5, ge=1, le=7 * 24 * 60)
+
+
+class PresignedUrl(Message):
+    """The URL; whoever has it reaches that port until it expires."""
+
+    url: str
+
+
 class EnvInstanceListResponse(Message):
     """Instances in a list."""
 

@@ -232,19 +232,25 @@ def exec(id: str, command: tuple[str, ...], timeout: float, system_url: str | No
 @command.command()
 @click.argument("source")
 @click.argument("target")
+@click.option("--timeout", type=float, default=3600.0, show_default=True, help="Seconds that it may take.")
 @_platform_options
-def cp(source: str, target: str, system_url: str | None, api_key: str | None) -> None:
-    """Copy one file into an instance, or out of it: FILE ID:PATH, or ID:PATH FILE."""
+def cp(source: str, target: str, timeout: float, system_url: str | None, api_key: str | None) -> None:
+    """Copy a file or a folder into an instance, or out of it: FILE ID:PATH, or ID:PATH FILE.
+
+    The content of a folder is added to what is at the target.
+    """
     there, back = ":" in target, ":" in source
     if there == back:
         raise UsageError("one of the two is in an instance: write it as ID:/path")
     id, _, path = (target if there else source).partition(":")
+    if there and not Path(source).exists():
+        raise UsageError(f"there is no {source}")
 
     async def work(env: Environment) -> None:
         if there:
-            await env.upload(Path(source), path, 600.0)
+            await env.upload(Path(source), path, timeout)
         else:
-            Path(target).write_bytes(await env.download(path, 600.0))
+            await env.download_to(path, Path(target), timeout)
 
     _with_instance(id, system_url, api_key, work)
 

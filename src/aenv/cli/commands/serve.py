@@ -56,12 +56,24 @@ _store_option = click.option(
 )
 @click.option("--one-port", is_flag=True, default=None, help="Have both planes on --port alone.")
 @click.option("--prefix", envvar="AENV_SERVE_PREFIX", help="A path before all paths, as a proxy in front leaves it.")
+@click.option("--tls-cert", envvar="AENV_SERVE_TLS_CERT", help="Serve with TLS: the file of the certificate, in PEM.")
+@click.option("--tls-key", envvar="AENV_SERVE_TLS_KEY", help="The file of the certificate's key.")
+@click.option(
+    "--public-url",
+    envvar="AENV_SERVE_PUBLIC_URL",
+    help="Where users reach the platform, for URLs that it gives out.  [default: where they asked for one]",
+)
 @click.option(
     "--auth/--no-auth",
     default=None,
     help="Whether callers need a token.  [default: where other machines can reach it]",
 )
 @_store_option
+@click.option(
+    "--advertise",
+    envvar="AENV_SERVE_ADVERTISE",
+    help="The URL at which other servers on the same Redis reach this one.  [default: found out]",
+)
 @click.option(
     "--hub",
     envvar="AENV_SERVE_HUB",

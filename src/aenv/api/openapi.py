@@ -1,0 +1,192 @@
+"""The OpenAPI document of the control plane."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from aenv._version import __version__
+from aenv.api.tokens import PlatformTokenSaid, PlatformTokenWish
+from aenv.runtime.inside import Command
+from aenv.schema import openapi, paths
+from aenv.schema.instance import (
+    EnvInstance,
+    EnvInstanceCreateRequest,
+    EnvStatus,
+    InstanceEvent,
+    InstancePage,
+    PresignedUrl,
+    PresignRequest,
+)
+from aenv.schema.openapi import Operation
+
+PAGE = 1000
+"""Instances in one page, at the most."""
+TITLE = "AEnvironment platform"
+_ONE = f"{paths.INSTANCES}/{{id}}"
+_PROBLEMS = {
+    "400": "It cannot be understood, or a value has the wrong shape",
+    "401": "The token is missing, wrong, revoked or expired",
+    "403": "The token is not good for this, or uses as much as it may",
+    "404": "There is no such thing, or it is somebody else's",
+    "405": "Another method is meant",
+    "408": "It came too slowly",
+    "409": "It is there already",
+    "410": "The instance has ended; the message says why",
+    "413": "It is too large",
+    "422": "The instance does not understand it",
+    "429": "Too many for now; `Retry-After` says for how long",
+    "431": "The headers are too large",
+    "502": "The instance, or the server that it is on, does not answer",
+    "503": "The store cannot be reached just now; try again",
+}
+
+
+class Asked(BaseModel):
+    """A question after the question mark."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+class FilterQuery(Asked):
+    """Which instances to list."""
+
+    owner: str | None = None
+    status: EnvStatus | None = None
+    """Ended ones are listed only when they are asked for so."""
+    label: list[Annotated[str, Field(pattern="^[^=]*=")]] = Field(default_factory=list)
+    """Like `key=value`; all must fit."""
+    limit: Annotated[int, Field(ge=1, le=PAGE)] | None = None
+    after: str | None = None
+    """The `next` of the page before."""
+
+
+class ListQuery(FilterQuery):
+    """Which instances to list."""
+
+    envName: str | None = None
+    """Of which environment: `name`, `name@version` or `*`."""
+
+
+class WaitQuery(Asked):
+    """How long to wait."""
+
+    wait: Annotated[float, Field(ge=0, le=20)] = 0.0
+    """Seconds, for one that is being made."""
+
+
+class LogQuery(Asked):
+    """Which part of a log."""
+
+    tail: Annotated[int, Field(ge=0, le=999_999_999)] | None = None
+    """Only so many lines."""
+    follow: bool = False
+    """As plain text that goes on until the instance ends."""
+
+
+class PathQuery(Asked):
+    """Where in the instance."""
+
+    path: Annotated[str, Field(min_length=1)]
+
+
+class TtlWish(BaseModel):
+    """How long from now; nothing: as long as before."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ttl: str = Field(default="", max_length=64)
+
+
+class Ran(BaseModel):
+    """What came of a command."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+
+
+class Refused(BaseModel):
+    """Why an instance refused a request."""
+
+    model_config = ConfigDict(extra="allow")
+
+    success: Literal[False]
+    code: str | int
+    """What instances refuse has a word here, what the platform refuses the HTTP status."""
+
+
+class Written(BaseModel):
+    """What was written."""
+
+    model_config = ConfigDict(extra="allow")
+
+    path: str
+    size: int
+
+
+def _instances(method: str, path: str, summary: str, answer: Any, **more: Any) -> Operation:
+    return Operation(method, path, summary, answer=answer, legacy=True, tag="instances", needs="user", **more)
+
+
+def _read(path: str, summary: str, answer: Any, **more: Any) -> Operation:
+    return Operation("GET", path, summary, answer=answer, legacy=True, tag="instances", needs="read-only", **more)
+
+
+def _inside(method: str, path: str, summary: str, answer: Any, **more: Any) -> Operation:
+    return Operation(method, f"{_ONE}{path}", summary, answer=answer, needs="user", tag="inside", **more)
+
+
+def _tokens(method: str, path: str, summary: str, answer: Any, **more: Any) -> Operation:
+    return Operation(
+        method, paths.PLATFORM_TOKENS + path, summary, answer=answer, needs="admin", legacy=True, tag="tokens", **more
+    )
+
+
+OPERATIONS = (
+    _instances(
+        "POST",
+        paths.INSTANCES,
+        "Make an instance, or with `count` several",
+        EnvInstance | list[EnvInstance],
+        body=EnvInstanceCreateRequest,
+    ),
+    _read(f"{paths.INSTANCES}/list", "List instances, the oldest first", InstancePage, query=ListQuery),
+    _read(
+        f"{paths.INSTANCES}/{{environment}}/list",
+        "List instances of an environment, or with `*` all, as older clients ask",
+        list[EnvInstance],
+        query=FilterQuery,
+    ),
+    _read(_ONE, "Get an instance", EnvInstance, query=WaitQuery),
+    _instances("DELETE", _ONE, "End an instance", str),
+    _instances(
+        "PUT", f"{_ONE}/ttl", "Have its time to live count from now", EnvInstance, body=TtlWish, body_optional=True
+    ),
+    _read(f"{_ONE}/events", "What happened to it, the oldest first", list[InstanceEvent]),
+    _read(f"{_ONE}/logs", "What its tools wrote", str, query=LogQuery, media=("text/plain",)),
+    _instances("POST", f"{_ONE}/presign-url", "A URL of a port inside it", PresignedUrl, body=PresignRequest),
+    _inside("POST", paths.EXEC, "Run a command in it", Ran, body=Command),
+    _inside("GET", paths.FILES, "Read a file in it", bytes, query=PathQuery),
+    _inside("PUT", paths.FILES, "Write a file in it, of at most 64 MiB", Written, query=PathQuery, body=bytes),
+    _inside("GET", paths.ARCHIVE, "Read a folder in it as a tar", bytes, query=PathQuery, media=("application/x-tar",)),
+    _inside("PUT", paths.ARCHIVE, "Unpack a tar into a folder in it", Written, query=PathQuery, body=bytes),
+    _tokens("GET", "", "List tokens", list[PlatformTokenSaid]),
+    _tokens("POST", "", "Make a token; it is shown once", PlatformTokenSaid, body=PlatformTokenWish),
+    _tokens("DELETE", "/{id}", "Revoke a token", PlatformTokenSaid),
+)
+
+
+def document(version: str = __version__) -> dict[str, Any]:
+    """What every route takes and gives."""
+    about = openapi.About(TITLE, version, "Instances of environments, for many.", Refused, _PROBLEMS, token="role")
+    return openapi.document(OPERATIONS, about)
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(json.dumps(document(), indent=1) + "\n")

@@ -1,0 +1,151 @@
+"""Folders into instances and out of them, through the gateway: of any size, and never as a whole in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import resource
+import socket
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from aenv.client.url import ServerUrl
+from aenv.errors import Forbidden, InvalidArguments, NotFound, UsageError
+from tests.conftest import fetch, run
+from tests.platform.parts import Served
+
+Tokens = Callable[..., str]
+LARGE = 96 << 20
+FLAT = 24 << 20
+"""Bytes by which nobody's memory grows while a large file goes by."""
+
+
+def peak(pid: int) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
+def test_a_large_folder_goes_in_and_out_while_memory_stays_flat(
+    platform: Served, tokens: Tokens, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    with (source / "large").open("wb") as file:
+        file.truncate(LARGE)
+        file.seek(LARGE - 3)
+        file.write(b"end")
+    (source / "link").symlink_to("large")
+    (tmp_path / "single").write_bytes(b"x" * (16 << 20) + b"end")
+
+    async def main() -> None:
+        async with platform.environment(token=tokens("ann")) as env:
+            await env.call_tool("increment")
+            everyone = psutil.Process(platform.process.pid)
+            processes = [everyone.pid, *(child.pid for child in everyone.children(recursive=True))]
+            before = {pid: peak(pid) for pid in processes}
+            own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            await env.upload(source, "/tmp/there")
+            await env.upload(tmp_path / "single", "/tmp/alone")
+            assert (await env.exec("tail -c 3 /tmp/there/link /tmp/alone")).stdout.count("end") == 2
+            await env.download_to("/tmp/there", tmp_path / "back")
+            await env.download_to("/tmp/alone", tmp_path / "file")
+            for pid in processes:
+                assert peak(pid) - before[pid] < FLAT, psutil.Process(pid).cmdline()
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - own < FLAT
+
+    run(main())
+    assert (tmp_path / "file").read_bytes() == (tmp_path / "single").read_bytes()
+    assert (tmp_path / "back" / "large").stat().st_size == LARGE
+    with (tmp_path / "back" / "large").open("rb") as file:
+        file.seek(-3, os.SEEK_END)
+        assert file.read() == b"end"
+    assert os.readlink(tmp_path / "back" / "link") == "large"
+
+
+def test_what_cannot_be_is_said(platform: Served, tokens: Tokens, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with platform.environment(token=tokens("ann")) as env:
+            (tmp_path / "away").symlink_to("/etc/passwd")
+            with pytest.raises(UsageError, match="leads out of the folder"):
+                await env.upload(tmp_path, "/tmp/x")
+            (tmp_path / "away").unlink()
+            with pytest.raises(NotFound, match="No such file"):
+                await env.download_to("/nowhere", tmp_path / "x")
+            with pytest.raises(Forbidden, match=r"Permission|Read-only"):
+                await env.upload(tmp_path, "/usr/x")
+            # What its code has arranged does not lead out of the target on this machine.
+            await env.exec("mkdir /tmp/evil; ln -s /etc/passwd /tmp/evil/link")
+            with pytest.raises(Exception, match=r"leads out|hung up|broke"):
+                await env.download_to("/tmp/evil", tmp_path / "evil")
+            assert (await env.call_tool("increment")).data == 1
+
+    run(main())
+    assert not list(tmp_path.glob("evil/*"))
+
+
+def test_tars_made_to_harm_and_strangers_are_refused_on_both_routes(platform: Served, tokens: Tokens) -> None:
+    evil = io.BytesIO()
+    with tarfile.open(fileobj=evil, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo("../../etc/evil"))
+    status, body = fetch(
+        platform.url, "/env-instance", {"envName": "counter"}, headers={"authorization": f"Bearer {tokens('ann')}"}
+    )
+    name = body["data"]["id"]
+    own = {"authorization": f"Bearer {tokens('ann')}"}
+    for path in (f"/env-instance/{name}/archive?path=/tmp", f"/instance/{name}/archive?path=/tmp"):
+        status, body = fetch(platform.url, path, evil.getvalue(), method="PUT", headers=own)
+        assert (status, body["code"]) in ((422, "invalid_arguments"), (400, "invalid_arguments")), body
+        assert "leads out" in body["error"]
+        status, body = fetch(platform.url, path, b"not a tar", method="PUT", headers=own)
+        assert "not a whole tar" in body["error"]
+        assert fetch(platform.url, path, b"x", method="PUT")[0] == 401
+        stranger = {"authorization": f"Bearer {tokens('bob')}"}
+        assert fetch(platform.url, path, b"x", method="PUT", headers=stranger)[0] in (403, 404)
+        assert fetch(platform.url, path, headers=stranger)[0] in (403, 404)
+    fetch(platform.url, f"/env-instance/{name}", method="DELETE", headers=own)
+
+
+@pytest.mark.parametrize(
+    "path", ["/env-instance/x/archive", "/instance/x/archive", "/env-instance/x/y/archive", "/archive"]
+)
+def test_nobody_fills_the_servers_memory_by_a_body_without_end(platform: Served, path: str) -> None:
+    """A stranger's is refused while it comes; one that goes nowhere is refused for its length."""
+    url = ServerUrl.parse(platform.url)
+    with socket.create_connection((url.host, url.port), 30) as wire:
+        head = f"PUT {path}?path=/tmp HTTP/1.1\r\nhost: localhost\r\ncontent-length: {1 << 40}\r\n\r\n"
+        wire.sendall(head.encode() + b"x" * 100_000)
+        assert wire.recv(12) in (b"HTTP/1.1 401", b"HTTP/1.1 413")
+
+
+def test_breaking_off_ends_it_everywhere(platform: Served, tokens: Tokens, tmp_path: Path) -> None:
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 33)  # more than it has room for, and more than there is time for
+
+    async def main() -> None:
+        async with platform.environment(token=tokens("ann")) as env:
+            sending = asyncio.create_task(env.upload(tmp_path / "large", "/tmp/large"))
+            while not (await env.exec("test -s /tmp/large && echo yes")).stdout:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+            size = -1
+            while size != (now := int((await env.exec("stat -c %s /tmp/large")).stdout)):
+                size = now
+                await asyncio.sleep(0.2)
+            await env.exec("truncate -s 8G /tmp/sparse")
+            receiving = asyncio.create_task(env.download_to("/tmp/sparse", tmp_path / "back"))
+            while not (tmp_path / "back").exists():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            receiving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await receiving
+            with pytest.raises(InvalidArguments, match="path"):
+                await env._get("/archive")
+
+    run(main())

@@ -1,0 +1,230 @@
+"""Several servers on one store: each answers for the instances of all."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from aenv.api.ledger import SERVER, ServerEntry
+from aenv.api.peers import reached_at
+from aenv.client.api import ApiClient
+from aenv.core.environment import Environment
+from aenv.errors import InstanceEnded, NotFound
+from aenv.storage.base import Put
+from aenv.storage.open import open_store
+from tests.conftest import fetch, run
+from tests.platform.parts import Served, hang_up, serving, waiting_call
+from tests.storage.valkey import Valkey, started
+
+numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    with started(tmp_path_factory.mktemp("valkey")) as server:
+        yield server
+
+
+class Two(NamedTuple):
+    """Two servers, and a token for both."""
+
+    one: Served
+    other: Served
+    admin: str
+    store: str
+
+    @property
+    def header(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.admin}"}
+
+
+@contextmanager
+def both(data: Path, valkey: Valkey) -> Iterator[Two]:
+    """Neither waits for the other to come back."""
+    url = valkey.url(prefix=f"peers{next(numbers)}:")
+    options = ("--store", url, "--adopt-within", "0")
+    with serving(data, *options) as one, serving(data, *options, one_port=False) as other:
+        yield Two(one, other, one.first_token, url)
+
+
+@pytest.fixture(scope="module")
+def two(published: Path, valkey: Valkey) -> Iterator[Two]:
+    """For all tests that leave both alive."""
+    with both(published, valkey) as servers:
+        yield servers
+
+
+def make(served: Served, header: dict[str, str], **wish: Any) -> dict[str, Any]:
+    status, body = fetch(served.url, "/env-instance", {"envName": "counter", **wish}, headers=header)
+    assert status == 200, body
+    made: dict[str, Any] = body["data"]
+    return made
+
+
+def killed(served: Served) -> None:
+    served.process.send_signal(signal.SIGKILL)
+    served.process.wait()
+    served.stop = lambda: None  # type: ignore[method-assign]
+
+
+def test_any_server_answers_for_any_instance(two: Two) -> None:
+    token = two.one.token("ann", "user", "--store", two.store)
+
+    async def main() -> None:
+        async with two.one.environment(token=token, keep_alive=True) as env:
+            await env.call_tool("increment")
+            name = (await env.get_env_info())["instance_id"]
+        async with Environment("counter", aenv_url=two.other.url, api_key=token, instance_id=name) as env:
+            assert (await env.call_tool("increment")).data == 2
+            text = "ü" * 8_000_000
+            assert (await env.call_tool("echo", {"text": text})).data == text
+            await env.upload(b"x" * 10_000_000, "/tmp/file")
+            assert len(await env.download("/tmp/file")) == 10_000_000
+            assert (await env.exec("echo there")).stdout == "there\n"
+            await env.renew("3h")
+            await env.call_tool("speak", {"text": "heard"})
+        async with ApiClient(two.other.url, api_key=token) as api:
+            found = await api.get_env_instance(name)
+            assert (found.status, found.ttl) == ("Running", "3h")
+            assert found.ip is not None
+            assert [event.type for event in await api.get_instance_events(name)] == ["created", "running", "renewed"]
+            async for part in api.follow_instance_logs(name):
+                assert part == "heard\n"
+                break
+            assert await api.delete_env_instance(name)
+            assert not await api.delete_env_instance(name)
+            with pytest.raises(NotFound):
+                await api.get_env_instance(name)
+
+    run(main())
+
+
+def test_older_clients_reach_instances_through_any_server_and_strangers_through_none(two: Two) -> None:
+    made = make(two.one, two.header)
+    proxied = {"AEnvCore-MCPProxy-URL": f"http://{made['ip']}:8081"}
+    assert fetch(two.other.data_url, "/functions/double", {"n": 2}, headers=proxied)[1]["data"] == 4
+    wrong = {"AEnvCore-MCPProxy-URL": f"http://{made['id']}.{'0' * 32}:8081"}
+    assert fetch(two.other.data_url, "/functions/double", {"n": 2}, headers=wrong)[0] == 403
+    bob = {"authorization": f"Bearer {two.one.token('bob', 'user', '--store', two.store)}"}
+    path = f"/env-instance/{made['id']}"
+    for header, refused, called in (({}, 401, 401), (bob, 404, 403)):
+        assert fetch(two.other.url, path, headers=header)[0] == refused
+        assert fetch(two.other.url, path, method="DELETE", headers=header)[0] == refused
+        assert fetch(two.other.url, f"/instance{path[13:]}/functions/double", {"n": 2}, headers=header)[0] == called
+    assert fetch(two.other.url, "/env-instance/*/list", headers=bob)[1]["data"] == []
+    # Who says that a server sent it gains nothing by it: the request is only not passed on.
+    assert fetch(two.other.url, path, headers={**two.header, "aenv-peer": "x"})[1]["data"]["ip"] is None
+    assert fetch(two.one.url, path, headers={**bob, "aenv-peer": "x"})[0] == 404
+
+
+def test_a_list_has_the_instances_of_all_in_one_order_and_in_pages(two: Two) -> None:
+    token = two.one.token("lia", "user", "--store", two.store)
+    header = {"authorization": f"Bearer {token}"}
+    made = [make(served, header, labels={"n": str(n % 3)})["id"] for n, served in enumerate([two.one, two.other] * 3)]
+
+    async def main() -> None:
+        async with ApiClient(two.other.url, api_key=token) as api:
+            assert sorted(each.id for each in await api.list_env_instances()) == sorted(made)
+            assert all(each.ip for each in await api.list_env_instances())
+            assert len((await api.page_env_instances(labels={"n": "1"})).items) == 2
+            seen: list[str] = []
+            after = None
+            while True:
+                page = await api.page_env_instances(limit=2, after=after)
+                seen += [each.id for each in page.items]
+                after = page.next
+                if after is None:
+                    break
+            assert sorted(seen) == sorted(made)
+
+    run(main())
+
+
+def test_the_same_request_makes_one_instance_whichever_server_it_reaches(two: Two) -> None:
+    first = make(two.one, two.header, request_id="r1")
+    assert make(two.other, two.header, request_id="r1")["id"] == first["id"]
+    assert make(two.one, two.header, request_id="r1")["id"] == first["id"]
+    assert make(two.other, two.header, request_id="r2")["id"] != first["id"]
+
+
+def test_instances_of_a_killed_server_are_gone_at_once(data: Path, valkey: Valkey) -> None:
+    with both(data, valkey) as two:
+        made = [make(two.one, two.header, request_id=f"r{n}")["id"] for n in range(3)]
+
+        async def main() -> None:
+            env = Environment("counter", aenv_url=two.other.url, api_key=two.admin, instance_id=made[0])
+            async with env:
+                call = await waiting_call(env)
+                killed(two.one)
+                with pytest.raises(Exception, match="may have"):
+                    await call
+                with pytest.raises(InstanceEnded) as caught:
+                    await env.call_tool("increment")
+                assert caught.value.fault == "infra"
+
+        run(main())
+        status, body = fetch(two.other.url, f"/env-instance/{made[1]}/exec", {"command": "true"}, headers=two.header)
+        assert (status, body["error_code"], body["fault"]) == (410, "instance_ended", "infra"), body
+        status, body = fetch(two.other.url, f"/env-instance/{made[2]}", headers=two.header)
+        assert (status, body["data"]["status"]) == (200, "Terminated")
+        assert body["data"]["reason"] == "the server that it ran on has ended"
+        assert fetch(two.other.url, "/env-instance/*/list", headers=two.header)[1]["data"] == []
+        assert make(two.other, two.header, request_id="r0")["id"] != made[0]
+
+
+def test_hanging_up_cancels_the_call_on_the_other_server(two: Two) -> None:
+    made = make(two.one, two.header)
+
+    async def main() -> None:
+        env = Environment("counter", aenv_url=two.other.url, api_key=two.admin, instance_id=made["id"])
+        async with env:
+            await hang_up(env)
+
+    run(main())
+
+
+def test_a_server_of_another_machine_that_does_not_answer_is_said_and_listed_as_written(two: Two) -> None:
+    made = make(two.one, two.header, labels={"a": "b"})
+
+    async def move() -> None:
+        """As if it were on another machine, at an address where nothing listens."""
+        store = open_store(two.store)
+        page = [put async for put in store.dump() if put.space == SERVER]
+        for put in page:
+            entry = ServerEntry.model_validate_json(put.value)
+            if entry.pid == two.one.process.pid:
+                moved = entry.model_copy(update={"host": "elsewhere", "url": "http://127.0.0.1:1"})
+                await store.commit(Put(SERVER, entry.id, moved.model_dump_json().encode(), expires=time.time() + 30))
+        await store.close()
+
+    two.one.process.send_signal(signal.SIGSTOP)  # or its next heartbeat says where it really is
+    try:
+        run(move())
+        status, body = fetch(two.other.url, f"/env-instance/{made['id']}/events", headers=two.header)
+        assert (status, body["error_code"], body["details"]["sent"]) == (502, "unreachable", False)
+        listed = fetch(two.other.url, "/env-instance/*/list?label=a=b", headers=two.header)[1]["data"]
+        assert [(each["id"], each["ip"]) for each in listed] == [(made["id"], None)]
+        assert fetch(two.other.url, "/env-instance/*/list?label=a=c", headers=two.header)[1]["data"] == []
+    finally:
+        two.one.process.send_signal(signal.SIGCONT)
+
+
+def test_a_server_that_stops_takes_its_instances_with_it_and_says_so(data: Path, valkey: Valkey) -> None:
+    with both(data, valkey) as two:
+        made = make(two.one, two.header)
+        two.one.stop()
+        status, body = fetch(two.other.url, f"/env-instance/{made['id']}", headers=two.header)
+        assert (status, body["data"]["reason"]) == (200, "the platform was stopped")
+        assert fetch(two.other.url, "/env-instance/*/list", headers=two.header)[1]["data"] == []
+
+
+def test_a_server_on_all_addresses_says_one_that_others_reach() -> None:
+    assert reached_at("http://0.0.0.0:8080/p", "redis://127.0.0.1:6379") == "http://127.0.0.1:8080/p"
+    assert reached_at("http://10.1.2.3:8080", "redis://127.0.0.1") == "http://10.1.2.3:8080"
