@@ -207,13 +207,15 @@ class Instances:
         there = [*self._records.values(), *(self._ended.values() if status in ENDED else ())]
         mine = [r for r in there if caller.may_see(r.account)]
         for record in mine:
-            await self._refresh(record)
+            await self._refresh(record, measure=False)
         found = [r for r in mine if r.fits(env, owner, labels or {}, status)]
         found.sort(key=_place)
         if after is not None:
             found = [record for record in found if _place(record) > after]
         page = found if limit is None else found[:limit]
         rest = len(page) < len(found)
+        for record in page:
+            await self._refresh(record)
         return InstancePage(
             items=[record.shown(caller) for record in page], next=_place(page[-1]) if rest and page else None
         )
@@ -293,7 +295,7 @@ class Instances:
     async def sweep(self) -> None:
         """Compare what there should be with what there is, both ways."""
         for record in list(self._records.values()):
-            await self._refresh(record)
+            await self._refresh(record, measure=False)
         known = {record.ref.id for record in self._records.values() if record.ref is not None}
         now = time.monotonic()
         seen: dict[str, float] = {}
@@ -332,7 +334,8 @@ class Instances:
 
     # --- inside
 
-    async def _refresh(self, record: Record) -> None:
+    async def _refresh(self, record: Record, *, measure: bool = True) -> None:
+        """Look whether it still runs, and what it uses: a fifth of a second for a thousand, so only if asked."""
         if record.ref is None or record.status is not EnvStatus.RUNNING:
             return
         ended = await self.engine.poll(record.ref)
@@ -340,7 +343,7 @@ class Instances:
             record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
             self._end(record, EnvStatus.TERMINATED, ended.reason)
             await self.engine.stop(record.ref)
-        else:
+        elif measure:
             record.usage = self.engine.usage(record.ref)
 
     def _set_timer(self, record: Record) -> None:
