@@ -70,6 +70,7 @@ class Gateway:
             await self._instances.check(record)
             raise InstanceUnreachable(f"instance {record.id} is {record.status}", details={"sent": False})
         began = time.perf_counter()
+        record.calls += 1
         body: bytes | AsyncIterable[bytes] = request.body if request.stream is None else request.stream
         try:
             passed = await self._relay(record).send(_head(request, target, record.ref.token), body)

@@ -17,9 +17,11 @@ from typing import Any
 from aenv.api.access import OWNER, Caller
 from aenv.api.ledger import Ledger
 from aenv.api.metrics import Metrics
+from aenv.api.phases import phase
 from aenv.api.quota import Quota
 from aenv.api.record import ENDED, LAST_LOG, Record, parse_ttl
 from aenv.api.sources import Sources
+from aenv.core.correlation import is_about
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxSpec
 from aenv.engines.imports import Neighbours
@@ -33,6 +35,7 @@ ABANDONED = 2.0
 """Seconds in which a create whose caller hung up may be asked for again."""
 ENDED_KEPT = 500
 """Instances that have ended by themselves and of which it is still known why."""
+WITH_ITS_OWNER = "it goes with its owner"
 ORPHAN_SECONDS = 120.0
 """A sandbox that belongs to nobody for so long is a leak. One that is being made belongs to nobody yet."""
 
@@ -79,7 +82,9 @@ class Instances:
         record = self._known(wish, caller)
         if record is None:
             self.quota.admit(caller, 1)
-            record = await self._begin(wish, await self._sources.find(wish), caller)
+            with phase(self.metrics, "source"):
+                project = await self._sources.find(wish)
+            record = await self._begin(wish, project, caller)
         record.waiting += 1
         try:
             await asyncio.shield(record.started)
@@ -105,7 +110,8 @@ class Instances:
         wishes = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
         if self._known(wishes[0], caller) is None:
             self.quota.admit(caller, count)
-        project = await self._sources.find(wish)
+        with phase(self.metrics, "source"):
+            project = await self._sources.find(wish)
         made: list[Record] = []
         try:
             for each in wishes:
@@ -127,6 +133,7 @@ class Instances:
             return known
         self.quota.take(caller, record.limits)
         self._records[record.id] = record
+        is_about(record.id)
         if wish.request_id:
             self._by_request[caller.name, wish.request_id] = record
         self.changed.set()
@@ -146,10 +153,13 @@ class Instances:
         began = time.perf_counter()
         try:
             if self._ledger is not None:
-                await self._ledger.keep(record.shown(), record.account)
-            record.ref = await self.engine.start(spec)
+                with phase(self.metrics, "record"):
+                    await self._ledger.keep(record.shown(), record.account)
+            with phase(self.metrics, "engine"):
+                record.ref = await self.engine.start(spec)
         except Exception as error:
             self._count("create", record, "failure")
+            self.metrics.count("instances_ended_total", how="failed")
             self._end(record, EnvStatus.FAILED, error.message if isinstance(error, AEnvError) else repr(error))
             raise
         if record.id not in self._records or (record.lease is not None and record.lease not in self._leases):
@@ -233,6 +243,7 @@ class Instances:
         elif record.ref is not None:
             await self.engine.stop(record.ref)
         self._count("delete", record, "success")
+        self.metrics.count("instances_ended_total", how="released" if why == WITH_ITS_OWNER else "deleted")
         log.info("%s is gone: %s", name, why)
 
     async def renew(self, name: str, ttl: str, caller: Caller = OWNER) -> EnvInstance:
@@ -294,6 +305,7 @@ class Instances:
 
     async def sweep(self) -> None:
         """Compare what there should be with what there is, both ways."""
+        began = time.perf_counter()
         for record in list(self._records.values()):
             await self._refresh(record, measure=False)
         known = {record.ref.id for record in self._records.values() if record.ref is not None}
@@ -308,6 +320,7 @@ class Instances:
                 self.metrics.count("leaks_found_total")
                 await self.engine.stop(ref)
         self._strangers = seen
+        self.metrics.observe("sweep_duration_ms", (time.perf_counter() - began) * 1000)
 
     async def close(self) -> None:
         """The server goes, and all instances with it: write that down, for who asks the next server."""
@@ -329,7 +342,7 @@ class Instances:
         """Its holder is gone: so are its instances."""
         self._leases.discard(name)
         for record in [r for r in self._records.values() if r.lease == name]:
-            await self._delete_quietly(record.id, "it goes with its owner")
+            await self._delete_quietly(record.id, WITH_ITS_OWNER)
         self.changed.set()
 
     # --- inside
@@ -342,6 +355,7 @@ class Instances:
         if ended is not None and record.status is EnvStatus.RUNNING:
             record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
             self._end(record, EnvStatus.TERMINATED, ended.reason)
+            self.metrics.count("instances_ended_total", how="died")
             await self.engine.stop(record.ref)
         elif measure:
             record.usage = self.engine.usage(record.ref)
@@ -366,6 +380,7 @@ class Instances:
         record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
         self._end(record, EnvStatus.TERMINATED, f"it has reached its time to live of {record.ttl}")
         log.info("%s has reached its time to live", record.id)
+        self.metrics.count("instances_ended_total", how="expired")
         try:
             await self.engine.stop(record.ref)
         except AEnvError as error:

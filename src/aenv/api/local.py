@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -17,12 +18,15 @@ from pathlib import Path
 from aenv.api.app import PlatformApp
 from aenv.api.engines import ENGINES
 from aenv.api.instances import Instances
+from aenv.api.observe import Observed
+from aenv.api.readiness import Readiness
 from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
+from aenv.tracing import spans
 
 log = getLogger("local")
 
@@ -43,7 +47,9 @@ def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub:
 
 async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources) -> int:
     instances = Instances(engine, sources)
-    server = HttpServer(PlatformApp(instances), max_body=MAX_BODY, admit=_same_user)
+    spans.begin("aenv-local")
+    app = Readiness(engine).before(Observed(PlatformApp(instances), level=logging.DEBUG))
+    server = HttpServer(app, max_body=MAX_BODY, admit=_same_user)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

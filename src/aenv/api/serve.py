@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import signal
 import tempfile
@@ -15,6 +16,7 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from aenv import config
+from aenv.api import vitals
 from aenv.api.access import Doorkeeper, PlatformTokens
 from aenv.api.app import PlatformApp, refusal
 from aenv.api.audit import Audit
@@ -23,6 +25,8 @@ from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
 from aenv.api.ledger import Ledger
 from aenv.api.local import start_janitor
+from aenv.api.observe import Observed
+from aenv.api.readiness import Readiness
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.core.logging import getLogger
@@ -32,6 +36,7 @@ from aenv.runtime.messages import Handler, Request, Response, Stream
 from aenv.schema import paths
 from aenv.schema.instance import HubAccess
 from aenv.storage.open import data_folder, open_store
+from aenv.tracing import spans
 
 log = getLogger("serve")
 
@@ -115,8 +120,13 @@ async def _serve(
         if open_beside is not None:
             beside = await parts.enter_async_context(open_beside(door))
         app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside)
-        control = HttpServer(_below(settings.prefix, app), max_body=MAX_BODY, stream_over=STREAM_OVER)
-        data = HttpServer(_below(settings.prefix, _data_plane(gateway)), max_body=MAX_BODY, stream_over=STREAM_OVER)
+        vitals.watch(instances.metrics)
+        ready = Readiness(engine, store)
+        spans.begin("aenv-platform")
+        planes = [ready.before(Observed(plane, level=logging.INFO)) for plane in (app, _data_plane(gateway))]
+        control, data = (
+            HttpServer(_below(settings.prefix, plane), max_body=MAX_BODY, stream_over=STREAM_OVER) for plane in planes
+        )
         url = data_url = await _listen(control, settings, settings.port, "--port")
         if not settings.one_port:
             data_url = await _listen(data, settings, settings.data_port, "--data-port")
@@ -124,6 +134,7 @@ async def _serve(
         sweeping = asyncio.create_task(_sweep(instances))
         on_ready(Ready(url, data_url, settings.with_auth, first))
         await stop.wait()
+        ready.draining = True
         log.info("stopping; requests under way have %g s", settings.grace)
         await _close([control, data], settings.grace, hurry)
         sweeping.cancel()

@@ -72,6 +72,8 @@ class ServeSettings(BaseModel):
     """Sandboxes of one kind to have ready, at the most."""
     audit: str = ""
     """The file for the audit log; empty: platform/audit.jsonl in the data folder."""
+    log_format: Literal["text", "json"] = "text"
+    """How lines of the log are written."""
     grace: float = Field(default=10.0, ge=0)
     """Seconds that requests under way have to finish when the server is stopped."""
     limits: Limits = Field(default_factory=Limits)

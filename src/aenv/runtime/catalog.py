@@ -155,11 +155,11 @@ class Catalog:
             return _failed(f"Error calling tool '{name}': it returned something else than its annotation says", "env")
         return ToolOutcome(content)
 
-    async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
+    async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any], call: Call | None = None) -> Any:
         """Call a function or a health check. Raises FunctionFailed when the author's code did."""
         self.last_active = time.time()
         try:
-            return await endpoint.call(arguments, Call(endpoint.name))
+            return await endpoint.call(arguments, call or Call(endpoint.name))
         except Exception as error:
             _log_failure(endpoint, error)
             if _is_infra(error):

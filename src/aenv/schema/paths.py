@@ -19,6 +19,7 @@ SERVICES = "/env-service"
 INSTANCE_PATH = "/instance"
 """``/instance/ID/mcp`` is an instance's ``/mcp`` through the gateway."""
 METRICS = "/metrics"
+READY = "/ready"
 LEASE = "/lease"
 LEASE_HEADER = "aenv-lease"
 

@@ -85,6 +85,12 @@ _store_option = click.option(
     envvar="AENV_SERVE_AUDIT",
     help="The file that says who did what.  [default: platform/audit.jsonl in the data folder]",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    envvar="AENV_LOG_FORMAT",
+    help="How the log is written; as JSON with the ids of request, instance and trace.  [default: text]",
+)
 @output_option
 @click.pass_context
 def command(
@@ -96,12 +102,7 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    import logging
-    import sys
-
-    from aenv.core.logging import level_from_environment, setup_logging
-
-    setup_logging(logging.StreamHandler(sys.stderr), level_from_environment())
+    _log_as(given["log_format"] or "text")
     if local:
         from aenv.api.local import serve as serve_local
         from aenv.client.local import LocalPaths
@@ -122,6 +123,7 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
     from aenv.hub.open import Place
 
     settings = load(file, {**given, "hub_token": os.environ.get("AENV_SERVE_HUB_TOKEN")})
+    _log_as(settings.log_format)
     place = None
     if not settings.hub:
         place = Place.of(os.environ.get("AENV_HUB_STORE"), os.environ.get("AENV_HUB_BLOBS"))
@@ -143,6 +145,18 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
 
     beside = hub_beside(place, settings) if place is not None else None
     return serve(settings, open_hub=hub_of(place), open_beside=beside, on_ready=tell)
+
+
+def _log_as(form: str) -> None:
+    import logging
+    import sys
+
+    from aenv.core.logging import JsonFormatter, level_from_environment, setup_logging
+
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    setup_logging(handler, level_from_environment())
 
 
 def _finding(each: dict[str, Any]) -> str:
