@@ -35,6 +35,8 @@ ABANDONED = 2.0
 """Seconds in which a create whose caller hung up may be asked for again."""
 ENDED_KEPT = 500
 """Instances that have ended by themselves and of which it is still known why."""
+SLICE = 20
+"""Instances that are measured before somebody else has a turn."""
 WITH_ITS_OWNER = "it goes with its owner"
 ORPHAN_SECONDS = 120.0
 """A sandbox that belongs to nobody for so long is a leak. One that is being made belongs to nobody yet."""
@@ -224,8 +226,10 @@ class Instances:
             found = [record for record in found if _place(record) > after]
         page = found if limit is None else found[:limit]
         rest = len(page) < len(found)
-        for record in page:
+        for number, record in enumerate(page):
             await self._refresh(record)
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)  # others may have something to do, too
         return InstancePage(
             items=[record.shown(caller) for record in page], next=_place(page[-1]) if rest and page else None
         )

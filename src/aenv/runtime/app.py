@@ -60,6 +60,7 @@ class App:
             ("GET", paths.HEALTH): self._health,
             ("GET", paths.TOOLS): self._list_tools,
             ("GET", paths.FUNCTION_LIST): self._list_functions,
+            ("GET", paths.STATS): self._stats,
             ("POST", paths.REWARD): self._reward,
         }
 
@@ -145,6 +146,9 @@ class App:
                 "health": [e.describe() for e in catalog.health],
             }
         )
+
+    async def _stats(self, request: Request) -> Response:
+        return _success({"calls": self.catalog.calls, "last_active": self.catalog.last_active})
 
     async def _function(self, endpoint: Endpoint, request: Request) -> Response:
         arguments = _arguments(endpoint.signature, request)

@@ -94,6 +94,8 @@ class Catalog:
         self._health = self._compile(registry.health)
         self.routes = {(e.declaration.method, e.declaration.endpoint): e for e in self._functions.values()}
         self.last_active = time.time()
+        self.calls = 0
+        """Of tools, functions and rewards so far."""
 
     def _compile(self, declarations: dict[str, Declaration]) -> dict[str, Endpoint]:
         return {name: Endpoint(declaration, self.workers) for name, declaration in declarations.items()}
@@ -138,6 +140,7 @@ class Catalog:
     async def call_tool(self, name: str, read: Callable[[Signature], dict[str, Any]], call: Call) -> ToolOutcome:
         """Call a tool. ``read`` gets the arguments out of whatever they came in."""
         self.last_active = time.time()
+        self.calls += 1
         endpoint = self._tools.get(name)
         if endpoint is None:
             return _failed(f"Unknown tool: {name}", "policy")
@@ -158,6 +161,8 @@ class Catalog:
     async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any], call: Call | None = None) -> Any:
         """Call a function or a health check. Raises FunctionFailed when the author's code did."""
         self.last_active = time.time()
+        if endpoint.declaration.kind != "health":
+            self.calls += 1
         try:
             return await endpoint.call(arguments, call or Call(endpoint.name))
         except Exception as error:

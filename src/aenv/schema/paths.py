@@ -9,6 +9,8 @@ FUNCTION_LIST = "/functions/list"
 REWARD = "/task/reward"
 EXEC = "/exec"
 FILES = "/files"
+STATS = "/aenv/stats"
+"""How often it was called."""
 
 REWARD_QUERY = "reward"
 """``POST /task/reward?reward=NAME`` chooses one of several rewards."""
