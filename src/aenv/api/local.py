@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 
 from aenv.api.app import PlatformApp
-from aenv.api.engines import ENGINES
+from aenv.api.choosing import choose
 from aenv.api.instances import Instances
 from aenv.api.observe import Observed
 from aenv.api.readiness import Readiness
@@ -39,7 +39,7 @@ def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
     janitor = start_janitor(paths.runtime)
     try:
-        return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances, pool), Sources(open_hub)))
+        return asyncio.run(_serve(paths, linger, choose(engine, paths.instances, pool=pool), Sources(open_hub)))
     finally:
         janitor.stdin.close() if janitor.stdin else None
         janitor.wait()

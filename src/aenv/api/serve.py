@@ -20,7 +20,7 @@ from aenv.api import vitals
 from aenv.api.access import Doorkeeper, PlatformTokens
 from aenv.api.app import PlatformApp, refusal
 from aenv.api.audit import Audit
-from aenv.api.engines import ENGINES
+from aenv.api.choosing import choose
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
 from aenv.api.ledger import Ledger
@@ -108,7 +108,8 @@ async def _serve(
         )
         sources = Sources(open_hub, only=access)
         parts.push_async_callback(sources.close)
-        engine = ENGINES[settings.engine](runtime / f"instances-{ledger.server.pid}", settings.pool)
+        folder = runtime / f"instances-{ledger.server.pid}"
+        engine = choose(settings.engine, folder, pool=settings.pool, token=settings.engine_token)
         parts.push_async_callback(engine.close)
         instances = Instances(engine, sources, direct=False, ledger=ledger)
         parts.push_async_callback(instances.close)

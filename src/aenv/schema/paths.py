@@ -31,6 +31,9 @@ PROXY_HEADER = "AEnvCore-MCPProxy-URL"
 DATA_PORT = 8081
 CONTROL_PORT = 8080
 
+STANDARD = "/aenvironment/instance"
+"""Of a service that makes instances for a platform."""
+
 # the hub
 ENVIRONMENTS = "/api/v1/environments"
 SEARCH = "/api/v1/search"

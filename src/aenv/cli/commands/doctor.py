@@ -19,9 +19,9 @@ CANNOT = 3
 @click.command(name="doctor")
 @output_option
 def command(output: Output) -> int:
-    """Say what this machine can do, what is missing, what was left behind, and how to fix each.
+    """Say what this machine can do, and what is missing.
 
-    The exit code is 3 where no sandboxes can be made.
+    Also what servers have left behind on it, and how to fix each. The exit code is 3 where no sandboxes can be made.
     """
     from aenv.api.doctor import examine
     from aenv.api.leftovers import Leftovers

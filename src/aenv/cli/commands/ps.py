@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 @platform_options
 @output_option
 def command(name: str | None, owner: str | None, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Show the instances that run, and what they use: on the platform, or on this machine when none is set."""
+    """Show the instances that run, and what they use.
+
+    They are those on the platform, or on this machine when none is set.
+    """
     found = running(system_url, api_key)
     rows = asyncio.run(_look(*found, name, owner)) if found is not None else []
     output.show([row.facts() for row in rows], lambda: _table(rows))

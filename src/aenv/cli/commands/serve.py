@@ -69,10 +69,9 @@ _store_option = click.option(
 )
 @click.option(
     "--engine",
-    type=click.Choice(["native", "gvisor", "process"]),
     envvar="AENV_ENGINE",
-    help="What instances are: sandboxes, stronger and slower ones, or plain processes without any isolation."
-    "  [default: native]",
+    help="What instances are: native sandboxes, gvisor for stronger and slower ones, process for plain processes"
+    " without any isolation, a plug-in's name, or the URL of a service that makes them.  [default: native]",
 )
 @click.option(
     "--pool",
@@ -122,7 +121,7 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
     from aenv.cli.platform import hub_beside, hub_of
     from aenv.hub.open import Place
 
-    settings = load(file, {**given, "hub_token": os.environ.get("AENV_SERVE_HUB_TOKEN")})
+    settings = load(file, {**given, **_secrets()})
     _log_as(settings.log_format)
     place = None
     if not settings.hub:
@@ -145,6 +144,13 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
 
     beside = hub_beside(place, settings) if place is not None else None
     return serve(settings, open_hub=hub_of(place), open_beside=beside, on_ready=tell)
+
+
+def _secrets() -> dict[str, str | None]:
+    """From variables alone: everybody on the machine can read a command line."""
+    import os
+
+    return {"hub_token": os.environ.get("AENV_SERVE_HUB_TOKEN"), "engine_token": os.environ.get("AENV_ENGINE_TOKEN")}
 
 
 def _log_as(form: str) -> None:

@@ -35,9 +35,9 @@ def command(
     api_key: str | None,
     output: Output,
 ) -> None:
-    """Watch instances: their CPU, memory and calls, until q is pressed.
+    """Watch instances: their CPU, memory and calls.
 
-    c, m, n, r and a sort them by CPU, memory, calls, calls in a second and age.
+    q ends it; c, m, n, r and a sort them by CPU, memory, calls, calls in a second and age.
     """
     found = running(system_url, api_key)
     if found is None:
