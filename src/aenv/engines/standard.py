@@ -45,6 +45,7 @@ class StandardEngine(Engine):
         self._own: dict[str, SandboxRef] = {}
         self._seen: tuple[float, dict[str, EnvInstance]] = (float("-inf"), {})
         self._looking = asyncio.Lock()
+        self._closed = False
         self._logs: dict[str, str] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
 
@@ -80,7 +81,9 @@ class StandardEngine(Engine):
         self._logs.pop(ref.id, None)
 
     async def running(self) -> AsyncIterator[SandboxRef]:
-        there = await self._list(fresh=True) if self._own else {}
+        if self._closed:
+            return
+        there = await self._list(fresh=True)
         for name, ref in list(self._own.items()):
             if name in there and there[name].status not in _ENDED:
                 yield ref
@@ -91,6 +94,7 @@ class StandardEngine(Engine):
         for task in self._fetching.values():
             task.cancel()
         await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+        self._closed = True
         self._http.close()
 
     def logs(self, ref: SandboxRef) -> str:
