@@ -8,6 +8,12 @@ from typing import Any
 from aenv.errors import ConfigError
 
 ADAPTERS = "aenv.adapters"
+ENGINES = "aenv.engines"
+
+
+def names(group: str) -> list[str]:
+    """What is registered in a group."""
+    return sorted(entry_points(group=group).names)
 
 
 def load(group: str, name: str) -> Any:

@@ -213,8 +213,18 @@ def test_usage_is_told(project: Path) -> None:
     with SyncEnvironment(str(project)) as env:
         info = env.get_env_info()
         assert info["status"] == "Running"
-        if os.geteuid() == 0:
-            assert info["usage"]["memory_bytes"] > 0
+        assert info["usage"]["memory_bytes"] > 0
+
+
+def test_ps_knows_how_often_an_instance_was_called(project: Path) -> None:
+    with SyncEnvironment(str(project)) as env:
+        for _ in range(3):
+            env.call_tool("increment")
+        name = env.get_env_info()["instance_id"]
+        done = subprocess.run([sys.executable, "-m", "aenv.cli", "ps", "-o", "json"], capture_output=True, check=True)
+        (row,) = [row for row in json.loads(done.stdout) if row["id"] == name]
+    assert (row["status"], row["calls"]) == ("Running", 3)
+    assert row["cpu"] is not None
 
 
 def test_packages_that_are_asked_for_are_there(

@@ -21,7 +21,6 @@ from aenv.client.hub import HubClient
 from aenv.errors import EnvironmentError, Forbidden, InstanceEnded, NotFound, Unauthorized
 from tests.conftest import fetch, run
 from tests.hub.parts import push
-from tests.isolation.host import eventually
 from tests.platform.parts import Served, environ, hang_up, serving
 
 Tokens = Callable[..., str]
@@ -372,8 +371,17 @@ def test_metrics_say_what_happened(platform: Served, tokens: Tokens) -> None:
     )
     assert 'aenv_api_instance_operations_total{operation="create",env_name="counter",status="success"}' in text
     assert "aenv_api_create_duration_ms_count" in text
+    for phase in ("source", "record", "engine"):
+        assert f'aenv_api_create_phase_duration_ms_count{{phase="{phase}"}}' in text
+    assert float(text.partition("\naenv_api_server_resident_bytes ")[2].partition("\n")[0]) > 1_000_000
     assert made["id"] not in text
-    fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(tokens("ann")))
+    path, own = f"/env-instance/{made['id']}", bearer(tokens("ann"))
+    assert fetch(platform.url, path, headers=own)[1]["data"]["usage"]["calls"] == 0
+    fetch(platform.url, "/functions/double", {"n": 1}, headers={**own, "AEnvCore-EnvInstance-ID": made["id"]})
+    assert fetch(platform.url, path, headers=own)[1]["data"]["usage"]["calls"] == 1
+    fetch(platform.url, path, method="DELETE", headers=own)
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        assert 'aenv_api_instances_ended_total{how="deleted"}' in answer.read().decode()
 
 
 def test_stopping_lets_calls_finish_and_says_why_instances_are_gone(data: Path) -> None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from aenv.api.access import PlatformTokens
+from aenv.api.choosing import choose
+from aenv.api.engines import ENGINES
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub
 from aenv.api.tls import Tls
@@ -111,7 +115,20 @@ async def _engine(settings: ServeSettings) -> str:
     reason = await asyncio.to_thread(why_not) if settings.engine == "native" else None
     if reason is not None:
         raise _Wrong(f"{settings.engine}: {reason}", "See 'aenv serve --engine'.")
+    if settings.engine not in ENGINES:
+        await _plugged(settings)
     return settings.engine
+
+
+async def _plugged(settings: ServeSettings) -> None:
+    """Somebody else's: it is made, and asked what it runs."""
+    with tempfile.TemporaryDirectory(prefix="aenv-check-") as folder:
+        engine = choose(settings.engine, Path(folder), pool=0, group="", token=settings.engine_token)
+        try:
+            async for _ in engine.running():
+                break
+        finally:
+            await engine.close()
 
 
 async def _audit(settings: ServeSettings) -> str:

@@ -126,6 +126,7 @@ class Gateway:
 
     async def _pass_on(self, record: Record, relay: Relay, head: bytes, request: Request, family: str) -> Answer:
         began = time.perf_counter()
+        record.calls += 1
         try:
             answer = await pass_on(relay, head, request)
         except NotThrough as error:

@@ -18,9 +18,11 @@ from aenv.api import kept
 from aenv.api.access import OWNER, Caller
 from aenv.api.ledger import Ledger
 from aenv.api.metrics import Metrics
+from aenv.api.phases import phase
 from aenv.api.quota import Quota
 from aenv.api.record import ENDED, LAST_LOG, Record, parse_ttl, place_of
 from aenv.api.sources import Sources
+from aenv.core.correlation import is_about
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxSpec
 from aenv.engines.holding import Keeper
@@ -35,6 +37,9 @@ ABANDONED = 2.0
 """Seconds in which a create whose caller hung up may be asked for again."""
 ENDED_KEPT = 500
 """Instances that have ended by themselves and of which it is still known why."""
+SLICE = 20
+"""Instances that are measured before somebody else has a turn."""
+WITH_ITS_OWNER = "it goes with its owner"
 ORPHAN_SECONDS = 120.0
 """A sandbox that belongs to nobody for so long is a leak. One that is being made belongs to nobody yet."""
 
@@ -81,7 +86,9 @@ class Instances:
         record = self._known(wish, caller)
         if record is None:
             self.quota.admit(caller, 1)
-            record = await self._begin(wish, await self._sources.find(wish), caller)
+            with phase(self.metrics, "source"):
+                project = await self._sources.find(wish)
+            record = await self._begin(wish, project, caller)
         record.waiting += 1
         try:
             await asyncio.shield(record.started)
@@ -107,7 +114,8 @@ class Instances:
         wishes = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
         if self._known(wishes[0], caller) is None:
             self.quota.admit(caller, count)
-        project = await self._sources.find(wish)
+        with phase(self.metrics, "source"):
+            project = await self._sources.find(wish)
         made: list[Record] = []
         try:
             for each in wishes:
@@ -129,6 +137,7 @@ class Instances:
             return known
         self.quota.take(caller, record.limits)
         self._records[record.id] = record
+        is_about(record.id)
         if wish.request_id:
             self._by_request[caller.name, wish.request_id] = record
         self.changed.set()
@@ -148,10 +157,13 @@ class Instances:
         began = time.perf_counter()
         try:
             if self._ledger is not None:
-                await self._ledger.keep(record.shown(), record.account)
-            record.ref = await self.engine.start(spec)
+                with phase(self.metrics, "record"):
+                    await self._ledger.keep(record.shown(), record.account)
+            with phase(self.metrics, "engine"):
+                record.ref = await self.engine.start(spec)
         except Exception as error:
             self._count("create", record, "failure")
+            self.metrics.count("instances_ended_total", how="failed")
             self._end(record, EnvStatus.FAILED, error.message if isinstance(error, AEnvError) else repr(error))
             raise
         if record.id not in self._records or (record.lease is not None and record.lease not in self._leases):
@@ -209,13 +221,17 @@ class Instances:
         there = [*self._records.values(), *(self._ended.values() if status in ENDED else ())]
         mine = [r for r in there if caller.may_see(r.account)]
         for record in mine:
-            await self._refresh(record)
+            await self._refresh(record, measure=False)
         found = [r for r in mine if r.fits(env, owner, labels or {}, status)]
         found.sort(key=place_of)
         if after is not None:
             found = [record for record in found if place_of(record) > after]
         page = found if limit is None else found[:limit]
         rest = len(page) < len(found)
+        for number, record in enumerate(page):
+            await self._refresh(record)
+            if number % SLICE == SLICE - 1:
+                await asyncio.sleep(0)  # others may have something to do, too
         return InstancePage(
             items=[record.shown(caller) for record in page], next=place_of(page[-1]) if rest and page else None
         )
@@ -233,6 +249,7 @@ class Instances:
         elif record.ref is not None:
             await self.engine.stop(record.ref)
         self._count("delete", record, "success")
+        self.metrics.count("instances_ended_total", how="released" if why == WITH_ITS_OWNER else "deleted")
         log.info("%s is gone: %s", name, why)
 
     async def renew(self, name: str, ttl: str, caller: Caller = OWNER) -> EnvInstance:
@@ -294,8 +311,9 @@ class Instances:
 
     async def sweep(self) -> None:
         """Compare what there should be with what there is, both ways."""
+        began = time.perf_counter()
         for record in list(self._records.values()):
-            await self._refresh(record)
+            await self._refresh(record, measure=False)
         known = {record.ref.id for record in self._records.values() if record.ref is not None}
         now = time.monotonic()
         seen: dict[str, float] = {}
@@ -308,6 +326,7 @@ class Instances:
                 self.metrics.count("leaks_found_total")
                 await self.engine.stop(ref)
         self._strangers = seen
+        self.metrics.observe("sweep_duration_ms", (time.perf_counter() - began) * 1000)
 
     async def adopt(self, keeper: Keeper | None) -> int:
         """Go on with the instances of the server before this one, as far as they are there and written down; how many
@@ -370,20 +389,22 @@ class Instances:
         """Its holder is gone: so are its instances."""
         self._leases.discard(name)
         for record in [r for r in self._records.values() if r.lease == name]:
-            await self._delete_quietly(record.id, "it goes with its owner")
+            await self._delete_quietly(record.id, WITH_ITS_OWNER)
         self.changed.set()
 
     # --- inside
 
-    async def _refresh(self, record: Record) -> None:
+    async def _refresh(self, record: Record, *, measure: bool = True) -> None:
+        """Look whether it still runs, and what it uses: a fifth of a second for a thousand, so only if asked."""
         if record.ref is None or record.status is not EnvStatus.RUNNING:
             return
         ended = await self.engine.poll(record.ref)
         if ended is not None and record.status is EnvStatus.RUNNING:
             record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
             self._end(record, EnvStatus.TERMINATED, ended.reason)
+            self.metrics.count("instances_ended_total", how="died")
             await self.engine.stop(record.ref)
-        else:
+        elif measure:
             record.usage = self.engine.usage(record.ref)
 
     def _set_timer(self, record: Record) -> None:
@@ -410,6 +431,7 @@ class Instances:
         record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
         self._end(record, EnvStatus.TERMINATED, f"it has reached its time to live of {record.ttl}")
         log.info("%s has reached its time to live", record.id)
+        self.metrics.count("instances_ended_total", how="expired")
         try:
             await self.engine.stop(record.ref)
         except AEnvError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import secrets
 import signal
@@ -17,10 +18,12 @@ from pathlib import Path
 
 from aenv.api.access import Allowance, Doorkeeper
 from aenv.api.app import PlatformApp, refusal
-from aenv.api.engines import ENGINES
+from aenv.api.choosing import choose
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
+from aenv.api.observe import Observed
 from aenv.api.ports import Ports
+from aenv.api.readiness import Readiness
 from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
@@ -31,6 +34,7 @@ from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 from aenv.runtime.messages import Answer, Request
 from aenv.schema import paths as schema_paths
+from aenv.tracing import spans
 
 log = getLogger("local")
 
@@ -44,9 +48,8 @@ def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
     janitor = start_janitor(paths.runtime, group_name(), paths.instances.name)
     try:
-        return asyncio.run(
-            _serve(paths, linger, ENGINES[engine](paths.instances, pool, group_name()), Sources(open_hub))
-        )
+        chosen = choose(engine, paths.instances, pool=pool, group=group_name())
+        return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub)))
     finally:
         janitor.stdin.close() if janitor.stdin else None
         janitor.wait()
@@ -55,7 +58,9 @@ def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub:
 async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources) -> int:
     instances = Instances(engine, sources)
     ports = LocalPorts(instances)
-    server = HttpServer(PlatformApp(instances, ports=ports), max_body=MAX_BODY, admit=_same_user)
+    spans.begin("aenv-local")
+    app = Readiness(engine).before(Observed(PlatformApp(instances, ports=ports), level=logging.DEBUG))
+    server = HttpServer(app, max_body=MAX_BODY, admit=_same_user)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

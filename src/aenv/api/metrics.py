@@ -18,11 +18,18 @@ HELP = {
     "instance_operations_total": "What was done with instances.",
     "active_instances": "Instances that are there.",
     "create_duration_ms": "How long an instance took to be made.",
+    "create_phase_duration_ms": "How long each part of that took: source, record, engine, and queue where one waits.",
     "mcp_requests_total": "Requests that were passed on to instances.",
     "mcp_request_duration_ms": "How long instances took to begin their answers.",
+    "instances_ended_total": "Instances that are there no more, by how they ended.",
     "auto_cleanup_success_total": "Instances that their time to live has ended.",
     "auto_cleanup_failure_total": "Instances that could not be ended by it.",
     "leaks_found_total": "Sandboxes that belonged to nobody.",
+    "sweep_duration_ms": "How long it took to compare what there should be with what there is.",
+    "server_cpu_seconds": "CPU that the server itself has used; instances are not in it.",
+    "server_resident_bytes": "Memory of the server itself.",
+    "server_open_files": "Files and connections that the server has open.",
+    "server_uptime_seconds": "For how long it has been there.",
     "refused_total": "Requests that were refused, by the error's code.",
 }
 
@@ -69,10 +76,10 @@ class Metrics:
         lines: list[str] = []
         for name, counters in sorted(self._counters.items()):
             lines += _head(name, "counter")
-            lines += [f"{PREFIX}{name}{_labels(key)} {value:g}" for key, value in counters.items()]
+            lines += [f"{PREFIX}{name}{_labels(key)} {value:.15g}" for key, value in counters.items()]
         for name, read in sorted(self._gauges.items()):
             lines += _head(name, "gauge")
-            lines += [f"{PREFIX}{name}{_labels(tuple(labels.items()))} {value:g}" for labels, value in read()]
+            lines += [f"{PREFIX}{name}{_labels(tuple(labels.items()))} {value:.15g}" for labels, value in read()]
         for name, histograms in sorted(self._histograms.items()):
             lines += _head(name, "histogram")
             for key, histogram in histograms.items():
@@ -99,7 +106,7 @@ def _histogram_lines(name: str, key: Labels, histogram: _Histogram) -> list[str]
     for bound, count in zip((*(f"{bound:g}" for bound in BUCKETS), "+Inf"), histogram.buckets, strict=True):
         sum_so_far += count
         lines.append(f"{PREFIX}{name}_bucket{_labels((*key, ('le', bound)))} {sum_so_far}")
-    lines.append(f"{PREFIX}{name}_sum{_labels(key)} {histogram.total:g}")
+    lines.append(f"{PREFIX}{name}_sum{_labels(key)} {histogram.total:.15g}")
     lines.append(f"{PREFIX}{name}_count{_labels(key)} {sum_so_far}")
     return lines
 

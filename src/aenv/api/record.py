@@ -72,6 +72,8 @@ class Record:
         self.started: asyncio.Future[None]
         self.last_log = ""
         self.events: deque[InstanceEvent] = deque(maxlen=EVENTS)
+        self.calls = 0
+        """That were passed on to it."""
         self.waiting = 0
         self.claimed = False
         """Somebody knows its id."""
@@ -155,7 +157,7 @@ class Record:
             id=self.id,
             env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
             status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
-            owner=self.wish.owner, reason=self.reason, usage=self.usage or None, network=self.network.written,
+            owner=self.wish.owner, reason=self.reason, usage=self._used() or None, network=self.network.written,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_written(self.started_at) if self.started_at else None,
             ended_at=_written(self.ended_at) if self.ended_at else None,
@@ -168,6 +170,10 @@ class Record:
         if caller.role == "read-only":
             return shown
         return shown.model_copy(update={"ip": f"{self.id}.{self.secret}"})
+
+    def _used(self) -> dict[str, Any]:
+        """Calls are known where they come through us."""
+        return self.usage if self._direct or self.status in ENDED else {**self.usage, "calls": self.calls}
 
     def fits(self, env: str, owner: str | None, labels: dict[str, str], status: str | None) -> bool:
         """Whether it is among those that are asked for."""

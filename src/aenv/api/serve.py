@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -12,16 +13,20 @@ from dataclasses import dataclass
 from pydantic_core import to_json
 
 from aenv import config
+from aenv.api import vitals
 from aenv.api.access import Doorkeeper, PlatformTokens
 from aenv.api.app import PlatformApp, refusal, takes_any_body
 from aenv.api.audit import Audit
-from aenv.api.engines import ENGINES, OUTLIVING
+from aenv.api.choosing import choose
+from aenv.api.engines import OUTLIVING
 from aenv.api.gateway import Gateway
 from aenv.api.home import Home
 from aenv.api.instances import Instances
 from aenv.api.ledger import Ledger, ServerEntry
+from aenv.api.observe import Observed
 from aenv.api.peers import Peers, reached_at
 from aenv.api.ports import Ports, signing_key
+from aenv.api.readiness import Readiness
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.api.tls import Tls, Where
@@ -33,6 +38,7 @@ from aenv.runtime.messages import Answer, Handler, Request, Response
 from aenv.schema import paths
 from aenv.schema.instance import HubAccess
 from aenv.storage.open import data_folder, open_store
+from aenv.tracing import spans
 
 log = getLogger("serve")
 
@@ -115,7 +121,10 @@ async def _serve(
         )
         sources = Sources(open_hub, only=access)
         parts.push_async_callback(sources.close)
-        engine = ENGINES[settings.engine](home.runtime / "instances", settings.pool, home.runtime.name)
+        engine = choose(
+            settings.engine, home.runtime / "instances", pool=settings.pool, group=home.runtime.name,
+            token=settings.engine_token,
+        )  # fmt: skip
         at_the_end(engine.close, engine.leave)
         instances = Instances(engine, sources, direct=False, ledger=ledger)
         at_the_end(instances.close, instances.leave)
@@ -144,14 +153,18 @@ async def _serve(
             ports=ports,
             more=token_routes(tokens, door),
         )
+        vitals.watch(instances.metrics)
+        ready = Readiness(engine, store)
+        spans.begin("aenv-platform")
+        planes = [ready.before(Observed(plane, level=logging.INFO)) for plane in (app, _data_plane(gateway))]
         control, data = (
             HttpServer(
-                _below(settings.prefix, handler),
+                _below(settings.prefix, plane),
                 max_body=MAX_BODY,
                 stream_over=STREAM_OVER,
                 unbounded=_unbounded(settings.prefix),
             )
-            for handler in (app, _data_plane(gateway))
+            for plane in planes
         )
         url = data_url = await _listen(control, settings, settings.port, "--port", tls)
         if not settings.one_port:
@@ -163,6 +176,7 @@ async def _serve(
         sweeping = asyncio.create_task(_sweep(instances))
         on_ready(Ready(url, data_url, settings.with_auth, first))
         await stop.wait()
+        ready.draining = True
         log.info("stopping; requests under way have %g s", settings.grace)
         await _close([control, data], settings.grace, hurry)
         sweeping.cancel()

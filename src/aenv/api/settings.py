@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from aenv.api.access import Allowance
+from aenv.api.choosing import known
 from aenv.errors import ConfigError
 from aenv.project import quantities
 from aenv.runtime.serve import is_loopback
@@ -74,17 +75,29 @@ class ServeSettings(BaseModel):
     hub: str = ""
     """The URL of the hub to take environments from; empty: a hub in this same server."""
     hub_token: str = Field(default="", repr=False)
-    engine: Literal["native", "gvisor", "process"] = "native"
-    """What instances are."""
+    engine: str = "native"
+    """What instances are: the name of an engine, or the URL of a service that makes them."""
+    engine_token: str = Field(default="", repr=False)
+    """For that service."""
     pool: int = Field(default=8, ge=0)
     """Sandboxes of one kind to have ready, at the most."""
     audit: str = ""
     """The file for the audit log; empty: platform/audit.jsonl in the data folder."""
+    log_format: Literal["text", "json"] = "text"
+    """How lines of the log are written."""
     grace: float = Field(default=10.0, ge=0)
     """Seconds that requests under way have to finish when the server is stopped."""
     adopt_within: float = Field(default=60.0, ge=0)
     """Seconds that instances live on without a server, for the next one to find them again; 0: they end with it."""
     limits: Limits = Field(default_factory=Limits)
+
+    @field_validator("engine")
+    @classmethod
+    def _is_known(cls, value: str) -> str:
+        problem = known(value)
+        if problem is not None:
+            raise ValueError(problem)
+        return value
 
     @property
     def open_to_others(self) -> bool:

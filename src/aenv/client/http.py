@@ -18,6 +18,7 @@ import httptools
 
 from aenv.client.url import ServerUrl
 from aenv.errors import NetworkError
+from aenv.tracing.context import current
 
 if TYPE_CHECKING:
     import ssl
@@ -86,6 +87,9 @@ class HttpClient:
         deadline = None if timeout is None else loop.time() + timeout
         connection = self._take() or await self._connect(timeout)
         head = self._heads.get((method, path)) or self.head(method, path)
+        trace = current.get()
+        if trace is not None:
+            head += b"traceparent: %s\r\n" % trace.header
         if body is None:
             data = head + b"\r\n"
         else:

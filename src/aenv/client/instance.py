@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
-from aenv.client.http import ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
+from aenv.client.http import Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
 from aenv.client.url import ServerUrl
 from aenv.errors import EnvironmentError, InstanceUnreachable, NetworkError, NotJson, from_answer
+from aenv.schema import paths
+from aenv.tracing import spans
+from aenv.tracing.context import TIMING
+from aenv.tracing.rollout import Rollout
 
 if TYPE_CHECKING:
     from aenv.client.relay import Passed
@@ -33,7 +38,10 @@ class InstanceClient:
         patience: float = PATIENCE,
     ) -> None:
         self.url = url
+        self.rollout: Rollout | None = None
+        """What calls are a part of, where traces are recorded."""
         self._patience = patience
+        self._instance = (headers or {}).get(paths.INSTANCE_HEADER, "")
         self._http = HttpClient(url, token=token, headers=(headers or {}).items())
 
     async def call(self, path: str, arguments: dict[str, Any], *, timeout: float | None) -> Any:
@@ -110,8 +118,9 @@ class InstanceClient:
         """One request, the whole JSON of its answer."""
         answer = None
         patience = self._patience if patience is None else patience
+        send = self._http.request if spans.tracer is None else self._traced
         try:
-            answer = await self._http.request(method, path, body, timeout=timeout)
+            answer = await send(method, path, body, timeout=timeout)
         except NotConnected as error:
             if patience <= 0:
                 raise InstanceUnreachable(error.message, details={"sent": False}) from error
@@ -144,6 +153,22 @@ class InstanceClient:
                 raise InstanceUnreachable(error.message, details={"sent": True}) from error
             pause = min(pause * 2, 0.5)
 
+    async def _traced(
+        self, method: str, path: str, body: bytes | None = None, *, timeout: float | None = None
+    ) -> Answer:
+        """The same exchange, as a span."""
+        about = {"aenv_instance": self._instance} if self._instance else {}
+        parent = self.rollout.parent if self.rollout is not None else None
+        with spans.span(_title(method, path), "client", parent, **about) as span:
+            assert span is not None
+            began = time.time_ns()
+            answer = await self._http.request(method, path, body, timeout=timeout)
+            span.set(http_response_status=answer.status)
+            if answer.status >= 500:
+                span.fail(f"HTTP {answer.status}")
+            spans.reported(answer.headers.get(TIMING, b""), span.place, began, time.time_ns())
+            return answer
+
     def _error(self, status: int, content: Any) -> EnvironmentError:
         if isinstance(content, dict):
             return from_answer(status, content)
@@ -152,6 +177,15 @@ class InstanceClient:
     def close(self) -> None:
         """Close all connections; calls under way fail."""
         self._http.close()
+
+
+def _title(method: str, path: str) -> str:
+    """What is called: ``tool echo``, ``function double``, ``reward``."""
+    bare = path.partition("?")[0]
+    for prefix, kind in ((f"{paths.TOOLS}/", "tool"), (f"{paths.FUNCTIONS}/", "function")):
+        if bare.startswith(prefix):
+            return f"{kind} {bare.removeprefix(prefix)}"
+    return "reward" if bare == paths.REWARD else f"{method} {bare}"
 
 
 def _parsed(body: bytes) -> Any:

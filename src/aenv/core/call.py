@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar
 
+from aenv.tracing.context import Place, current
+
 Progress = Callable[[float, float | None, str | None], None]
 
 
 class Call:
     """One call under way. Sync tools run in threads, so everything here may be used from any thread."""
 
-    __slots__ = ("_progress", "cancelled", "name")
+    __slots__ = ("_progress", "cancelled", "name", "trace")
 
-    def __init__(self, name: str = "", progress: Progress | None = None) -> None:
+    def __init__(self, name: str = "", progress: Progress | None = None, trace: Place | None = None) -> None:
         self.name = name
+        self.trace = trace
+        """What it is a part of, and so are the calls to other environments that it makes."""
         self.cancelled = False
         """The caller went away or gave up. A thread cannot be stopped from outside: a long sync tool looks
         here now and then and returns."""
@@ -37,3 +41,5 @@ def current_call() -> Call:
 def serve(call: Call) -> None:
     """Make ``call`` the current one, in this context."""
     _serving.set(call)
+    if call.trace is not None:
+        current.set(call.trace)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
@@ -33,6 +34,7 @@ from aenv.errors import (
     UnrecoverableEnvironmentError,
 )
 from aenv.schema import paths
+from aenv.tracing.rollout import Rollout
 
 if TYPE_CHECKING:
     from aenv.core.batch import Batch
@@ -151,6 +153,7 @@ class Environment:
 
         self._instance: EnvInstance | None = None
         self._client: InstanceClient | None = None
+        self._rollout: Rollout | None = None
         self._breaker = Breaker()
         self._initializing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._released = False
@@ -220,13 +223,13 @@ class Environment:
             raise self._timed_out("startup", timeout, "the environment is not ready") from error
 
     async def _create(self) -> None:
+        self._rollout = Rollout.begin(self.env_name)
         try:
-            if self.instance_id is not None:
-                self._instance = await self._attach(self.instance_id)
-            else:
-                self._instance = await self._placement.create(
-                    self._wish()
-                )  # from here on there is something to release
+            with self._as_part_of(self._rollout):
+                if self.instance_id is not None:
+                    self._instance = await self._attach(self.instance_id)
+                else:  # from here on there is something to release
+                    self._instance = await self._placement.create(self._wish())
             await self._settle()
         except EnvironmentError as error:
             error.env_name = self.env_name
@@ -243,7 +246,7 @@ class Environment:
     async def _take(self, created: EnvInstance) -> None:
         """Make an instance that was asked for together with others this handle's own."""
         async with self._one_at_a_time():
-            self._instance = created
+            self._instance, self._rollout = created, Rollout.begin(self.env_name)
             try:
                 await self._settle()
             except BaseException:
@@ -256,11 +259,18 @@ class Environment:
         instance = self._instance = await self._placement.wait(self._instance, self.startup_timeout)
         if isinstance(self._placement, OnPlatform):
             self.proxy_headers = OnPlatform.proxy_headers(instance)
+        if self._rollout is not None:
+            self._rollout.about(instance.id)
         log.info("%s Environment is running", self._prefix)
         if self.enable_data_plane:
             client = self._client = self._placement.client(instance)
+            client.rollout = self._rollout
             if not (self.skip_for_healthy or instance.healthy):
                 await self._wait_until_healthy(client, self.startup_timeout)
+
+    @staticmethod
+    def _as_part_of(rollout: Rollout | None) -> AbstractContextManager[None]:
+        return rollout.around() if rollout is not None else nullcontext()
 
     def _wish(self) -> Wish:
         """What to ask a platform for."""
@@ -319,12 +329,18 @@ class Environment:
         """End what `_create` made."""
         instance, self._instance = self._instance, None
         client, self._client = self._client, None
+        rollout, self._rollout = self._rollout, None
         if client is not None:
             client.close()
-        if self.instance_id is not None or self.keep_alive:
-            await self._placement.leave()
-        else:
-            await self._placement.delete(instance)
+        try:
+            with self._as_part_of(rollout):
+                if self.instance_id is not None or self.keep_alive:
+                    await self._placement.leave()
+                else:
+                    await self._placement.delete(instance)
+        finally:
+            if rollout is not None:
+                rollout.end()
 
     # --- what the environment offers
 
@@ -354,7 +370,8 @@ class Environment:
         """Name, instance id, status, address and times."""
         await self.initialize()
         assert self._instance is not None
-        instance = self._instance = await self._placement.look(self._instance)
+        with self._as_part_of(self._rollout):
+            instance = self._instance = await self._placement.look(self._instance)
         return {
             "name": self.env_name,
             "instance_id": instance.id,
@@ -369,7 +386,8 @@ class Environment:
         """Have the time to live count from now: as long as before, or as long as ``ttl`` says."""
         await self.initialize()
         assert self._instance is not None
-        self._instance = await self._placement.renew(self._instance, ttl)
+        with self._as_part_of(self._rollout):
+            self._instance = await self._placement.renew(self._instance, ttl)
 
     async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
         """A short-lived URL of a port inside the instance."""

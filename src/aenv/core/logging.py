@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 
+from aenv.core.correlation import about
 from aenv.errors import ConfigError
 
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(name)s %(levelname)s: %(message)s"
@@ -35,6 +37,24 @@ def setup_logging(handler: logging.Handler | None = None, level: int | str = log
         _root.addHandler(handler)
     _root.propagate = False  # or a configured root logger prints every line a second time
     _root.setLevel(level)
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object a line, with the ids of what it is about."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        from pydantic_core import to_json  # most who log do not log like this
+
+        at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
+        known = about.get()
+        line = {"time": at, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
+        if known is not None:
+            line |= known.fields()
+        line |= getattr(record, "fields", {})
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return to_json(line, fallback=str).decode()
 
 
 def level_from_environment(default: str = "INFO") -> str:

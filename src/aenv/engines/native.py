@@ -210,7 +210,7 @@ class NativeEngine(Engine):
 
     def usage(self, ref: SandboxRef) -> dict[str, Any]:
         sandbox = self._sandboxes.get(ref.id)
-        return dict(sandbox.group.usage()) if sandbox and sandbox.group else {}
+        return sandbox.usage() if sandbox else {}
 
     def _note(self, name: str, text: str) -> None:
         """Something about a sandbox that belongs into its log."""

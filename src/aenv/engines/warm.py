@@ -19,6 +19,7 @@ from aenv.engines.egress import Door
 from aenv.engines.holding import Holder, Process
 from aenv.engines.logs import Log
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
+from aenv.isolation import accounting
 from aenv.isolation.limits import Cgroup
 from aenv.isolation.rootfs import PROJECT
 from aenv.isolation.spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
@@ -301,6 +302,7 @@ class Sandbox:
         self.zygote = zygote
         self.group = group
         self.spare = False
+        self.process: int | None = None
         self.exit: Exit | None = None
         self.gone = asyncio.Event()
         self.door: Door | None = None
@@ -320,6 +322,16 @@ class Sandbox:
             "arguments": spec.arguments,
             "spare": self.spare,
         }
+
+    def usage(self) -> dict[str, Any]:
+        """What its control group knows, and for the rest what its processes use."""
+        used: dict[str, Any] = dict(self.group.usage()) if self.group else {}
+        if "cpu_nanoseconds" in used:
+            return used
+        if self.group is not None:
+            return {**accounting.usage(accounting.members(self.group.paths)), **used}
+        self.process = self.process or accounting.listener(self.path)
+        return accounting.usage(accounting.tree(self.process)) if self.process is not None else {}
 
     @property
     def channels(self) -> list[int]:

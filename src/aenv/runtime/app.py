@@ -23,8 +23,9 @@ from aenv.errors import (
 from aenv.runtime.catalog import Catalog, Endpoint
 from aenv.runtime.guard import refuse_web_pages
 from aenv.runtime.inside import Inside
-from aenv.runtime.messages import Answer, ASGIApp, Request, Response, Stream
+from aenv.runtime.messages import Answer, ASGIApp, Request, Response, Stream, Timing
 from aenv.schema import paths
+from aenv.tracing.context import HEADER, Place
 
 _TOOL_PREFIX = paths.TOOLS + "/"
 _FUNCTION_PREFIX = paths.FUNCTIONS + "/"
@@ -59,6 +60,7 @@ class App:
             ("GET", paths.HEALTH): self._health,
             ("GET", paths.TOOLS): self._list_tools,
             ("GET", paths.FUNCTION_LIST): self._list_functions,
+            ("GET", paths.STATS): self._stats,
             ("POST", paths.REWARD): self._reward,
         }
 
@@ -66,7 +68,8 @@ class App:
         """Answer one request. An error that we know becomes its JSON; others are the server's business."""
         try:
             self._authorise(request)
-            return await self._route(request)
+            traced = request.header(HEADER)
+            return await (self._timed(request, traced) if traced else self._route(request))
         except AEnvError as error:
             return Response(error.status, to_json(problem(error)))
 
@@ -77,6 +80,20 @@ class App:
                 raise Unauthorized("send this instance's token as 'Authorization: Bearer <token>'")
         elif self._only_loopback:
             refuse_web_pages(request, "Start with a token (AENV_TOKEN) to be reached under other names.")
+
+    async def _timed(self, request: Request, traced: bytes) -> Answer:
+        """For who records a trace: we cannot, so the answer says how long it took."""
+        place = Place.parse(traced)
+        if place is None or not place.sampled:
+            return await self._route(request)
+        timing = request.timing = Timing(place)
+        try:
+            answer = await self._route(request)
+        except AEnvError as error:
+            answer = Response(error.status, to_json(problem(error)))
+        if isinstance(answer, Response):
+            answer.headers += timing.header()
+        return answer
 
     async def _route(self, request: Request) -> Answer:
         method, path = request.method, request.path
@@ -102,7 +119,10 @@ class App:
         def read(signature: Signature) -> dict[str, Any]:
             return signature.validate_json(request.body)
 
-        outcome = await self.catalog.call_tool(name, read, Call(name))
+        call = _call(name, request.timing)
+        outcome = await self.catalog.call_tool(name, read, call)
+        if request.timing is not None:
+            request.timing.ended()
         content = outcome.content
         data: dict[str, Any] = {"content": content.blocks, "is_error": content.is_error}
         if content.is_json:
@@ -127,14 +147,24 @@ class App:
             }
         )
 
+    async def _stats(self, request: Request) -> Response:
+        return _success({"calls": self.catalog.calls, "last_active": self.catalog.last_active})
+
     async def _function(self, endpoint: Endpoint, request: Request) -> Response:
         arguments = _arguments(endpoint.signature, request)
-        return _data(endpoint, await self.catalog.call_function(endpoint, arguments))
+        return _data(endpoint, await self._value(endpoint, arguments, request.timing))
+
+    async def _value(self, endpoint: Endpoint, arguments: dict[str, Any], timing: Timing | None) -> Any:
+        try:
+            return await self.catalog.call_function(endpoint, arguments, _call(endpoint.name, timing))
+        finally:
+            if timing is not None:
+                timing.ended()
 
     async def _reward(self, request: Request) -> Response:
         name = dict(parse_qsl(request.query.decode("latin-1"))).get(paths.REWARD_QUERY)
         endpoint = self.catalog.reward(name)
-        value = await self.catalog.call_function(endpoint, endpoint.signature.validate_json(request.body))
+        value = await self._value(endpoint, endpoint.signature.validate_json(request.body), request.timing)
         if isinstance(value, float) and not math.isfinite(value):
             raise FunctionFailed(f"reward '{endpoint.name}' is {value}, which is no number to train on")
         if value is None:
@@ -162,6 +192,13 @@ class App:
             body = {**problem(error), "data": {"status": "error", "message": error.message}}
             return Response(503, to_json(body))
         return _data(check, value if isinstance(value, dict) else {"status": _status(value), "result": value})
+
+
+def _call(name: str, timing: Timing | None) -> Call:
+    if timing is None:
+        return Call(name)
+    timing.begins()
+    return Call(name, trace=timing.place)
 
 
 def _arguments(signature: Signature, request: Request) -> dict[str, Any]:

@@ -94,6 +94,8 @@ class Catalog:
         self._health = self._compile(registry.health)
         self.routes = {(e.declaration.method, e.declaration.endpoint): e for e in self._functions.values()}
         self.last_active = time.time()
+        self.calls = 0
+        """Of tools, functions and rewards so far."""
 
     def _compile(self, declarations: dict[str, Declaration]) -> dict[str, Endpoint]:
         return {name: Endpoint(declaration, self.workers) for name, declaration in declarations.items()}
@@ -138,6 +140,7 @@ class Catalog:
     async def call_tool(self, name: str, read: Callable[[Signature], dict[str, Any]], call: Call) -> ToolOutcome:
         """Call a tool. ``read`` gets the arguments out of whatever they came in."""
         self.last_active = time.time()
+        self.calls += 1
         endpoint = self._tools.get(name)
         if endpoint is None:
             return _failed(f"Unknown tool: {name}", "policy")
@@ -155,11 +158,13 @@ class Catalog:
             return _failed(f"Error calling tool '{name}': it returned something else than its annotation says", "env")
         return ToolOutcome(content)
 
-    async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any]) -> Any:
+    async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any], call: Call | None = None) -> Any:
         """Call a function or a health check. Raises FunctionFailed when the author's code did."""
         self.last_active = time.time()
+        if endpoint.declaration.kind != "health":
+            self.calls += 1
         try:
-            return await endpoint.call(arguments, Call(endpoint.name))
+            return await endpoint.call(arguments, call or Call(endpoint.name))
         except Exception as error:
             _log_failure(endpoint, error)
             if _is_infra(error):

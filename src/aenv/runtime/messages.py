@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Protocol
 
 from aenv.client.pipe import Pipe
+from aenv.tracing.context import Place
 
 HIGH_WATER = 256 * 1024
 
@@ -34,10 +36,37 @@ class Connection(Protocol):
         """Send a whole answer."""
 
 
+class Timing:
+    """How long an instance takes for one request, and the author's code for its part of that."""
+
+    __slots__ = ("_began", "_ended", "_started", "place")
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._started = time.perf_counter()
+        self._began = self._ended = 0.0
+
+    def begins(self) -> None:
+        """The author's code does."""
+        self._began = time.perf_counter()
+
+    def ended(self) -> None:
+        """And is done."""
+        self._ended = time.perf_counter()
+
+    def header(self) -> bytes:
+        """As a line of the answer's head."""
+        now = time.perf_counter()
+        line = f"server-timing: runtime;dur={(now - self._started) * 1000:.3f}"
+        if self._began:
+            line += f", tool;dur={((self._ended or now) - self._began) * 1000:.3f}"
+        return f"{line}\r\n".encode()
+
+
 class Request:
     """One request, whole: bodies are bounded, so they are held in memory."""
 
-    __slots__ = ("body", "headers", "method", "path", "query", "stream", "target")
+    __slots__ = ("body", "headers", "method", "path", "query", "stream", "target", "timing")
 
     def __init__(self) -> None:
         self.method = ""
@@ -50,6 +79,8 @@ class Request:
         self.body = b""
         self.stream: BodyStream | None = None
         """The body, where the server passes large ones on as they come; ``body`` is empty then."""
+        self.timing: Timing | None = None
+        """How long it takes, where a trace asks for that."""
 
     @property
     def shown(self) -> str:

@@ -13,6 +13,8 @@ PORT = "/port"
 """``/port/8000`` becomes the way to a port in the instance's own network."""
 ARCHIVE = "/archive"
 """A folder as a tar, of any size."""
+STATS = "/aenv/stats"
+"""How often it was called."""
 
 REWARD_QUERY = "reward"
 """``POST /task/reward?reward=NAME`` chooses one of several rewards."""
@@ -24,6 +26,7 @@ INSTANCE_PATH = "/instance"
 """``/instance/ID/mcp`` is an instance's ``/mcp`` through the gateway."""
 METRICS = "/metrics"
 PLATFORM_TOKENS = "/tokens"
+READY = "/ready"
 LEASE = "/lease"
 LEASE_HEADER = "aenv-lease"
 PEER_HEADER = "aenv-peer"
@@ -34,6 +37,9 @@ PROXY_HEADER = "AEnvCore-MCPProxy-URL"
 
 DATA_PORT = 8081
 CONTROL_PORT = 8080
+
+STANDARD = "/aenvironment/instance"
+"""Of a service that makes instances for a platform."""
 
 # the hub
 ENVIRONMENTS = "/api/v1/environments"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from aenv.cli.output import Output, columns, note, output_option
-from aenv.errors import ConfigError, NotFound, UsageError
+from aenv.cli.reach import chosen, platform_options, with_api
+from aenv.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from aenv.client.api import ApiClient
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-
-def _platform_options(function: F) -> F:
-    url = click.option("--system-url", help="The platform.  [default: AENV_SYSTEM_URL, system_url of your settings]")
-    key = click.option("--api-key", help="Your token for it.  [default: AENV_API_KEY, api_key of your settings]")
-    return url(key(function))
 
 
 @click.group(name="instance")
@@ -47,7 +42,7 @@ def command() -> None:
 @click.option("--skip-health", is_flag=True, help="Do not wait until it says that it is healthy.")
 @click.option("--keep-alive", is_flag=True, help="Leave it running; else it is tried and ended at once.")
 @click.option("--owner", help="Who it is said to belong to.")
-@_platform_options
+@platform_options
 @output_option
 def create(
     env_name: str | None,
@@ -84,7 +79,7 @@ def create(
 @command.command()
 @click.argument("env_name")
 @click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds for one request.")
-@_platform_options
+@platform_options
 @output_option
 def info(env_name: str, timeout: float, system_url: str | None, api_key: str | None, output: Output) -> None:
     """Make an instance of ENV_NAME, say what it is like, and end it."""
@@ -104,7 +99,7 @@ def info(env_name: str, timeout: float, system_url: str | None, api_key: str | N
     type=click.Choice(["Pending", "Creating", "Running", "Failed", "Terminated"]),
     help="Only those with this status; ended ones are shown only so.",
 )
-@_platform_options
+@platform_options
 @output_option
 def list_command(
     name: str | None,
@@ -132,14 +127,14 @@ def list_command(
             if after is None:
                 return found
 
-    found = _with_api(system_url, api_key, work)
+    found = with_api(system_url, api_key, work)
     said = [each.model_dump(exclude_none=True, exclude={"token", "data_url"}) for each in found]
     output.show(said, lambda: _table(found))
 
 
 @command.command()
 @click.argument("id")
-@_platform_options
+@platform_options
 @output_option
 def get(id: str, system_url: str | None, api_key: str | None, output: Output) -> None:
     """Show one instance, and what happened to it."""
@@ -150,14 +145,14 @@ def get(id: str, system_url: str | None, api_key: str | None, output: Output) ->
             found["events"] = [event.model_dump() for event in await api.get_instance_events(id)]
         return found
 
-    said = _with_api(system_url, api_key, work)
+    said = with_api(system_url, api_key, work)
     output.show(said, lambda: _shown(said))
 
 
 @command.command()
 @click.argument("id")
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@_platform_options
+@platform_options
 @output_option
 def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, output: Output) -> None:
     """End one instance."""
@@ -167,7 +162,7 @@ def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, outp
     async def work(api: ApiClient) -> bool:
         return await api.delete_env_instance(id)
 
-    if not _with_api(system_url, api_key, work):
+    if not with_api(system_url, api_key, work):
         raise NotFound(f"there is no instance {id}", details={"hint": "See them all: aenv instance list"})
     output.show({"id": id, "deleted": True}, lambda: f"deleted {id}")
 
@@ -175,7 +170,7 @@ def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, outp
 @command.command()
 @click.argument("id")
 @click.option("-t", "--ttl", default="", help="How long from now.  [default: as long as before]")
-@_platform_options
+@platform_options
 @output_option
 def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output: Output) -> None:
     """Have an instance's time to live count from now."""
@@ -183,7 +178,7 @@ def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output
     async def work(api: ApiClient) -> EnvInstance:
         return await api.renew_env_instance(id, ttl)
 
-    found = _with_api(system_url, api_key, work)
+    found = with_api(system_url, api_key, work)
     said = {"id": found.id, "ttl": found.ttl, "expires_at": found.expires_at}
     output.show(said, lambda: f"{found.id} lives until {found.expires_at}")
 
@@ -192,7 +187,7 @@ def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output
 @click.argument("id")
 @click.option("-n", "--tail", type=click.IntRange(min=0), help="Only so many lines of it.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until it ends.")
-@_platform_options
+@platform_options
 def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_key: str | None) -> None:
     """Show what an instance's tools wrote."""
 
@@ -204,12 +199,12 @@ def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_ke
             click.echo(text, nl=False)
             sys.stdout.flush()
 
-    _with_api(system_url, api_key, work)
+    with_api(system_url, api_key, work)
 
 
 @command.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds that it may take.")
-@_platform_options
+@platform_options
 @click.argument("id")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def exec(id: str, command: tuple[str, ...], timeout: float, system_url: str | None, api_key: str | None) -> int:
@@ -233,7 +228,7 @@ def exec(id: str, command: tuple[str, ...], timeout: float, system_url: str | No
 @click.argument("source")
 @click.argument("target")
 @click.option("--timeout", type=float, default=3600.0, show_default=True, help="Seconds that it may take.")
-@_platform_options
+@platform_options
 def cp(source: str, target: str, timeout: float, system_url: str | None, api_key: str | None) -> None:
     """Copy a file or a folder into an instance, or out of it: FILE ID:PATH, or ID:PATH FILE.
 
@@ -258,13 +253,6 @@ def cp(source: str, target: str, timeout: float, system_url: str | None, api_key
 # --- inside
 
 
-def _settings(system_url: str | None, api_key: str | None) -> tuple[str | None, str | None]:
-    from aenv import config
-
-    settings = config.load()
-    return system_url or settings.system_url or None, api_key or settings.hub_config.api_key or None
-
-
 def _environment(env_name: str | None, system_url: str | None, api_key: str | None, **options: Any) -> Environment:
     from aenv.core.environment import Environment
 
@@ -273,7 +261,7 @@ def _environment(env_name: str | None, system_url: str | None, api_key: str | No
 
         own = manifest.load(Path()).manifest
         env_name = f"{own.name}@{own.version}"
-    url, key = _settings(system_url, api_key)
+    url, key = chosen(system_url, api_key)
     return Environment(env_name, aenv_url=url, api_key=key, **options)
 
 
@@ -284,25 +272,6 @@ async def _made(env: Environment) -> dict[str, Any]:
     return {"instance_id": found.pop("instance_id"), "environment": found.pop("name"), **found}
 
 
-def _with_api(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> T:
-    from aenv.client.api import ApiClient
-    from aenv.client.local import LocalPaths, health
-
-    url, key = _settings(system_url, api_key)
-    if url is None:
-        where = LocalPaths.of_user()
-        if health(where) is None:
-            hint = {"hint": "Name a platform with --system-url, or start an instance here first."}
-            raise ConfigError("no platform is set, and none runs on this machine", hint)
-        url = where.url
-
-    async def main() -> T:
-        async with ApiClient(url, api_key=key) as api:
-            return await work(api)
-
-    return asyncio.run(main())
-
-
 def _with_instance(
     id: str, system_url: str | None, api_key: str | None, work: Callable[[Environment], Awaitable[T]]
 ) -> T:
@@ -311,7 +280,7 @@ def _with_instance(
         return found.env.name if found.env else id
 
     env = _environment(
-        _with_api(system_url, api_key, name_of), system_url, api_key, instance_id=id, skip_for_healthy=True
+        with_api(system_url, api_key, name_of), system_url, api_key, instance_id=id, skip_for_healthy=True
     )
 
     async def main() -> T:

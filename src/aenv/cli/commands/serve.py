@@ -81,10 +81,9 @@ _store_option = click.option(
 )
 @click.option(
     "--engine",
-    type=click.Choice(["native", "gvisor", "process"]),
     envvar="AENV_ENGINE",
-    help="What instances are: sandboxes, stronger and slower ones, or plain processes without any isolation."
-    "  [default: native]",
+    help="What instances are: native sandboxes, gvisor for stronger and slower ones, process for plain processes"
+    " without any isolation, a plug-in's name, or the URL of a service that makes them.  [default: native]",
 )
 @click.option(
     "--pool",
@@ -104,6 +103,12 @@ _store_option = click.option(
     help="Seconds that instances live on without a server, for the next one to find them; 0: they end with it."
     "  [default: 60]",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    envvar="AENV_LOG_FORMAT",
+    help="How the log is written; as JSON with the ids of request, instance and trace.  [default: text]",
+)
 @output_option
 @click.pass_context
 def command(
@@ -115,12 +120,7 @@ def command(
     """
     if ctx.invoked_subcommand is not None:
         return 0
-    import logging
-    import sys
-
-    from aenv.core.logging import level_from_environment, setup_logging
-
-    setup_logging(logging.StreamHandler(sys.stderr), level_from_environment())
+    _log_as(given["log_format"] or "text")
     if local:
         from aenv.api.local import serve as serve_local
         from aenv.client.local import LocalPaths
@@ -140,7 +140,8 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
     from aenv.cli.platform import hub_beside, hub_of
     from aenv.hub.open import Place
 
-    settings = load(file, {**given, "hub_token": os.environ.get("AENV_SERVE_HUB_TOKEN")})
+    settings = load(file, {**given, **_secrets()})
+    _log_as(settings.log_format)
     place = None
     if not settings.hub:
         place = Place.of(os.environ.get("AENV_HUB_STORE"), os.environ.get("AENV_HUB_BLOBS"))
@@ -162,6 +163,25 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
 
     beside = hub_beside(place, settings) if place is not None else None
     return serve(settings, open_hub=hub_of(place), open_beside=beside, on_ready=tell)
+
+
+def _secrets() -> dict[str, str | None]:
+    """From variables alone: everybody on the machine can read a command line."""
+    import os
+
+    return {"hub_token": os.environ.get("AENV_SERVE_HUB_TOKEN"), "engine_token": os.environ.get("AENV_ENGINE_TOKEN")}
+
+
+def _log_as(form: str) -> None:
+    import logging
+    import sys
+
+    from aenv.core.logging import JsonFormatter, level_from_environment, setup_logging
+
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        handler.setFormatter(JsonFormatter())
+    setup_logging(handler, level_from_environment())
 
 
 def _finding(each: dict[str, Any]) -> str:

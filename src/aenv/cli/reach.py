@@ -1,0 +1,60 @@
+"""How commands reach a platform: the one that is named or set, else the one that runs on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from aenv.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aenv.client.api import ApiClient
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+def platform_options(function: F) -> F:
+    """``--system-url`` and ``--api-key``."""
+    url = click.option("--system-url", help="The platform.  [default: AENV_SYSTEM_URL, system_url of your settings]")
+    key = click.option("--api-key", help="Your token for it.  [default: AENV_API_KEY, api_key of your settings]")
+    return url(key(function))
+
+
+def chosen(system_url: str | None, api_key: str | None) -> tuple[str | None, str | None]:
+    """The platform's URL, None for this machine's own, and the token."""
+    from aenv import config
+
+    settings = config.load()
+    return system_url or settings.system_url or None, api_key or settings.hub_config.api_key or None
+
+
+def running(system_url: str | None, api_key: str | None) -> tuple[str, str | None] | None:
+    """The same, with the URL of this machine's own; None where that is meant and does not run."""
+    from aenv.client.local import LocalPaths, health
+
+    url, key = chosen(system_url, api_key)
+    if url is None:
+        where = LocalPaths.of_user()
+        url = where.url if health(where) is not None else None
+    return (url, key) if url is not None else None
+
+
+def with_api(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> T:
+    """Do something with the platform."""
+    from aenv.client.api import ApiClient
+
+    found = running(system_url, api_key)
+    if found is None:
+        hint = {"hint": "Name a platform with --system-url, or start an instance here first."}
+        raise ConfigError("no platform is set, and none runs on this machine", hint)
+    url, key = found
+
+    async def main() -> T:
+        async with ApiClient(url, api_key=key) as api:
+            return await work(api)
+
+    return asyncio.run(main())

@@ -1,0 +1,90 @@
+"""Spans in OpenTelemetry. The only module that imports it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+from aenv._version import __version__
+from aenv.tracing.context import Place, current
+from aenv.tracing.spans import Kind, Value
+
+_KINDS = {"client": trace.SpanKind.CLIENT, "server": trace.SpanKind.SERVER, "internal": trace.SpanKind.INTERNAL}
+
+
+class OtelSpan:
+    """One of theirs."""
+
+    def __init__(self, span: trace.Span) -> None:
+        self._span = span
+        self.place = _place(span)
+
+    def set(self, **facts: Value) -> None:
+        """Say more about it."""
+        self._span.set_attributes({_dotted(name): value for name, value in facts.items()})
+
+    def fail(self, why: str) -> None:
+        """It did not work."""
+        self._span.set_status(trace.StatusCode.ERROR, why)
+
+    def end(self) -> None:
+        """It is over."""
+        self._span.end()
+
+
+class OtelTracer:
+    """Records in the program's own provider, if it has one; else in ours, as the OTEL_* variables say."""
+
+    def __init__(self, service: str) -> None:
+        provider = trace.get_tracer_provider()
+        if not isinstance(provider, TracerProvider):
+            provider = _provider(service)
+        self._tracer = provider.get_tracer("aenv", __version__)
+
+    def start(self, name: str, kind: Kind, parent: Place | None, facts: Mapping[str, Value]) -> OtelSpan:
+        """A new one."""
+        if parent is None and self.own_span() is None:
+            parent = current.get()
+        attributes = {_dotted(key): value for key, value in facts.items()}
+        below = _below(parent) if parent is not None else None
+        return OtelSpan(self._tracer.start_span(name, below, _KINDS[kind], attributes))
+
+    def record(self, name: str, parent: Place, began: int, ended: int) -> Place:
+        """One that is over."""
+        span = self._tracer.start_span(name, _below(parent), start_time=began)
+        span.end(ended)
+        return _place(span)
+
+    def own_span(self) -> str | None:
+        """What the program is in the middle of."""
+        context = trace.get_current_span().get_span_context()
+        return f"{context.span_id:016x}" if context.is_valid else None
+
+
+def _provider(service: str) -> TracerProvider:
+    named = "OTEL_SERVICE_NAME" in os.environ or "service.name=" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    provider = TracerProvider(resource=Resource.create({} if named else {"service.name": service}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+def _below(place: Place) -> Context:
+    flags = trace.TraceFlags(int(place.sampled))
+    context = trace.SpanContext(int(place.trace_id, 16), int(place.span_id, 16), is_remote=True, trace_flags=flags)
+    return trace.set_span_in_context(trace.NonRecordingSpan(context))
+
+
+def _place(span: trace.Span) -> Place:
+    context = span.get_span_context()
+    return Place(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
+
+
+def _dotted(name: str) -> str:
+    return name.replace("_", ".")

@@ -1,0 +1,69 @@
+"""What a sandbox uses is known on every host, with a control group or without."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.client.instance import InstanceClient
+from aenv.client.url import ServerUrl
+from aenv.engines.base import SandboxSpec
+from aenv.engines.native import NativeEngine
+from aenv.isolation import accounting
+from tests.conftest import run
+
+SOURCE = """
+from aenv import register_tool
+
+@register_tool
+def work(seconds: float) -> None:
+    import time
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        pass
+"""
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="aenv-e-", dir="/tmp"))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_cpu_memory_and_processes_of_a_sandbox_are_told(folder: Path, sandboxes: None, grouped: bool) -> None:
+    project = folder / "project"
+    project.mkdir()
+    (project / "env.py").write_text(SOURCE)
+
+    async def main() -> None:
+        engine = NativeEngine(folder / "native")
+        if not grouped:
+            engine._cgroups._roots.clear()  # as for a user whom the host lets make none
+        try:
+            ref = await engine.start(SandboxSpec("x", project, project))
+            before = engine.usage(ref)
+            client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
+            await client.call("/tools/work", {"seconds": 0.3}, timeout=60)
+            client.close()
+            after = engine.usage(ref)
+            assert after["cpu_nanoseconds"] - before["cpu_nanoseconds"] >= 250_000_000
+            assert 100_000 < after["memory_bytes"] < 500_000_000
+            assert 1 <= after["processes"] < 10
+        finally:
+            await engine.close()
+        assert engine.usage(ref) == {}
+
+    run(main())
+
+
+def test_nobody_uses_nothing(tmp_path: Path) -> None:
+    assert accounting.usage([]) == {}
+    assert accounting.usage([2**22 + 1]) == {}
+    assert accounting.members([tmp_path]) == []
+    assert accounting.listener(tmp_path / "no.sock") is None

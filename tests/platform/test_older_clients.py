@@ -1,0 +1,99 @@
+"""The SDK and the command of aenvironment 0.1.7, unmodified, from its package, against ``aenv serve``."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import fetch
+from tests.platform.parts import Served, serving
+
+HERE = Path(__file__).parent
+OLDER = "aenvironment==0.1.7"
+PLANES = ("--port", "8080", "--data-port", "8081")
+"""Its clients know no others. So each server has an address of its own: all of 127.0.0.0/8 is this machine."""
+
+
+@pytest.fixture(scope="module")
+def older(pytestconfig: pytest.Config) -> Path:
+    """The folder of its programs; made once and kept, as pytest keeps what it knows of earlier runs."""
+    cache = pytestconfig.cache
+    folder = (cache.mkdir("older-clients") if cache else Path("/tmp/aenv-older-clients")) / OLDER
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:  # another process of this run may want it, too
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "complete").exists():
+            _make(folder)
+    return folder / "bin"
+
+
+def _make(folder: Path) -> None:
+    uv = Path(sys.executable).with_name("uv")
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
+    install = [uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python", OLDER]
+    done = subprocess.run(install, capture_output=True, text=True, timeout=300, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        if any("connect" in line or "dns" in line or "timed out" in line for line in map(str.lower, lines)):
+            pytest.skip(f"the package registry cannot be reached: {lines[-1]}")
+        raise AssertionError(done.stderr)
+    (folder / "complete").touch()
+
+
+@pytest.fixture
+def platform(data: Path) -> Iterator[Served]:
+    digits = secrets.token_bytes(2)
+    address = f"127.{64 + digits[0] % 128}.{digits[1]}.7"
+    with serving(data, "--host", address, *PLANES, one_port=False) as served:
+        yield served
+
+
+def _run(platform: Served, token: str, *command: str | Path) -> str:
+    """What a program says to somebody whose home is new and who has set the two variables."""
+    variables = {
+        "PATH": os.environ["PATH"], "HOME": str(platform.data), "COLUMNS": "200", "NO_COLOR": "1",
+        "AENV_SYSTEM_URL": platform.url.rpartition(":")[0], "AENV_API_KEY": token,
+    }  # fmt: skip
+    done = subprocess.run(
+        command, env=variables, cwd=platform.data, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_older_sdk_and_its_command_need_no_change(older: Path, platform: Served) -> None:
+    token = platform.token("ann")
+    seen = json.loads(_run(platform, token, older / "python", HERE / "older" / "use.py").splitlines()[-1])
+    name = seen["info"].pop("instance_id")
+    health = seen.pop("health")
+    assert (health["success"], health["data"]["status"]) == (True, "success")
+    assert seen == {
+        "version": "0.1.7",
+        "tools": [f"counter@1.2.0/{name}" for name in ("die", "echo", "increment", "speak", "variable", "wait")],
+        "tool": [False, "1"],
+        "variable": "1",
+        "function": 42,
+        "reward": 1.0,
+        "info": {"status": "Running"},
+    }
+    auth = {"authorization": f"Bearer {token}"}
+    assert fetch(platform.url, f"/env-instance/{name}", headers=auth)[0] == 404, "its release was not a delete"
+
+    _run(platform, token, older / "aenv", "config", "set", "hub_config.api_key", token)
+    _run(platform, token, older / "aenv", "instance", "create", "counter@1.2.0", "--keep-alive", "--owner", "ann")
+    (made,) = fetch(platform.url, "/env-instance/*/list", headers=auth)[1]["data"]
+    assert made["owner"] == "ann"
+    assert made["id"] in _run(platform, token, older / "aenv", "instance", "list", "--name", "counter")
+    assert '"status": "Running"' in _run(platform, token, older / "aenv", "instance", "get", made["id"], "-o", "json")
+    _run(platform, token, older / "aenv", "instance", "delete", made["id"], "--yes")
+    assert fetch(platform.url, "/env-instance/*/list", headers=auth)[1]["data"] == []

@@ -1,0 +1,64 @@
+"""What the platform does by itself must not cost more than what it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from aenv.api.instances import Instances
+from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.schema.instance import EnvInstanceCreateRequest
+from tests.conftest import run
+
+
+class Counting(Engine):
+    """Makes nothing, and counts how often it is asked what something uses: a real one asks the kernel each time."""
+
+    networks = frozenset(("none",))
+
+    def __init__(self) -> None:
+        self.measured = 0
+        self.refs: dict[str, SandboxRef] = {}
+
+    async def start(self, spec: SandboxSpec) -> SandboxRef:
+        ref = SandboxRef(str(len(self.refs)), "unix:/nowhere", "")
+        self.refs[ref.id] = ref
+        return ref
+
+    async def poll(self, ref: SandboxRef) -> Exit | None:
+        return None if ref.id in self.refs else Exit(0, "gone")
+
+    async def stop(self, ref: SandboxRef) -> None:
+        self.refs.pop(ref.id, None)
+
+    async def running(self) -> AsyncIterator[SandboxRef]:
+        for ref in list(self.refs.values()):
+            yield ref
+
+    async def close(self) -> None:
+        self.refs.clear()
+
+    def usage(self, ref: SandboxRef) -> dict[str, Any]:
+        self.measured += 1
+        return {"memory_bytes": 1}
+
+
+def test_use_is_measured_of_those_that_are_shown_and_of_no_others(tmp_path: Path) -> None:
+    (tmp_path / "env.py").write_text("")
+
+    async def main() -> None:
+        engine = Counting()
+        instances = Instances(engine)
+        wish = EnvInstanceCreateRequest(envName="x", source=str(tmp_path))
+        made = [await instances.create(wish) for _ in range(20)]
+        await instances.sweep()
+        assert engine.measured == 0
+        page = await instances.page("*", limit=3)
+        assert engine.measured == 3
+        assert [item.usage for item in page.items] == [{"memory_bytes": 1}] * 3
+        assert (await instances.get(made[-1].id)).usage == {"memory_bytes": 1}
+        assert engine.measured == 4
+        await instances.close()
+
+    run(main())

@@ -1,0 +1,181 @@
+"""`aenv ps`, `aenv top` and `aenv doctor`, on a platform, on a terminal, and on a machine with things left behind."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv.api.leftovers import Leftovers
+from aenv.cli.sampling import Row
+from aenv.cli.watching import cells, page
+from tests.conftest import fetch
+from tests.platform.parts import Served, environ
+
+Tokens = Callable[..., str]
+
+
+@pytest.fixture
+def busy(platform: Served, tokens: Tokens) -> Any:
+    """Two instances, of which one has been called three times."""
+    own = {"authorization": f"Bearer {tokens('ann')}"}
+    wishes = [{"envName": "counter", "owner": "ann", "labels": {"experiment": name}} for name in ("e1", "e2")]
+    made = [fetch(platform.url, "/env-instance", wish, headers=own)[1]["data"]["id"] for wish in wishes]
+    for _ in range(3):
+        fetch(platform.url, "/tools/increment", {}, headers={**own, "AEnvCore-EnvInstance-ID": made[0]})
+    yield made
+    for name in made:
+        fetch(platform.url, f"/env-instance/{name}", method="DELETE", headers=own)
+
+
+def _command(platform: Served, token: str, *args: str) -> list[str]:
+    return [sys.executable, "-m", "aenv.cli", *args, "--system-url", platform.url, "--api-key", token]
+
+
+def _aenv(platform: Served, token: str, *args: str) -> str:
+    done = subprocess.run(
+        _command(platform, token, *args), env=environ(platform.data), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_ps_tells_what_runs_and_what_it_uses(platform: Served, tokens: Tokens, busy: list[str]) -> None:
+    rows = {row["id"]: row for row in json.loads(_aenv(platform, tokens("ann"), "ps", "-o", "json"))}
+    assert set(rows) == set(busy)
+    first = rows[busy[0]]
+    assert (first["environment"], first["status"], first["owner"]) == ("counter@1.2.0", "Running", "ann")
+    assert [rows[name]["calls"] for name in busy] == [3, 0]
+    assert [rows[name]["experiment"] for name in busy] == ["e1", "e2"]
+    assert first["memory"] > 100_000
+    assert first["processes"] >= 1
+    assert first["cpu"] >= 0
+    text = _aenv(platform, tokens("ann"), "ps", "--name", "counter")
+    assert re.search(rf"^{busy[0]} +counter@1.2.0 +Running .* MB +\d+ +3 +\S+ +ann +e1$", text, re.M), text
+    assert _aenv(platform, tokens("bob"), "ps") == "no instances\n"
+
+
+def test_top_without_a_terminal_is_one_page(platform: Served, tokens: Tokens, busy: list[str]) -> None:
+    text = _aenv(platform, tokens("ann"), "top", "--every", "0.1", "--sort", "calls")
+    assert text.splitlines()[0] == f"{platform.url}  2 running"
+    assert [line.split()[0] for line in text.splitlines()[4:]] == busy
+    rows = json.loads(_aenv(platform, tokens("ann"), "top", "--once", "--every", "0.1", "-o", "json"))
+    assert sum(row["calls"] for row in rows) == 3
+
+
+def test_top_on_a_terminal_follows_keys_and_puts_all_back(platform: Served, tokens: Tokens, busy: list[str]) -> None:
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ.update(environ(platform.data), TERM="xterm")
+        command = _command(platform, tokens("ann"), "top", "--every", "0.2")
+        os.execv(command[0], command)
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("4H", 6, 60, 0, 0))
+    shown = ""
+    try:
+        before = termios.tcgetattr(fd)[3]
+        shown = _until(fd, shown, "by cpu")
+        os.write(fd, b"n")
+        shown = _until(fd, shown, "by calls")
+        frame = re.sub(r"\x1b\[.", "", shown.rpartition("\x1b[H")[2]).splitlines()
+        assert all(len(line.rstrip()) < 60 for line in frame), frame
+        assert len(frame) <= 6
+        os.write(fd, b"q")
+        shown = _until(fd, shown, "\x1b[?25h\x1b[?1049l")
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert termios.tcgetattr(fd)[3] == before
+    finally:
+        os.close(fd)
+    assert shown.startswith("\x1b[?1049h\x1b[?25l")
+
+
+def _until(fd: int, shown: str, wanted: str) -> str:
+    deadline = time.monotonic() + 60
+    while wanted not in shown:
+        assert time.monotonic() < deadline, shown
+        if select.select([fd], [], [], 0.5)[0]:
+            shown += os.read(fd, 65536).decode()
+    return shown
+
+
+def test_what_nobody_knows_is_not_zero() -> None:
+    row = Row("x", "env", "Running", "", "", 90061.0, None, None, None, None, None)
+    assert cells(row) == ("x", "env", "Running", "1d01h", "-", "-", "-", "-", "-", "-", "-")
+    assert page([], "cpu", "here").startswith("here  no instances\n")
+
+
+def test_doctor_says_what_this_machine_can_do(platform: Served, sandboxes: None) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "aenv.cli", "doctor", "-o", "json"],
+        env={**environ(platform.data), "AENV_RUNTIME_DIR": str(platform.data)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    said = json.loads(done.stdout)
+    found = {each["what"]: each for each in said["findings"]}
+    assert said["native"]
+    for needed in ("native engine", "user namespaces", "system-call filter", "overlay file system", "packages"):
+        assert found[needed]["state"] == "ok", found[needed]
+    assert all(each["hint"] for each in said["findings"] if each["state"] == "missing"), found
+    assert not [left for left in said["leftovers"] if str(platform.data) in left["what"]]
+
+
+def test_doctor_fails_where_no_sandbox_can_be_made(platform: Served) -> None:
+    """In a user namespace that may have none of its own."""
+    if not os.path.exists("/usr/bin/unshare"):
+        pytest.skip("needs unshare of util-linux")
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "sh", "-c", script, "sh", sys.executable, "-m", "aenv.cli", "doctor"],
+        env={**environ(platform.data), "AENV_RUNTIME_DIR": str(platform.data)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "BROKEN   user namespaces: this kernel allows none" in done.stdout
+    assert "sysctl user.max_user_namespaces" in done.stdout
+
+
+def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path) -> None:
+    groups, runtime, temporary = tmp_path / "cgroup", tmp_path / "run", tmp_path / "tmp"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    keeper = subprocess.Popen([sys.executable, "-c", "input()", "aenv-serve-known"], stdin=subprocess.PIPE)
+    for path in (
+        groups / "memory" / f"aenv-{gone.pid}" / "0a1b",
+        groups / "memory" / f"aenv-{keeper.pid}",
+        groups / "memory" / "somebody-elses",
+        groups / "memory" / "aenv-serve-busy" / "0a1b",
+        runtime / f"instances-{gone.pid}",
+        temporary / "aenv-serve-gone",
+        temporary / "aenv-serve-known",
+    ):
+        path.mkdir(parents=True)
+    (groups / "memory" / "aenv-serve-busy" / "0a1b" / "cgroup.procs").write_text("1\n")
+    try:
+        left = _found(tmp_path, Leftovers(runtime, groups, temporary, young=0.0))
+        assert _found(tmp_path, Leftovers(runtime, groups, temporary)) == [], (
+            "they may be those of a server that starts"
+        )
+    finally:
+        keeper.communicate(b"\n")
+    assert left == [
+        ("cgroup", str(groups / "memory" / f"aenv-{gone.pid}")),
+        ("folder", str(runtime / f"instances-{gone.pid}")),
+        ("folder", str(temporary / "aenv-serve-gone")),
+    ]
+
+
+def _found(folder: Path, leftovers: Leftovers) -> list[tuple[str, str]]:
+    return sorted((each.kind, each.what) for each in leftovers.all() if str(folder) in each.what)
