@@ -23,6 +23,14 @@ HELP = {
     "auto_cleanup_success_total": "Instances that their time to live has ended.",
     "auto_cleanup_failure_total": "Instances that could not be ended by it.",
     "leaks_found_total": "Sandboxes that belonged to nobody.",
+    "queue_length": "Instances that wait for a place.",
+    "queue_wait_ms": "How long those waited that were let in.",
+    "queue_total": "How waiting for a place ended.",
+    "places": "Instances that there is room for, that are there, and that are being made.",
+    "services": "Services that are kept running.",
+    "service_replicas": "Replicas of services: wanted, and available.",
+    "service_restarts_total": "Replicas that were started again after they had ended.",
+    "service_operations_total": "What was done with services.",
     "refused_total": "Requests that were refused, by the error's code.",
 }
 

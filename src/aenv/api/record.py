@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from pydantic_core import to_json
 
 from aenv.api.access import OWNER, Caller
+from aenv.api.admission import Turn
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.imports import Neighbours
@@ -18,6 +20,7 @@ from aenv.errors import ConfigError, Forbidden, UsageError
 from aenv.isolation.allow import AllowList, is_public
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Network
+from aenv.isolation.volumes import Volume
 from aenv.project import quantities
 from aenv.project.locate import Located
 from aenv.schema import duration
@@ -31,17 +34,47 @@ EVENTS = 64
 LAST_LOG = 64 * 1024
 """Characters that are kept of the log of an instance that has ended."""
 ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
+STARTING = (EnvStatus.PENDING, EnvStatus.CREATING)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What a service asks for its instances beyond what anybody may: they live until they are ended."""
+
+    cpus: float | None = None
+    memory: int | None = None
+    disk: int | None = None
+    volume: Volume | None = None
+
+    def over(self, limits: Limits) -> Limits:
+        """Those limits, with these in place of what the environment says."""
+        return replace(
+            limits,
+            cpus=limits.cpus if self.cpus is None else self.cpus,
+            memory=limits.memory if self.memory is None else self.memory,
+            disk=limits.disk if self.disk is None else self.disk,
+        )
 
 
 class Record:
     """One instance, from the wish for it to some time after its end."""
 
     def __init__(
-        self, wish: EnvInstanceCreateRequest, project: Located, engine: Engine, caller: Caller, *, direct: bool
+        self,
+        wish: EnvInstanceCreateRequest,
+        project: Located,
+        engine: Engine,
+        caller: Caller,
+        *,
+        direct: bool,
+        replica: Replica | None = None,
     ) -> None:
         own = project.loaded.manifest if project.loaded else None
         self.wish = wish
         self.project = project
+        self.replica = replica
+        self.turn: Turn | None = None
+        """Its place among those that the platform has room for."""
         self.account = caller.name
         self.token_id = caller.token_id
         self.env_name = f"{own.name}@{own.version}" if own else wish.envName
@@ -54,6 +87,7 @@ class Record:
         self.expires_at: datetime | None = None
         self.status = EnvStatus.CREATING
         self.reason: str | None = None
+        self.error_code: str | None = None
         self.usage: dict[str, Any] = {}
         self.ref: SandboxRef | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -74,7 +108,7 @@ class Record:
         self.network = _network_of(self.env_name, wish, own.network() if own else Network(), engine)
         if not direct:
             _refuse_inner_networks(self.network, caller)
-        self.limits = _limits_of(project)
+        self.limits = _limits_of(project) if replica is None else replica.over(_limits_of(project))
         self.note("created", f"by {self.account}")
 
     @property
@@ -116,6 +150,7 @@ class Record:
             own.deploy_config.base if own else None,
             "" if self._direct else self.account,
             self.wish.mcp is not False,
+            self.replica.volume if self.replica else None,
         )
 
     def shown(self, caller: Caller = OWNER) -> EnvInstance:
@@ -125,8 +160,9 @@ class Record:
         shown = EnvInstance(
             id=self.id,
             env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
-            status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
-            owner=self.wish.owner, reason=self.reason, usage=self.usage or None, network=self.network.written,
+            status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels,
+            ttl="" if self.replica else str(self.ttl), owner=self.wish.owner, reason=self.reason,
+            error_code=self.error_code, usage=self.usage or None, network=self.network.written,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_written(self.started_at) if self.started_at else None,
             ended_at=_written(self.ended_at) if self.ended_at else None,

@@ -105,7 +105,7 @@ async def _serve(
         parts.push_async_callback(sources.close)
         engine = ENGINES[settings.engine](runtime / f"instances-{ledger.server.pid}", settings.pool)
         parts.push_async_callback(engine.close)
-        instances = Instances(engine, sources, direct=False, ledger=ledger)
+        instances = Instances(engine, sources, direct=False, ledger=ledger, capacity=settings.capacity)
         parts.push_async_callback(instances.close)
         gateway = Gateway(instances, door)
         parts.callback(gateway.close)

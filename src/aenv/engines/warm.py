@@ -63,7 +63,7 @@ class Zygote:
                 pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=log_file, stderr=log_file,
                 cwd="/", env={name: value for name, value in os.environ.items() if name in PASSED_ON},
             )  # fmt: skip
-        user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
+        user = self._user() if os.geteuid() == 0 else None
         spec = ZygoteSpec(
             "aenv.runtime.sandboxed:serve",
             "aenv.runtime.sandboxed:prepare",
@@ -75,6 +75,7 @@ class Zygote:
             host_network=self._spec.network.mode == "host",
             files=None if self._spec.files is None else list(self._spec.files),
             base=self._spec.base,
+            volume=self._spec.volume,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -91,6 +92,12 @@ class Zygote:
         except BaseException:
             await self.end()
             raise
+
+    def _user(self) -> int:
+        if self._spec.volume is not None:
+            return os.stat(self._spec.volume.source).st_uid
+        assert self._process is not None
+        return FIRST_USER + self._process.pid % USERS
 
     async def multiply(self) -> Zygote:
         """A second one, in all like this one."""
@@ -326,6 +333,7 @@ def parent_name(spec: SandboxSpec) -> str:
     place = place if spec.base is None else f"{place} on {spec.base}"
     place = f"{place} of {spec.tenant}" if spec.tenant else place
     place = place if spec.mcp else f"{place} without MCP"
+    place = f"{place} with {spec.volume}" if spec.volume else place
     return f"{place} in the host's network" if spec.network.mode == "host" else place
 
 
