@@ -6,17 +6,21 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import to_json
 
 from aenv._version import __version__
-from aenv.api.access import OWNER, Caller, Doorkeeper
+from aenv.api.access import OWNER, Doorkeeper
+from aenv.api.asking import Answer, Ask, Route, refusal
+from aenv.api.asking import body as _body
+from aenv.api.asking import envelope as _envelope
+from aenv.api.asking import number as _number
+from aenv.api.asking import ok as _ok
+from aenv.api.asking import wait as _wait
 from aenv.api.audit import Audit
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
@@ -25,38 +29,16 @@ from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Se
 from aenv.schema import paths
 from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus
 
-MAX_WAIT = 20.0
-"""Seconds that a request for an instance's status waits at the most for it to be ready."""
 FOLLOW_SECONDS = 0.25
 """How often a log that is followed is looked at."""
 PAGE = 1000
 """Instances in one page, at the most."""
-_M = TypeVar("_M", bound=BaseModel)
 
 
 class _Ttl(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     ttl: str = Field(default="", max_length=64)
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One request, as a route sees it."""
-
-    request: Request
-    caller: Caller
-    name: str
-    """What stands after ``/env-instance/``."""
-    query: list[tuple[str, str]]
-
-    def one(self, name: str) -> str | None:
-        """A value of the query."""
-        return next((value for key, value in self.query if key == name), None)
-
-
-Answer = Response | Stream
-Route = Callable[[Ask], Awaitable[Answer]]
 
 
 class PlatformApp:
@@ -70,8 +52,12 @@ class PlatformApp:
         gateway: Gateway | None = None,
         audit: Audit | None = None,
         beside: Callable[[Request], Awaitable[Response]] | None = None,
+        more: Iterable[tuple[str, str, str, Route]] = (),
     ) -> None:
-        """``beside``: answers what is none of ours; without ``door``, whoever gets here is the owner."""
+        """``beside``: answers what is none of ours; without ``door``, whoever gets here is the owner.
+
+        ``more``: further routes, each with its method, the pattern of its path, and the action's name.
+        """
         self._instances = instances
         self._door = door
         self._gateway = gateway
@@ -94,6 +80,7 @@ class PlatformApp:
                 ("DELETE", f"/{one}", "delete", self._delete),
             )
         ]
+        self._routes += [(method, re.compile(path), action, route) for method, path, action, route in more]
 
     async def __call__(self, request: Request) -> Answer:
         """Answer one request."""
@@ -120,7 +107,7 @@ class PlatformApp:
                 caller.need("user")
                 return Stream(self._lease)
             if found is None:
-                raise NotFound(f"nothing at {request.method} {request.path}")
+                raise NotFound(f"nothing at {request.method} {request.path}", details=_advice(request.path))
             if found[0] not in _READING:
                 caller.need("user")
             query = parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
@@ -147,7 +134,7 @@ class PlatformApp:
         metrics.observe("request_duration_ms", spent, endpoint=action)
         if self._audit is not None and action not in _READING and ask is not None:
             trace = request.header(b"env-instance-trace-id").decode("latin-1")
-            facts = {"instance": name} if name else {}
+            facts = {"service" if action.startswith("service-") else "instance": name} if name else {}
             self._audit.write(
                 action, user=ask.caller.name, token=ask.caller.token_id, status=status, trace=trace[:64], **facts
             )
@@ -210,7 +197,7 @@ class PlatformApp:
             await self._instances.end_lease(name)
 
 
-_READING = ("list", "get", "logs", "events")
+_READING = ("list", "get", "logs", "events", "service-list", "service-get", "service-logs", "service-events")
 """What changes nothing: every role may do it, and it is not written down."""
 
 
@@ -244,19 +231,10 @@ class _Following:
             text, position = self._instances.log_since(self._ask.name, position, self._ask.caller)
 
 
-def refusal(error: AEnvError) -> Response:
-    """Why not. Existing clients read a number in `code` and the words in `message`."""
-    status = 400 if error.status == 422 else error.status
-    body = {
-        "success": False, "code": status, "message": error.message, "data": None, "error": error.message,
-        "error_code": error.code, "fault": error.fault, "details": error.details,
-    }  # fmt: skip
-    headers = b"content-type: application/json\r\n"
-    if "retry_after" in error.details:
-        headers += b"retry-after: %d\r\n" % int(error.details["retry_after"])
-    if status == 401:
-        headers += b'www-authenticate: Bearer realm="aenv"\r\n'
-    return Response(status, to_json(body), headers)
+def _advice(path: str) -> dict[str, str]:
+    if not path.startswith(paths.SERVICES):
+        return {}
+    return {"hint": "Services need a platform that 'aenv serve' serves; one for this user alone has none."}
 
 
 def _is_ours(path: str) -> bool:
@@ -279,36 +257,3 @@ def _filters(ask: Ask) -> dict[str, Any]:
     return {
         "owner": ask.one("owner"), "labels": labels, "status": status, "limit": limit, "after": ask.one("after"),
     }  # fmt: skip
-
-
-def _number(name: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidArguments(f"{name}: '{text}' is not a number")
-    return int(text)
-
-
-def _wait(text: str | None) -> float:
-    try:
-        asked = float(text or "0")
-    except ValueError:
-        return 0.0
-    return min(asked, MAX_WAIT) if asked > 0 else 0.0
-
-
-def _body(model: type[_M], request: Request) -> _M:
-    try:
-        return model.model_validate_json(request.body)
-    except PydanticValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "body"
-        raise InvalidArguments(f"{where}: {first['msg']}") from None
-
-
-def _envelope(data: Any) -> dict[str, Any]:
-    return {"success": True, "code": 0, "message": "", "data": data}
-
-
-def _ok(data: Any) -> Response:
-    return Response(200, to_json(_envelope(data)))

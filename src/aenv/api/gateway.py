@@ -20,7 +20,7 @@ from aenv.client.relay import Passed, Relay
 from aenv.client.url import ServerUrl
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, Forbidden, InstanceEnded, InstanceUnreachable, NotFound, Unauthorized
-from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.runtime.messages import Handler, Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
 from aenv.schema.instance import EnvStatus
 
@@ -28,7 +28,7 @@ log = getLogger("gateway")
 
 INSTANCE, PROXY = paths.INSTANCE_HEADER.lower().encode(), paths.PROXY_HEADER.lower().encode()
 LOOKS, LOOK_SECONDS = 25, 0.02
-_PREFIX = paths.INSTANCE_PATH + "/"
+_PREFIX, _SERVICE_PREFIX = paths.INSTANCE_PATH + "/", paths.SERVICE_PATH + "/"
 _NOT_PASSED_ON = frozenset(
     (
         b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
@@ -47,15 +47,21 @@ class Gateway:
         self._instances = instances
         self._door = door
         self._relays: dict[str, Relay] = {}
+        self.services: Handler | None = None
+        """Answers requests for services."""
         instances.on_gone = self._hang_up
 
     @staticmethod
     def wants(request: Request) -> bool:
         """Whether a request is for an instance and not for the platform."""
-        return request.path.startswith(_PREFIX) or bool(request.header(INSTANCE) or request.header(PROXY))
+        return request.path.startswith((_PREFIX, _SERVICE_PREFIX)) or bool(
+            request.header(INSTANCE) or request.header(PROXY)
+        )
 
     async def __call__(self, request: Request) -> Response | Stream:
         """Answer one request with what the instance answers."""
+        if self.services is not None and request.path.startswith(_SERVICE_PREFIX):
+            return await self.services(request)
         record, target = await self._meant(request)
         return await self.forward(record, request, target)
 

@@ -126,6 +126,10 @@ class Instances:
             raise
         return [record.shown(caller) for record in made]
 
+    def asked(self, wish: EnvInstanceCreateRequest, caller: Caller) -> Record | None:
+        """What a wish with a ``request_id`` has become so far."""
+        return self._known(wish, caller)
+
     def _known(self, wish: EnvInstanceCreateRequest, caller: Caller) -> Record | None:
         return self._by_request.get((caller.name, wish.request_id)) if wish.request_id else None
 
@@ -317,6 +321,10 @@ class Instances:
             raise InstanceEnded(f"instance {name} has ended: {gone.reason}")
         raise NotFound(f"no instance {name}")
 
+    def labelled(self, name: str) -> list[Record]:
+        """Those that run and have a label of that name."""
+        return [record for record in self._records.values() if name in record.labels]
+
     def peek(self, name: str) -> Record | None:
         """One that is there or was, whoever asks."""
         return self._records.get(name) or self._ended.get(name)
@@ -387,8 +395,6 @@ class Instances:
     def _set_timer(self, record: Record) -> None:
         if record.timer is not None:
             record.timer.cancel()
-        if record.replica is not None:
-            return
         loop = asyncio.get_running_loop()
         record.timer = loop.call_later(record.ttl.seconds, self._expire, record)
         try:

@@ -70,13 +70,27 @@ class Quota:
         Raises:
             QuotaExceeded: it would be one too many.
         """
+        self.check(caller, limits, 1)
         if not caller.token_id:
             return
-        used, allowed = self._used.setdefault(caller.token_id, Used()), caller.allowance
+        used = self._used.setdefault(caller.token_id, Used())
+        used.instances += 1
+        used.cpus += limits.cpus
+        used.memory += limits.memory
+
+    def check(self, caller: Caller, limits: Limits, count: int) -> None:
+        """Look whether there is enough for so many, and count none.
+
+        Raises:
+            QuotaExceeded: there is not.
+        """
+        if not caller.token_id:
+            return
+        used, allowed = self.used(caller.token_id), caller.allowance
         wishes = (
-            ("instances", used.instances, 1, allowed.instances),
-            ("CPUs", used.cpus, limits.cpus, allowed.cpus),
-            ("bytes of memory", used.memory, limits.memory, allowed.memory),
+            ("instances", used.instances, count, allowed.instances),
+            ("CPUs", used.cpus, count * limits.cpus, allowed.cpus),
+            ("bytes of memory", used.memory, count * limits.memory, allowed.memory),
         )
         for what, now, more, most in wishes:
             if most and now + more > most:
@@ -86,9 +100,6 @@ class Quota:
                         "limit": most, "used": now, "hint": "Delete an instance, or ask the administrator for more.",
                     },
                 )  # fmt: skip
-        used.instances += 1
-        used.cpus += limits.cpus
-        used.memory += limits.memory
 
     def give_back(self, token_id: str, limits: Limits) -> None:
         """One instance less."""

@@ -39,7 +39,7 @@ STARTING = (EnvStatus.PENDING, EnvStatus.CREATING)
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What a service asks for its instances beyond what anybody may: they live until they are ended."""
+    """What a service asks for its instances beyond what anybody may."""
 
     cpus: float | None = None
     memory: int | None = None
@@ -108,7 +108,7 @@ class Record:
         self.network = _network_of(self.env_name, wish, own.network() if own else Network(), engine)
         if not direct:
             _refuse_inner_networks(self.network, caller)
-        self.limits = _limits_of(project) if replica is None else replica.over(_limits_of(project))
+        self.limits = limits_of(project) if replica is None else replica.over(limits_of(project))
         self.note("created", f"by {self.account}")
 
     @property
@@ -161,7 +161,7 @@ class Record:
             id=self.id,
             env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
             status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels,
-            ttl="" if self.replica else str(self.ttl), owner=self.wish.owner, reason=self.reason,
+            ttl=str(self.ttl), owner=self.wish.owner, reason=self.reason,
             error_code=self.error_code, usage=self.usage or None, network=self.network.written,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_written(self.started_at) if self.started_at else None,
@@ -206,7 +206,7 @@ def _written(at: datetime) -> str:
     return f"{at.isoformat()[:19]}Z"
 
 
-def _limits_of(project: Located) -> Limits:
+def limits_of(project: Located) -> Limits:
     if project.loaded is None:
         return Limits()
     resources = project.loaded.manifest.resources()

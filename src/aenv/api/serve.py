@@ -16,13 +16,17 @@ from pydantic_core import to_json
 
 from aenv import config
 from aenv.api.access import Doorkeeper, PlatformTokens
-from aenv.api.app import PlatformApp, refusal
+from aenv.api.app import PlatformApp
+from aenv.api.asking import refusal
 from aenv.api.audit import Audit
+from aenv.api.balancer import Balancer
 from aenv.api.engines import ENGINES
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
 from aenv.api.ledger import Ledger
 from aenv.api.local import start_janitor
+from aenv.api.service_routes import service_routes
+from aenv.api.services import Services
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.core.logging import getLogger
@@ -109,18 +113,31 @@ async def _serve(
         parts.push_async_callback(instances.close)
         gateway = Gateway(instances, door)
         parts.callback(gateway.close)
+        services = Services(instances, sources, ledger, settings.folder / "storage", grace=settings.grace)
+        gateway.services = Balancer(services, gateway, instances, door)
         audit = Audit(settings.audit_file)
         parts.callback(audit.close)
         beside = None
         if open_beside is not None:
             beside = await parts.enter_async_context(open_beside(door))
-        app = PlatformApp(instances, door=door, gateway=gateway, audit=audit, beside=beside)
+        app = PlatformApp(
+            instances,
+            door=door,
+            gateway=gateway,
+            audit=audit,
+            beside=beside,
+            more=service_routes(services, settings.prefix),
+        )
         control = HttpServer(_below(settings.prefix, app), max_body=MAX_BODY, stream_over=STREAM_OVER)
         data = HttpServer(_below(settings.prefix, _data_plane(gateway)), max_body=MAX_BODY, stream_over=STREAM_OVER)
         url = data_url = await _listen(control, settings, settings.port, "--port")
         if not settings.one_port:
             data_url = await _listen(data, settings, settings.data_port, "--data-port")
         first = await tokens.first() if settings.with_auth else None
+        resumed = await services.open()
+        parts.push_async_callback(services.close)
+        if resumed:
+            log.info("%d services run again", resumed)
         sweeping = asyncio.create_task(_sweep(instances))
         on_ready(Ready(url, data_url, settings.with_auth, first))
         await stop.wait()

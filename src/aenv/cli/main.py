@@ -28,6 +28,7 @@ COMMANDS = {
     "serve": "Serve instances of environments.",
     "instance": "Make, look at and end instances.",
     "instances": "List instances; the same as 'aenv instance list'.",
+    "service": "Keep environments running, in replicas behind one URL.",
     "build": "Make a bundle of a project, and its image.",
     "push": "Publish a project's bundle in the hub.",
     "pull": "Get an environment's files from the hub.",

@@ -11,22 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aenv.cli.control import pairs_of as _pairs
+from aenv.cli.control import platform_options as _platform_options
+from aenv.cli.control import settings_of as _settings
+from aenv.cli.control import with_api as _with_api
 from aenv.cli.output import Output, columns, note, output_option
-from aenv.errors import ConfigError, NotFound, UsageError
+from aenv.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
     from aenv.client.api import ApiClient
     from aenv.core.environment import Environment
     from aenv.schema.instance import EnvInstance
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-
-def _platform_options(function: F) -> F:
-    url = click.option("--system-url", help="The platform.  [default: AENV_SYSTEM_URL, system_url of your settings]")
-    key = click.option("--api-key", help="Your token for it.  [default: AENV_API_KEY, api_key of your settings]")
-    return url(key(function))
 
 
 @click.group(name="instance")
@@ -252,13 +249,6 @@ def cp(source: str, target: str, system_url: str | None, api_key: str | None) ->
 # --- inside
 
 
-def _settings(system_url: str | None, api_key: str | None) -> tuple[str | None, str | None]:
-    from aenv import config
-
-    settings = config.load()
-    return system_url or settings.system_url or None, api_key or settings.hub_config.api_key or None
-
-
 def _environment(env_name: str | None, system_url: str | None, api_key: str | None, **options: Any) -> Environment:
     from aenv.core.environment import Environment
 
@@ -278,25 +268,6 @@ async def _made(env: Environment) -> dict[str, Any]:
     return {"instance_id": found.pop("instance_id"), "environment": found.pop("name"), **found}
 
 
-def _with_api(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> T:
-    from aenv.client.api import ApiClient
-    from aenv.client.local import LocalPaths, health
-
-    url, key = _settings(system_url, api_key)
-    if url is None:
-        where = LocalPaths.of_user()
-        if health(where) is None:
-            hint = {"hint": "Name a platform with --system-url, or start an instance here first."}
-            raise ConfigError("no platform is set, and none runs on this machine", hint)
-        url = where.url
-
-    async def main() -> T:
-        async with ApiClient(url, api_key=key) as api:
-            return await work(api)
-
-    return asyncio.run(main())
-
-
 def _with_instance(
     id: str, system_url: str | None, api_key: str | None, work: Callable[[Environment], Awaitable[T]]
 ) -> T:
@@ -313,14 +284,6 @@ def _with_instance(
             return await work(env)
 
     return asyncio.run(main())
-
-
-def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    wrong = [text for text, (name, equals, _) in zip(texts, pairs, strict=True) if not (name and equals)]
-    if wrong:
-        raise UsageError(f"{option}: write it like KEY=VALUE, not '{wrong[0]}'")
-    return {name: value for name, _, value in pairs}
 
 
 def _table(found: list[EnvInstance]) -> str:
