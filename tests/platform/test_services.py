@@ -187,6 +187,20 @@ def test_requests_are_spread_over_replicas_and_a_crash_is_made_good(ann: User) -
     use(main(), ann)
 
 
+def test_the_same_request_again_is_the_same_service(ann: User) -> None:
+    async def main() -> None:
+        made = [await ann.api.create_env_service("web@1.0.0", request_id="r1") for _ in range(2)]
+        assert made[0].id == made[1].id
+        assert made[0].id.startswith("web-svc-")
+        named = [await ann.api.create_env_service("web@1.0.0", "twice", request_id="r2") for _ in range(2)]
+        assert {each.id for each in named} == {"twice"}
+        with pytest.raises(Conflict):
+            await ann.api.create_env_service("web@1.0.0", "twice")
+        assert len(await ann.api.list_env_services("web")) == 2
+
+    use(main(), ann)
+
+
 def test_an_update_is_rolled_out_without_a_request_lost(ann: User) -> None:
     async def main() -> None:
         await ann.made("rolled", replicas=2, environment_variables={"COLOR": "red", "SIZE": "1"})
@@ -282,12 +296,10 @@ def test_it_is_scaled_up_and_down_and_to_nothing(ann: User) -> None:
     use(main(), ann)
 
 
-def test_a_storage_outlives_crashes_updates_and_the_service(ann: User) -> None:
-    wish = {"pvc_name": "notes", "storage_size": "10Mi"}
-
+def test_a_storage_outlives_crashes_and_updates_also_those_that_fail(ann: User) -> None:
     async def main() -> None:
-        service = await ann.made("writer", **wish)
-        assert (service.pvc_name, service.mount_path) == ("notes", "/home/admin/data")
+        service = await ann.made("writer", storage_size="10Mi")
+        assert (service.pvc_name, service.mount_path) == ("web", "/home/admin/data")
         assert await ann.call("writer", "write", name="one", size=10) == "written"
         await ann.raw("writer", "/functions/die", {})
         await ann.settled("writer")
@@ -295,13 +307,23 @@ def test_a_storage_outlives_crashes_updates_and_the_service(ann: User) -> None:
         await ann.api.update_env_service("writer", version="1.1.0")
         await ann.settled("writer")
         assert await ann.call("writer", "names") == ["one"]
-        await ann.api.update_env_service("writer", version="1.2.0")  # old one had to go first, and comes back
+        await ann.api.update_env_service("writer", version="1.2.0")  # the old one had to go first, and comes back
         back = await ann.settled("writer")
         assert (back.env and back.env.version, await ann.call("writer", "names")) == ("1.1.0", ["one"])
-        with pytest.raises(Conflict, match="belongs to service writer"):
-            await ann.api.create_env_service("web", "second", **wish)
         with pytest.raises(InvalidArguments, match="one writer"):
             await ann.api.update_env_service("writer", replicas=2)
+
+    use(main(), ann)
+
+
+def test_a_storage_outlives_the_service_unless_it_is_to_go_too(ann: User) -> None:
+    wish = {"pvc_name": "notes", "storage_size": "10Mi"}
+
+    async def main() -> None:
+        await ann.made("writer", **wish)
+        assert await ann.call("writer", "write", name="one", size=10) == "written"
+        with pytest.raises(Conflict, match="belongs to service writer"):
+            await ann.api.create_env_service("web", "second", **wish)
         await ann.api.delete_env_service("writer")
         await ann.made("reader", pvc_name="notes")
         assert await ann.call("reader", "names") == ["one"]

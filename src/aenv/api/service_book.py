@@ -51,6 +51,7 @@ class ServiceRecord(BaseModel):
     role: Role = "user"
     token_id: str = ""
     allowance: Allowance = Field(default_factory=Allowance)
+    request_id: str | None = None
     owner: str | None = None
     labels: dict[str, str] | None = None
     network: str | list[str] | None = None

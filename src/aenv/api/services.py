@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import re
 import secrets
 import socket
@@ -92,22 +93,30 @@ class Services:
     # --- what callers ask for
 
     async def create(self, wish: EnvServiceCreateRequest, caller: Caller) -> EnvService:
-        """A new one, whose replicas are being made."""
+        """A new one, whose replicas are being made. The same ``request_id`` again gives the same one."""
         project = await self._sources.find(EnvInstanceCreateRequest(envName=wish.envName))
         env = _env_of(project, wish.envName)
-        name = _name(wish.service_name, env)
+        name = _name(wish.service_name, env, f"{caller.name}/{wish.request_id}" if wish.request_id else "")
+        known = await self._book.get(name)
+        if (
+            known is not None
+            and wish.request_id
+            and (known.account, known.request_id) == (caller.name, wish.request_id)
+        ):
+            return _shown(known, await self._state(name))
+        if known is not None:
+            raise Conflict(f"there is a service {name} already; choose another name")
         replicas = _replicas(wish.replicas or 1)
         own = _own(wish)
         self._instances.quota.admit(caller, 1)
         self._instances.quota.check(caller, own.over(limits_of(project)), replicas)
-        if await self._book.get(name) is not None:
-            raise Conflict(f"there is a service {name} already; choose another name")
         claim = await self._claim(wish, caller, name, env.partition("@")[0], replicas)
         now = _now()
         record = ServiceRecord(
             id=name, account=caller.name, role=caller.role, token_id=caller.token_id, allowance=caller.allowance,
-            owner=wish.owner, labels=wish.labels, network=wish.network, created_at=now, updated_at=now,
-            replicas=replicas, target=Spec(env=env, variables=wish.environment_variables or {}),
+            request_id=wish.request_id, owner=wish.owner, labels=wish.labels, network=wish.network,
+            created_at=now, updated_at=now, replicas=replicas,
+            target=Spec(env=env, variables=wish.environment_variables or {}),
             cpus=own.cpus, memory=own.memory, disk=own.disk, storage=claim, host=self._host if claim else "",
             server=self._ledger.server.id,
         )  # fmt: skip
@@ -411,9 +420,10 @@ def _env_of(project: Located, asked: str) -> str:
     return f"{own.name}@{own.version}"
 
 
-def _name(given: str | None, env: str) -> str:
+def _name(given: str | None, env: str, seed: str) -> str:
     if given is None:
-        return f"{env.partition('@')[0][: NAME_LENGTH - 13]}-svc-{secrets.token_hex(4)}"
+        end = hashlib.sha256(seed.encode()).hexdigest()[:8] if seed else secrets.token_hex(4)
+        return f"{env.partition('@')[0][: NAME_LENGTH - 13]}-svc-{end}"
     try:
         check_name(given)
     except ValueError as error:

@@ -253,7 +253,9 @@ class ApiClient:
 
     async def create_env_service(self, name: str, service_name: str | None = None, **wish: Any) -> EnvService:
         """Ask for a service of ``name[@version]``; the fields are those of EnvServiceCreateRequest."""
-        request = EnvServiceCreateRequest(envName=name, service_name=service_name, **wish)
+        request = EnvServiceCreateRequest(
+            envName=name, service_name=service_name, **{"request_id": str(uuid.uuid4()), **wish}
+        )
         return await self._model(EnvService, "POST", paths.SERVICES, request)
 
     async def get_env_service(self, service_id: str, *, wait: float = 0.0) -> EnvService:

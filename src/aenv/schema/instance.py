@@ -214,6 +214,8 @@ class EnvServiceCreateRequest(Message):
     labels: dict[str, str] | None = None
     network: str | list[str] | None = None
     """As of an instance."""
+    request_id: str | None = None
+    """The same for every try of one create, so that a lost answer cannot start a second service."""
 
 
 class EnvServiceUpdateRequest(Message):
