@@ -159,10 +159,11 @@ def test_who_waits_too_long_is_told_when_to_come_again(full: Served) -> None:
     async def main() -> None:
         async with ApiClient(full.url, max_retries=0) as api:
             await asyncio.gather(*(api.create_env_instance("counter") for _ in range(ROOM)))
-            wish = {"envName": "counter", "queue_timeout": 0.1}
-            status, body = await asyncio.to_thread(fetch, full.url, "/env-instance", wish)
-            assert (status, body["error_code"]) == (503, "overloaded")
-            assert body["details"]["retry_after"] >= 1
+            for seconds in (0, 0.1):
+                wish = {"envName": "counter", "queue_timeout": seconds}
+                status, body = await asyncio.to_thread(fetch, full.url, "/env-instance", wish)
+                assert (status, body["error_code"]) == (503, "overloaded")
+                assert body["details"]["retry_after"] >= 1
             group = await api.create_env_instances(2, envName="counter", queue_timeout=0.1)
             assert {each.status for each in group} <= {"Pending", "Creating"}
             for each in group:

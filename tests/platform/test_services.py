@@ -518,7 +518,6 @@ def test_the_command_does_all_of_it(served: Served, tmp_path: Path) -> None:
         "Running", "kept-by-cli", {"COLOR": "red"},
     )  # fmt: skip
     assert [each["id"] for each in aenv("list", "-n", "web")] == ["by-cli"]
-    assert "by-cli" in aenv("list", json_output=False)
     assert aenv("update", "by-cli", "--version", "1.1.0", "-e", "COLOR=blue", "--wait", "30")["revision"] == 2
     assert "1.2.0 failed" in aenv("update", "by-cli", "--version", "1.2.0", "--wait", "30", code=1)
     assert aenv("update", "by-cli", "--replicas", "0", "--wait", "30")["available_replicas"] == 0
