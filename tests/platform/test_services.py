@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -183,6 +184,28 @@ def test_requests_are_spread_over_replicas_and_a_crash_is_made_good(ann: User) -
         log = await ann.api.get_service_logs("spread")
         assert any(line.endswith("] asked") and line[1:-7] in (service.instances or []) for line in log.splitlines())
         assert len((await ann.api.get_service_logs("spread", tail=2)).splitlines()) == 2
+
+    use(main(), ann)
+
+
+def test_the_log_of_all_replicas_is_followed_until_the_service_is_gone(ann: User) -> None:
+    async def main() -> None:
+        replicas = set((await ann.made("logged", replicas=2)).instances or [])
+        came: asyncio.Queue[str] = asyncio.Queue()
+
+        async def follow() -> None:
+            async for text in ann.api.follow_service_logs("logged", tail=0):
+                for line in text.splitlines():
+                    came.put_nowait(line)
+
+        following = asyncio.create_task(follow())
+        seen: set[str] = set()
+        while seen != {f"[{name}] asked" for name in replicas}:
+            await ann.call("logged", "who")
+            with contextlib.suppress(TimeoutError):
+                seen.add(await asyncio.wait_for(came.get(), 1))
+        await ann.api.delete_env_service("logged")
+        await following
 
     use(main(), ann)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
@@ -22,15 +20,14 @@ from aenv.api.asking import number as _number
 from aenv.api.asking import ok as _ok
 from aenv.api.asking import wait as _wait
 from aenv.api.audit import Audit
+from aenv.api.following import News, log_answer
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
-from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound
+from aenv.errors import AEnvError, InvalidArguments, NotFound
 from aenv.runtime.messages import Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
 from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus
 
-FOLLOW_SECONDS = 0.25
-"""How often a log that is followed is looked at."""
 PAGE = 1000
 """Instances in one page, at the most."""
 
@@ -169,13 +166,17 @@ class PlatformApp:
         return _ok(self._instances.events(ask.name, ask.caller))
 
     async def _logs(self, ask: Ask) -> Answer:
-        tail = _number("tail", ask.one("tail"))
-        text = self._instances.logs(ask.name, ask.caller)
-        if tail is not None:
-            text = "".join(text.splitlines(keepends=True)[-tail:]) if tail else ""
-        if ask.one("follow") in (None, "", "0", "false"):
-            return _ok(text)
-        return Stream(_Following(self._instances, ask, text))
+        return log_answer(ask, self._instances.logs(ask.name, ask.caller), lambda: self._news(ask))
+
+    def _news(self, ask: Ask) -> News:
+        _, position = self._instances.log_since(ask.name, 0, ask.caller)
+
+        def news() -> str:
+            nonlocal position
+            text, position = self._instances.log_since(ask.name, position, ask.caller)
+            return text
+
+        return news
 
     async def _inside(self, ask: Ask) -> Answer:
         if self._gateway is None:
@@ -199,36 +200,6 @@ class PlatformApp:
 
 _READING = ("list", "get", "logs", "events", "service-list", "service-get", "service-logs", "service-events")
 """What changes nothing: every role may do it, and it is not written down."""
-
-
-class _Following:
-    """A log, and what is added to it."""
-
-    def __init__(self, instances: Instances, ask: Ask, text: str) -> None:
-        self._instances = instances
-        self._ask = ask
-        self._text = text
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        gone = asyncio.ensure_future(receive())
-        headers = [(b"content-type", b"text/plain; charset=utf-8")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        try:
-            with contextlib.suppress(InstanceEnded, NotFound):  # there will be no more of it
-                await self._follow(gone, send)
-        finally:
-            gone.cancel()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _follow(self, gone: asyncio.Future[Message], send: Send) -> None:
-        _, position = self._instances.log_since(self._ask.name, 0, self._ask.caller)
-        text = self._text
-        while not gone.done():
-            if text:
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            await asyncio.wait({gone}, timeout=FOLLOW_SECONDS)
-            text, position = self._instances.log_since(self._ask.name, position, self._ask.caller)
 
 
 def _advice(path: str) -> dict[str, str]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import re
 
-from aenv.api.asking import Answer, Ask, Route, body, number, ok, wait
+from aenv.api.asking import Answer, Ask, Route, body, ok, wait
+from aenv.api.following import News, log_answer
 from aenv.api.keeper import Keeper
 from aenv.api.services import Services
 from aenv.errors import InstanceEnded, NotFound
-from aenv.runtime.messages import Message, Receive, Request, Scope, Send, Stream
+from aenv.runtime.messages import Request
 from aenv.schema import paths
 from aenv.schema.instance import EnvService, EnvServiceCreateRequest, EnvServiceUpdateRequest
 
-FOLLOW_SECONDS = 0.25
 _HOST = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?|\[[0-9A-Fa-f:.]+\](:[0-9]+)?")
 
 
@@ -62,14 +62,8 @@ class _Routes:
         return ok(await self._services.events(ask.name, ask.caller))
 
     async def logs(self, ask: Ask) -> Answer:
-        tail = number("tail", ask.one("tail"))
         keeper = await self._services.keeper(ask.name, ask.caller)
-        text = self._services.logs(keeper)
-        if tail is not None:
-            text = "".join(text.splitlines(keepends=True)[-tail:]) if tail else ""
-        if ask.one("follow") in (None, "", "0", "false"):
-            return ok(text)
-        return Stream(_Following(self._services, keeper, text))
+        return log_answer(ask, self._services.logs(keeper), lambda: _news(self._services, keeper))
 
     def _told(self, service: EnvService, ask: Ask) -> EnvService:
         """With the URL by which whoever asks reaches it; who may only look is not told its variables."""
@@ -87,45 +81,23 @@ def _base(request: Request, prefix: str, name: str) -> str | None:
     return f"{scheme}://{host}{prefix}{paths.SERVICE_PATH}/{name}"
 
 
-class _Following:
-    """The logs of a service, and what is added to them."""
+def _news(services: Services, keeper: Keeper) -> News:
+    """Whole lines that its replicas add, each with the replica's id."""
+    places: dict[str, int] = {}
+    rest: dict[str, str] = {}
 
-    def __init__(self, services: Services, keeper: Keeper, text: str) -> None:
-        self._services = services
-        self._keeper = keeper
-        self._text = text
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        gone = asyncio.ensure_future(receive())
-        headers = [(b"content-type", b"text/plain; charset=utf-8")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        try:
-            await self._follow(gone, send)
-        finally:
-            gone.cancel()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _follow(self, gone: asyncio.Future[Message], send: Send) -> None:
-        places: dict[str, int] = {}
-        self._news(places, {})
-        text, rest = self._text, dict[str, str]()
-        while not gone.done() and self._services.keeps(self._keeper):
-            if text:
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            await asyncio.wait({gone}, timeout=FOLLOW_SECONDS)
-            text = self._news(places, rest)
-
-    def _news(self, places: dict[str, int], rest: dict[str, str]) -> str:
-        """Whole lines that were added since, by replica."""
+    def news() -> str:
+        if not services.keeps(keeper):
+            raise NotFound(f"service {keeper.record.id} is gone")
         said = ""
-        for name in [copy.id for copy in self._keeper.copies if copy.id]:
-            try:
-                text, places[name] = self._services.log_since(name, places.get(name, 0))
-            except (InstanceEnded, NotFound):
-                continue
-            lines = (rest.pop(name, "") + text).splitlines(keepends=True)
-            if lines and not lines[-1].endswith("\n"):
-                rest[name] = lines.pop()
-            said += "".join(f"[{name}] {line}" for line in lines)
+        for name in [copy.id for copy in keeper.copies if copy.id]:
+            with contextlib.suppress(InstanceEnded, NotFound):
+                text, places[name] = services.log_since(name, places.get(name, 0))
+                lines = (rest.pop(name, "") + text).splitlines(keepends=True)
+                if lines and not lines[-1].endswith("\n"):
+                    rest[name] = lines.pop()
+                said += "".join(f"[{name}] {line}" for line in lines)
         return said
+
+    news()  # what is there already was shown
+    return news
