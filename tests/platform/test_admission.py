@@ -103,6 +103,19 @@ def test_there_are_never_too_many_and_nobody_is_forgotten(asks: list[tuple[str, 
     run(main())
 
 
+def test_what_is_there_already_counts_also_beyond_what_there_is_room_for() -> None:
+    async def main() -> None:
+        admission = Admission(Capacity(alive=1))
+        there = [admission.count_in("old", "") for _ in range(2)]
+        late = admission.ask("new", "", 1)
+        there[0].leave()
+        assert not late.admitted
+        there[1].leave()
+        assert late.admitted
+
+    run(main())
+
+
 def test_so_many_are_made_at_once_and_one_who_gives_up_takes_no_place() -> None:
     async def main() -> None:
         admission = Admission(Capacity(creating=2))

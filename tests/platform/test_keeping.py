@@ -168,7 +168,7 @@ def test_replicas_that_are_there_are_gone_on_with_and_strays_are_ended(data: Pat
     run(main())
 
 
-def test_another_server_follows_and_takes_over(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_server_follows_and_takes_over(data: Path) -> None:
     async def main(one: str, other: str) -> None:
         async with ApiClient(one) as api, ApiClient(other) as beside:
             await api.create_env_service("ill", "s")

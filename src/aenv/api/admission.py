@@ -150,6 +150,12 @@ class Admission:
         turn.enqueue(min(self.capacity.wait if seconds is None else seconds, LONGEST))
         return turn
 
+    def count_in(self, experiment: str, owner: str) -> Turn:
+        """A place for an instance that is there already, whether there is room or not."""
+        turn = Turn(self, experiment, owner, 1)
+        self._admit(turn)
+        return turn
+
     def why(self, turn: Turn) -> str:
         """What one waits for, for people."""
         most = self.capacity.alive

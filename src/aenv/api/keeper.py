@@ -221,7 +221,8 @@ class Keeper:
         try:
             if record is None:
                 raise NotFound("it was deleted")
-            await self._instances.check(record)
+            if record.ref is None or await self._instances.engine.poll(record.ref) is not None:
+                await self._instances.check(record)
         except (InstanceEnded, NotFound) as error:
             why = record.reason if record is not None and record.reason else error.message
             await self._lost(copy, f"replica {copy.id} ended: {why}", None)
