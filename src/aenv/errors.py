@@ -186,6 +186,12 @@ class Unavailable(EnvironmentError):
     code, status, retryable = "unavailable", 503, True
 
 
+class Overloaded(Unavailable):
+    """The platform is full, and no place came free in time; ``details["retry_after"]`` says when to try again."""
+
+    code = "overloaded"
+
+
 # --- tools ---------------------------------------------------------------------------------------------------
 
 
@@ -259,12 +265,13 @@ _BY_CODE: dict[str, type[EnvironmentError]] = {
     for cls in (
         Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
         InvalidBundle, TooLarge, RateLimited, Unavailable, InstanceUnreachable, InstanceEnded, QuotaExceeded,
+        Overloaded,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
     cls.status: cls
     for cls in _BY_CODE.values()
-    if cls not in (FunctionFailed, InvalidBundle, InstanceUnreachable, InstanceEnded, QuotaExceeded)
+    if cls not in (FunctionFailed, InvalidBundle, InstanceUnreachable, InstanceEnded, QuotaExceeded, Overloaded)
 }
 
 

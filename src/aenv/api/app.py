@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,8 +12,9 @@ from pydantic_core import from_json, to_json
 
 from aenv._version import __version__
 from aenv.api.access import OWNER, Caller, Doorkeeper
-from aenv.api.ask import Ask, More, Route, body, envelope, ok
+from aenv.api.ask import Ask, More, Route, body, envelope, number, ok, refusal, wait
 from aenv.api.audit import Audit
+from aenv.api.following import News, log_answer
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
 from aenv.api.openapi import PAGE, TtlWish, document
@@ -29,10 +28,6 @@ from aenv.schema.openapi import joined
 
 MAX_WISH = 4 * 1024 * 1024
 """Bytes of a wish for an instance: much of it is kept, and written down."""
-MAX_WAIT = 20.0
-"""Seconds that a request for an instance's status waits at the most for it to be ready."""
-FOLLOW_SECONDS = 0.25
-"""How often a log that is followed is looked at."""
 
 
 class PlatformApp:
@@ -110,10 +105,10 @@ class PlatformApp:
                 caller.need("user")
                 return Stream(self._lease)
             if found is None:
-                raise NotFound(f"nothing at {request.method} {request.path}")
+                raise NotFound(f"nothing at {request.method} {request.path}", details=_advice(request.path))
             if found[0] not in _READING:
                 caller.need("user")
-            if found[2] and found[0] != "list":
+            if found[2] and found[0] != "list" and request.path.startswith(paths.INSTANCES):
                 elsewhere = await self._elsewhere(found[0], found[2], request, caller)
                 if elsewhere is not None:
                     status = elsewhere.status if isinstance(elsewhere, Response) else 200
@@ -161,7 +156,7 @@ class PlatformApp:
         metrics.observe("request_duration_ms", spent, endpoint=action)
         if self._audit is not None and action not in _READING and ask is not None:
             trace = request.header(b"env-instance-trace-id").decode("latin-1")
-            facts = {"instance": name} if name else {}
+            facts = {"service" if action.startswith("service-") else "instance": name} if name else {}
             self._audit.write(
                 action, user=ask.caller.name, token=ask.caller.token_id, status=status, trace=trace[:64], **facts
             )
@@ -195,7 +190,7 @@ class PlatformApp:
         return await self._peers.page(own, ask.request, ask.caller, {"env": env, **filters})
 
     async def _get(self, ask: Ask) -> Answer:
-        return ok(await self._instances.get(ask.name, _wait(ask.one("wait")), ask.caller))
+        return ok(await self._instances.get(ask.name, wait(ask.one("wait")), ask.caller))
 
     async def _delete(self, ask: Ask) -> Answer:
         await self._instances.delete(ask.name, ask.caller)
@@ -209,13 +204,17 @@ class PlatformApp:
         return ok(self._instances.events(ask.name, ask.caller))
 
     async def _logs(self, ask: Ask) -> Answer:
-        tail = _number("tail", ask.one("tail"))
-        text = self._instances.logs(ask.name, ask.caller)
-        if tail is not None:
-            text = "".join(text.splitlines(keepends=True)[-tail:]) if tail else ""
-        if ask.one("follow") in (None, "", "0", "false"):
-            return ok(text)
-        return Stream(_Following(self._instances, ask, text))
+        return log_answer(ask, self._instances.logs(ask.name, ask.caller), lambda: self._news(ask))
+
+    def _news(self, ask: Ask) -> News:
+        _, position = self._instances.log_since(ask.name, 0, ask.caller)
+
+        def news() -> str:
+            nonlocal position
+            text, position = self._instances.log_since(ask.name, position, ask.caller)
+            return text
+
+        return news
 
     async def _inside(self, ask: Ask) -> Answer:
         if self._gateway is None:
@@ -246,53 +245,14 @@ class PlatformApp:
             await self._instances.end_lease(name)
 
 
-_READING = ("list", "get", "logs", "events")
+_READING = ("list", "get", "logs", "events", "service-list", "service-get", "service-logs", "service-events")
 """What changes nothing: every role may do it, and it is not written down."""
 
 
-class _Following:
-    """A log, and what is added to it."""
-
-    def __init__(self, instances: Instances, ask: Ask, text: str) -> None:
-        self._instances = instances
-        self._ask = ask
-        self._text = text
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await receive()
-        gone = asyncio.ensure_future(receive())
-        headers = [(b"content-type", b"text/plain; charset=utf-8")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        try:
-            with contextlib.suppress(InstanceEnded, NotFound):  # there will be no more of it
-                await self._follow(gone, send)
-        finally:
-            gone.cancel()
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _follow(self, gone: asyncio.Future[Message], send: Send) -> None:
-        _, position = self._instances.log_since(self._ask.name, 0, self._ask.caller)
-        text = self._text
-        while not gone.done():
-            if text:
-                await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            await asyncio.wait({gone}, timeout=FOLLOW_SECONDS)
-            text, position = self._instances.log_since(self._ask.name, position, self._ask.caller)
-
-
-def refusal(error: AEnvError) -> Response:
-    """Why not. Existing clients read a number in `code` and the words in `message`."""
-    status = 400 if error.status == 422 else error.status
-    body = {
-        "success": False, "code": status, "message": error.message, "data": None, "error": error.message,
-        "error_code": error.code, "fault": error.fault, "details": error.details,
-    }  # fmt: skip
-    headers = b"content-type: application/json\r\n"
-    if "retry_after" in error.details:
-        headers += b"retry-after: %d\r\n" % int(error.details["retry_after"])
-    if status == 401:
-        headers += b'www-authenticate: Bearer realm="aenv"\r\n'
-    return Response(status, to_json(body), headers)
+def _advice(path: str) -> dict[str, str]:
+    if not path.startswith(paths.SERVICES):
+        return {}
+    return {"hint": "Services need a platform that 'aenv serve' serves; one for this user alone has none."}
 
 
 def takes_any_body(request: Request) -> bool:
@@ -316,25 +276,9 @@ def _filters(ask: Ask) -> dict[str, Any]:
     status = ask.one("status")
     if status is not None and status not in list(EnvStatus):
         raise InvalidArguments(f"status: '{status}' is none; use one of {', '.join(EnvStatus)}")
-    limit = _number("limit", ask.one("limit"))
+    limit = number("limit", ask.one("limit"))
     if limit is not None and not 1 <= limit <= PAGE:
         raise InvalidArguments(f"limit: between 1 and {PAGE}")
     return {
         "owner": ask.one("owner"), "labels": labels, "status": status, "limit": limit, "after": ask.one("after"),
     }  # fmt: skip
-
-
-def _number(name: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidArguments(f"{name}: '{text}' is not a number")
-    return int(text)
-
-
-def _wait(text: str | None) -> float:
-    try:
-        asked = float(text or "0")
-    except ValueError:
-        return 0.0
-    return min(asked, MAX_WAIT) if asked > 0 else 0.0

@@ -12,9 +12,11 @@ from pydantic import ValidationError as PydanticValidationError
 from pydantic_core import to_json
 
 from aenv.api.access import Caller
-from aenv.errors import InvalidArguments
+from aenv.errors import AEnvError, InvalidArguments
 from aenv.runtime.messages import Answer, Request, Response
 
+MAX_WAIT = 20.0
+"""Seconds that a request for a status waits at the most for it to change."""
 _M = TypeVar("_M", bound=BaseModel)
 
 
@@ -25,7 +27,7 @@ class Ask:
     request: Request
     caller: Caller
     name: str
-    """What stands after ``/env-instance/``."""
+    """Of the instance or the service that is meant."""
     query: list[tuple[str, str]]
 
     def one(self, name: str) -> str | None:
@@ -36,6 +38,39 @@ class Ask:
 Route = Callable[[Ask], Awaitable[Answer]]
 More = tuple[str, re.Pattern[str], str, Route]
 """A method, what its path looks like, what it is called in metrics and in the audit log, and who answers."""
+
+
+def refusal(error: AEnvError) -> Response:
+    """Why not. Existing clients read a number in `code` and the words in `message`."""
+    status = 400 if error.status == 422 else error.status
+    body = {
+        "success": False, "code": status, "message": error.message, "data": None, "error": error.message,
+        "error_code": error.code, "fault": error.fault, "details": error.details,
+    }  # fmt: skip
+    headers = b"content-type: application/json\r\n"
+    if "retry_after" in error.details:
+        headers += b"retry-after: %d\r\n" % int(error.details["retry_after"])
+    if status == 401:
+        headers += b'www-authenticate: Bearer realm="aenv"\r\n'
+    return Response(status, to_json(body), headers)
+
+
+def number(name: str, text: str | None) -> int | None:
+    """A whole number of the query."""
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidArguments(f"{name}: '{text}' is not a number")
+    return int(text)
+
+
+def wait(text: str | None) -> float:
+    """Seconds, as many as anybody may wait."""
+    try:
+        asked = float(text or "0")
+    except ValueError:
+        return 0.0
+    return min(asked, MAX_WAIT) if asked > 0 else 0.0
 
 
 def body(model: type[_M], request: Request) -> _M:

@@ -23,16 +23,16 @@ from aenv.client.http import ConnectionBroke, NotConnected
 from aenv.client.relay import NotThrough, Relay
 from aenv.client.url import ServerUrl
 from aenv.errors import AEnvError, Forbidden, InstanceEnded, InstanceUnreachable, NotFound, Unauthorized
-from aenv.runtime.messages import Answer, Request
+from aenv.runtime.messages import Answer, Handler, Request
 from aenv.schema import paths
 from aenv.schema.instance import EnvStatus
 
 INSTANCE, PROXY = paths.INSTANCE_HEADER.lower().encode(), paths.PROXY_HEADER.lower().encode()
 PEER = paths.PEER_HEADER.encode()
 LOOKS, LOOK_SECONDS = 25, 0.02
-_PREFIX = paths.INSTANCE_PATH + "/"
+_PREFIX, _SERVICE_PREFIX = paths.INSTANCE_PATH + "/", paths.SERVICE_PATH + "/"
 _SIGNED = paths.PORT + "/"
-_PREFIXES = (_PREFIX, _SIGNED)
+_PREFIXES = (_PREFIX, _SERVICE_PREFIX, _SIGNED)
 _NOT_PASSED_ON = OF_ONE_CONNECTION | {b"authorization", b"origin", b"cookie", INSTANCE, PROXY, PEER}
 """Those of this one connection, and those that are for us and not for the author's code."""
 _NOT_TO_PORTS = OF_ONE_CONNECTION | {b"cookie", INSTANCE, PROXY, PEER}
@@ -65,6 +65,8 @@ class Gateway:
         self._door = door
         self._ports = ports
         self._relays: dict[str, dict[int, Relay]] = {}
+        self.services: Handler | None = None
+        """Answers requests for services."""
         instances.on_gone = self._hang_up
 
     @staticmethod
@@ -76,6 +78,8 @@ class Gateway:
         """Answer one request with what the instance answers."""
         if request.path.startswith(_SIGNED):
             return await self._signed(request)
+        if self.services is not None and request.path.startswith(_SERVICE_PREFIX):
+            return await self.services(request)
         found = await self._meant(request)
         if not isinstance(found, tuple):
             return found

@@ -16,11 +16,12 @@ from typing import Any
 
 from aenv.api import kept
 from aenv.api.access import OWNER, Caller
+from aenv.api.admission import Admission, Capacity, Turn
 from aenv.api.ledger import Ledger
 from aenv.api.metrics import Metrics
 from aenv.api.phases import phase
 from aenv.api.quota import Quota
-from aenv.api.record import ENDED, LAST_LOG, Record, parse_ttl, place_of
+from aenv.api.record import ENDED, LAST_LOG, STARTING, Record, Replica, parse_ttl, place_of
 from aenv.api.sources import Sources
 from aenv.core.correlation import is_about
 from aenv.core.logging import getLogger
@@ -55,11 +56,13 @@ class Instances:
         direct: bool = True,
         ledger: Ledger | None = None,
         metrics: Metrics | None = None,
+        capacity: Capacity | None = None,
     ) -> None:
         """``direct``: callers share this machine and its user, and call instances without a gateway."""
         self.engine = engine
         self.metrics = metrics or Metrics()
         self.quota = Quota()
+        self.admission = Admission(capacity, self.metrics)
         self._direct = direct
         self._ledger = ledger
         self._sources = sources or Sources()
@@ -81,14 +84,17 @@ class Instances:
         """Whether anybody holds a lease or an instance."""
         return bool(self._records or self._leases)
 
-    async def create(self, wish: EnvInstanceCreateRequest, caller: Caller = OWNER) -> EnvInstance:
+    async def create(
+        self, wish: EnvInstanceCreateRequest, caller: Caller = OWNER, replica: Replica | None = None
+    ) -> EnvInstance:
         """A running instance. The same ``request_id`` again gives the same one."""
         record = self._known(wish, caller)
         if record is None:
-            self.quota.admit(caller, 1)
+            if replica is None:
+                self.quota.admit(caller, 1)
             with phase(self.metrics, "source"):
                 project = await self._sources.find(wish)
-            record = await self._begin(wish, project, caller)
+            record = await self._begin(wish, project, caller, replica=replica)
         record.waiting += 1
         try:
             await asyncio.shield(record.started)
@@ -117,32 +123,56 @@ class Instances:
         with phase(self.metrics, "source"):
             project = await self._sources.find(wish)
         made: list[Record] = []
+        fresh = sum(1 for each in wishes if self._known(each, caller) is None)
+        turn = self._ask(wish, caller, fresh)
         try:
             for each in wishes:
-                made.append(self._known(each, caller) or await self._begin(each, project, caller))
+                made.append(self._known(each, caller) or await self._begin(each, project, caller, turn))
         except AEnvError:
             for record in made:  # all of them, or none
                 await self._delete_quietly(record.id)
+            while turn.count:
+                turn.leave()
             raise
         return [record.shown(caller) for record in made]
+
+    def asked(self, wish: EnvInstanceCreateRequest, caller: Caller) -> Record | None:
+        """What a wish with a ``request_id`` has become so far."""
+        return self._known(wish, caller)
 
     def _known(self, wish: EnvInstanceCreateRequest, caller: Caller) -> Record | None:
         return self._by_request.get((caller.name, wish.request_id)) if wish.request_id else None
 
-    async def _begin(self, wish: EnvInstanceCreateRequest, project: Located, caller: Caller) -> Record:
+    def _ask(self, wish: EnvInstanceCreateRequest, caller: Caller, count: int) -> Turn:
+        experiment = (wish.labels or {}).get("experiment", "")
+        return self.admission.ask(experiment, wish.owner or caller.name, count, wish.queue_timeout)
+
+    async def _begin(
+        self,
+        wish: EnvInstanceCreateRequest,
+        project: Located,
+        caller: Caller,
+        turn: Turn | None = None,
+        replica: Replica | None = None,
+    ) -> Record:
         """Count it, and have it made. There is no waiting between a look at who has asked before and this."""
-        record = Record.wished(wish, project, self.engine, caller, direct=self._direct)
+        record = Record.wished(wish, project, self.engine, caller, direct=self._direct, replica=replica)
         known = self._known(wish, caller)
         if known is not None:
             return known
         self.quota.take(caller, record.limits)
+        try:
+            record.turn = turn or self._ask(wish, caller, 1)
+        except AEnvError:
+            self.quota.give_back(caller.token_id, record.limits)
+            raise
         self._records[record.id] = record
         is_about(record.id)
         if wish.request_id:
             self._by_request[caller.name, wish.request_id] = record
         self.changed.set()
         spec = record.spec(self._neighbours)
-        if self._ledger is None:  # else it is written down first
+        if self._ledger is None and record.turn.admitted:  # else it is written down first
             record.ref = self.engine.claim(spec)
         if record.ref is None:
             record.started = self._background(self._start(record, spec))
@@ -154,20 +184,32 @@ class Instances:
         return record
 
     async def _start(self, record: Record, spec: SandboxSpec) -> None:
-        began = time.perf_counter()
+        assert record.turn is not None
         try:
+            if not record.turn.admitted:
+                record.became(EnvStatus.PENDING, self.admission.why(record.turn))
             if self._ledger is not None:
                 with phase(self.metrics, "record"):
                     await self._ledger.keep(record.shown(), record.account)
-            with phase(self.metrics, "engine"):
-                record.ref = await self.engine.start(spec)
+            if record.status is EnvStatus.PENDING:
+                await record.turn.come()
+                record.became(EnvStatus.CREATING)
+            await self.admission.begin()
+            began = time.perf_counter()
+            try:
+                with phase(self.metrics, "engine"):
+                    record.ref = await self.engine.start(spec)
+            finally:
+                self.admission.made()
         except Exception as error:
             self._count("create", record, "failure")
             self.metrics.count("instances_ended_total", how="failed")
+            record.error_code = error.code if isinstance(error, AEnvError) else "internal"
             self._end(record, EnvStatus.FAILED, error.message if isinstance(error, AEnvError) else repr(error))
+            self._make_room(record)
             raise
         if record.id not in self._records or (record.lease is not None and record.lease not in self._leases):
-            await self.engine.stop(record.ref)  # who asked for it went away meanwhile
+            await self._stop(record)  # who asked for it went away meanwhile
             self._drop(record)
             raise NotFound("the lease of this instance has ended")
         self._runs(record, time.perf_counter() - began)
@@ -191,9 +233,11 @@ class Instances:
         if record is None or not caller.may_see(record.account):
             return await self._written(name, caller)
         record.claimed = True
-        if record.status is EnvStatus.CREATING and wait > 0:
+        if record.status in STARTING and wait > 0:
             await asyncio.wait({record.started}, timeout=wait)
         await self._refresh(record)
+        if record.status is EnvStatus.PENDING and record.turn is not None:
+            record.reason = self.admission.why(record.turn)
         return record.shown(caller)
 
     async def _written(self, name: str, caller: Caller) -> EnvInstance:
@@ -243,11 +287,12 @@ class Instances:
             return
         record = self.find(name, caller)
         self._drop(record)
-        if record.status is EnvStatus.CREATING:
+        if record.status in STARTING:
             record.started.cancel()
             await asyncio.wait({record.started})
+            self._make_room(record)
         elif record.ref is not None:
-            await self.engine.stop(record.ref)
+            await self._stop(record)
         self._count("delete", record, "success")
         self.metrics.count("instances_ended_total", how="released" if why == WITH_ITS_OWNER else "deleted")
         log.info("%s is gone: %s", name, why)
@@ -294,6 +339,10 @@ class Instances:
                 return gone
             raise InstanceEnded(f"instance {name} has ended: {gone.reason}")
         raise NotFound(f"no instance {name}")
+
+    def labelled(self, name: str) -> list[Record]:
+        """Those that run and have a label of that name."""
+        return [record for record in self._records.values() if name in record.labels]
 
     def peek(self, name: str) -> Record | None:
         """One that is there or was, whoever asks."""
@@ -351,9 +400,10 @@ class Instances:
         assert record.ref is not None
         self._records[record.id] = record
         self.quota.count(record.token_id, record.limits)
+        record.turn = self.admission.count_in(record.labels.get("experiment", ""), record.wish.owner or record.account)
         if record.lease is not None:
             self._end(record, EnvStatus.TERMINATED, "the connection that it belonged to has ended with the server")
-            await self.engine.stop(record.ref)
+            await self._stop(record)
             return
         if record.wish.request_id:
             self._by_request[record.account, record.wish.request_id] = record
@@ -365,14 +415,14 @@ class Instances:
     async def leave(self) -> None:
         """The server goes, and another will go on with what runs."""
         for record in list(self._records.values()):
-            if record.status is EnvStatus.CREATING:
+            if record.status in STARTING:
                 record.started.cancel()
                 self._end(record, EnvStatus.FAILED, "the platform was restarted while it was being made")
 
     async def close(self) -> None:
         """The server goes, and all instances with it: write that down, for who asks the next server."""
         for record in list(self._records.values()):
-            if record.status is EnvStatus.CREATING:
+            if record.status in STARTING:
                 record.started.cancel()
             self._end(record, EnvStatus.TERMINATED, "the platform was stopped")
 
@@ -403,7 +453,7 @@ class Instances:
             record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
             self._end(record, EnvStatus.TERMINATED, ended.reason)
             self.metrics.count("instances_ended_total", how="died")
-            await self.engine.stop(record.ref)
+            await self._stop(record)
         elif measure:
             record.usage = self.engine.usage(record.ref)
 
@@ -433,12 +483,25 @@ class Instances:
         log.info("%s has reached its time to live", record.id)
         self.metrics.count("instances_ended_total", how="expired")
         try:
-            await self.engine.stop(record.ref)
+            await self._stop(record)
         except AEnvError as error:
             log.warning("%s could not be ended: %s", record.id, error.message)
             self.metrics.count("auto_cleanup_failure_total")
         else:
             self.metrics.count("auto_cleanup_success_total")
+
+    async def _stop(self, record: Record) -> None:
+        """End its sandbox; then there is room for another one."""
+        assert record.ref is not None
+        try:
+            await self.engine.stop(record.ref)
+        finally:
+            self._make_room(record)
+
+    def _make_room(self, record: Record) -> None:
+        turn, record.turn = record.turn, None
+        if turn is not None:
+            turn.leave()
 
     def _end(self, record: Record, status: EnvStatus, reason: str) -> None:
         """It has ended by itself: remember for a while why."""

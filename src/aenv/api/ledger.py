@@ -217,6 +217,10 @@ class Ledger:
             if after is None:
                 return cleared
 
+    async def is_gone(self, name: str) -> bool:
+        """Whether the server of that id, other than this one, runs no more."""
+        return not name or (name != self.server.id and bool(await self._dead({name})))
+
     async def _dead(self, names: set[str]) -> set[str]:
         """Those of them that are known to be gone, or have been silent for too long by our own watch.
 

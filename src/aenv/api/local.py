@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 
 from aenv.api.access import Allowance, Doorkeeper
-from aenv.api.app import PlatformApp, refusal
+from aenv.api.app import PlatformApp
+from aenv.api.ask import refusal
 from aenv.api.choosing import choose
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances

@@ -30,6 +30,14 @@ HELP = {
     "server_resident_bytes": "Memory of the server itself.",
     "server_open_files": "Files and connections that the server has open.",
     "server_uptime_seconds": "For how long it has been there.",
+    "queue_length": "Instances that wait for a place.",
+    "queue_wait_ms": "How long those waited that were let in.",
+    "queue_total": "How waiting for a place ended.",
+    "places": "Instances that there is room for, that are there, and that are being made.",
+    "services": "Services that are kept running.",
+    "service_replicas": "Replicas of services: wanted, and available.",
+    "service_restarts_total": "Replicas that were started again after they had ended.",
+    "service_operations_total": "What was done with services.",
     "refused_total": "Requests that were refused, by the error's code.",
 }
 

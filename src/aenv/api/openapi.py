@@ -14,6 +14,9 @@ from aenv.schema import openapi, paths
 from aenv.schema.instance import (
     EnvInstance,
     EnvInstanceCreateRequest,
+    EnvService,
+    EnvServiceCreateRequest,
+    EnvServiceUpdateRequest,
     EnvStatus,
     InstanceEvent,
     InstancePage,
@@ -68,6 +71,20 @@ class ListQuery(FilterQuery):
 
     envName: str | None = None
     """Of which environment: `name`, `name@version` or `*`."""
+
+
+class ServiceQuery(Asked):
+    """Which services to list."""
+
+    envName: str | None = None
+    """Of which environment: `name`, `name@version` or `*`."""
+
+
+class DeleteQuery(Asked):
+    """What goes with it."""
+
+    deleteStorage: bool = False
+    """Its storage, too."""
 
 
 class WaitQuery(Asked):
@@ -140,6 +157,13 @@ def _inside(method: str, path: str, summary: str, answer: Any, **more: Any) -> O
     return Operation(method, f"{_ONE}{path}", summary, answer=answer, needs="user", tag="inside", **more)
 
 
+def _services(method: str, path: str, summary: str, answer: Any, **more: Any) -> Operation:
+    needs = "read-only" if method == "GET" else "user"
+    return Operation(
+        method, paths.SERVICES + path, summary, answer=answer, needs=needs, legacy=True, tag="services", **more
+    )
+
+
 def _tokens(method: str, path: str, summary: str, answer: Any, **more: Any) -> Operation:
     return Operation(
         method, paths.PLATFORM_TOKENS + path, summary, answer=answer, needs="admin", legacy=True, tag="tokens", **more
@@ -174,6 +198,20 @@ OPERATIONS = (
     _inside("PUT", paths.FILES, "Write a file in it, of at most 64 MiB", Written, query=PathQuery, body=bytes),
     _inside("GET", paths.ARCHIVE, "Read a folder in it as a tar", bytes, query=PathQuery, media=("application/x-tar",)),
     _inside("PUT", paths.ARCHIVE, "Unpack a tar into a folder in it", Written, query=PathQuery, body=bytes),
+    _services(
+        "POST",
+        "",
+        "Make a service; its replicas are being made when the answer comes",
+        EnvService,
+        body=EnvServiceCreateRequest,
+    ),
+    _services("GET", "/list", "List services", list[EnvService], query=ServiceQuery),
+    _services("GET", "/{environment}/list", "List services of an environment, or with `*` all", list[EnvService]),
+    _services("GET", "/{id}", "Get a service", EnvService, query=WaitQuery),
+    _services("PUT", "/{id}", "Change what is wanted of it", EnvService, body=EnvServiceUpdateRequest),
+    _services("DELETE", "/{id}", "End a service", str, query=DeleteQuery),
+    _services("GET", "/{id}/events", "What happened to it, the oldest first", list[InstanceEvent]),
+    _services("GET", "/{id}/logs", "What its replicas wrote", str, query=LogQuery, media=("text/plain",)),
     _tokens("GET", "", "List tokens", list[PlatformTokenSaid]),
     _tokens("POST", "", "Make a token; it is shown once", PlatformTokenSaid, body=PlatformTokenWish),
     _tokens("DELETE", "/{id}", "Revoke a token", PlatformTokenSaid),

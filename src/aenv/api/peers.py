@@ -79,6 +79,13 @@ class Peers:
         server = await self._owner(name, caller)
         return None if server is None else await self._pass_on(server, request, name)
 
+    async def answer_at(self, server_id: str, request: Request, what: str) -> Answer | None:
+        """What that server answers; None: it is this one, or gone, or the request has come from another one."""
+        if self.is_passed_on(request) or server_id == self._ledger.server.id:
+            return None
+        server = await self._ledger.server_of(server_id)
+        return None if server is None else await self._pass_on(server, request, what)
+
     async def _owner(self, name: str, caller: Caller | None) -> ServerEntry | None:
         now = time.monotonic()
         known = self._owners.get(name)

@@ -56,7 +56,7 @@ class Ports:
     def url(self, name: str, port: int, minutes: int, request: Request) -> str:
         """One that opens this port for so long."""
         until = int(self._clock() + minutes * 60)
-        return f"{self._base(request)}{paths.PORT}/{name}/{port}/{until}/{self._sign(name, port, until)}/"
+        return f"{self.base(request)}{paths.PORT}/{name}/{port}/{until}/{self._sign(name, port, until)}/"
 
     def read(self, request: Request) -> tuple[str, Port]:
         """The instance and the port that a URL stands for.
@@ -77,7 +77,8 @@ class Ports:
     def _sign(self, name: str, port: int, until: int) -> str:
         return hmac.new(self._key, f"{name}\n{port}\n{until}".encode(), hashlib.sha256).hexdigest()
 
-    def _base(self, request: Request) -> str:
+    def base(self, request: Request) -> str:
+        """The platform's own URL, as who asks reaches it."""
         if self._public_url:
             return self._public_url
         host = request.header(b"host")

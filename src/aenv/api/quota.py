@@ -70,22 +70,9 @@ class Quota:
         Raises:
             QuotaExceeded: it would be one too many.
         """
+        self.check(caller, limits, 1)
         if not caller.token_id:
             return
-        used, allowed = self.used(caller.token_id), caller.allowance
-        wishes = (
-            ("instances", used.instances, 1, allowed.instances),
-            ("CPUs", used.cpus, limits.cpus, allowed.cpus),
-            ("bytes of memory", used.memory, limits.memory, allowed.memory),
-        )
-        for what, now, more, most in wishes:
-            if most and now + more > most:
-                raise QuotaExceeded(
-                    f"your token uses {now:g} of {most:g} {what}, and this would be {more:g} more",
-                    details={
-                        "limit": most, "used": now, "hint": "Delete an instance, or ask the administrator for more.",
-                    },
-                )  # fmt: skip
         self.count(caller.token_id, limits)
 
     def count(self, token_id: str, limits: Limits) -> None:
@@ -96,6 +83,29 @@ class Quota:
         used.instances += 1
         used.cpus += limits.cpus
         used.memory += limits.memory
+
+    def check(self, caller: Caller, limits: Limits, count: int) -> None:
+        """Look whether there is enough for so many, and count none.
+
+        Raises:
+            QuotaExceeded: there is not.
+        """
+        if not caller.token_id:
+            return
+        used, allowed = self.used(caller.token_id), caller.allowance
+        wishes = (
+            ("instances", used.instances, count, allowed.instances),
+            ("CPUs", used.cpus, count * limits.cpus, allowed.cpus),
+            ("bytes of memory", used.memory, count * limits.memory, allowed.memory),
+        )
+        for what, now, more, most in wishes:
+            if most and now + more > most:
+                raise QuotaExceeded(
+                    f"your token uses {now:g} of {most:g} {what}, and this would be {more:g} more",
+                    details={
+                        "limit": most, "used": now, "hint": "Delete an instance, or ask the administrator for more.",
+                    },
+                )  # fmt: skip
 
     def give_back(self, token_id: str, limits: Limits) -> None:
         """One instance less."""

@@ -6,12 +6,14 @@ import asyncio
 import math
 import secrets
 from collections import deque
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
 from aenv.api.access import OWNER, Caller
+from aenv.api.admission import Turn
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.imports import Neighbours
@@ -19,6 +21,7 @@ from aenv.errors import ConfigError, Forbidden, UsageError
 from aenv.isolation.allow import AllowList, is_public
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Network
+from aenv.isolation.volumes import Volume
 from aenv.project import quantities
 from aenv.project.locate import Located
 from aenv.schema import duration
@@ -32,6 +35,26 @@ EVENTS = 64
 LAST_LOG = 64 * 1024
 """Characters that are kept of the log of an instance that has ended."""
 ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
+STARTING = (EnvStatus.PENDING, EnvStatus.CREATING)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What a service asks for its instances beyond what anybody may."""
+
+    cpus: float | None = None
+    memory: int | None = None
+    disk: int | None = None
+    volume: Volume | None = None
+
+    def over(self, limits: Limits) -> Limits:
+        """Those limits, with these in place of what the environment says."""
+        return replace(
+            limits,
+            cpus=limits.cpus if self.cpus is None else self.cpus,
+            memory=limits.memory if self.memory is None else self.memory,
+            disk=limits.disk if self.disk is None else self.disk,
+        )
 
 
 class Record:
@@ -48,10 +71,14 @@ class Record:
         limits: Limits,
         direct: bool,
         project: Located | None = None,
+        replica: Replica | None = None,
     ) -> None:
         self.wish = wish
         self.project = project
         """None: it was made by a server before this one."""
+        self.replica = replica
+        self.turn: Turn | None = None
+        """Its place among those that the platform has room for."""
         self.account = caller.name
         self.token_id = caller.token_id
         self.env_name = env_name
@@ -66,6 +93,7 @@ class Record:
         """The same by the clock that nobody sets, which is what counts."""
         self.status = EnvStatus.CREATING
         self.reason: str | None = None
+        self.error_code: str | None = None
         self.usage: dict[str, Any] = {}
         self.ref: SandboxRef | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -84,7 +112,14 @@ class Record:
 
     @classmethod
     def wished(
-        cls, wish: EnvInstanceCreateRequest, project: Located, engine: Engine, caller: Caller, *, direct: bool
+        cls,
+        wish: EnvInstanceCreateRequest,
+        project: Located,
+        engine: Engine,
+        caller: Caller,
+        *,
+        direct: bool,
+        replica: Replica | None = None,
     ) -> Record:
         """One that is about to be made.
 
@@ -101,8 +136,10 @@ class Record:
         network = _network_of(env_name, wish, own.network() if own else Network(), engine)
         if not direct:
             _refuse_inner_networks(network, caller)
+        limits = limits_of(project) if replica is None else replica.over(limits_of(project))
         record = cls(
-            wish, env_name, caller, ttl=ttl, network=network, limits=_limits_of(project), direct=direct, project=project
+            wish, env_name, caller, ttl=ttl, network=network, limits=limits, direct=direct, project=project,
+            replica=replica,
         )  # fmt: skip
         record.note("created", f"by {record.account}")
         return record
@@ -147,6 +184,7 @@ class Record:
             own.deploy_config.base if own else None,
             "" if self._direct else self.account,
             self.wish.mcp is not False,
+            self.replica.volume if self.replica else None,
         )
 
     def shown(self, caller: Caller = OWNER) -> EnvInstance:
@@ -157,7 +195,8 @@ class Record:
             id=self.id,
             env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
             status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
-            owner=self.wish.owner, reason=self.reason, usage=self._used() or None, network=self.network.written,
+            owner=self.wish.owner, reason=self.reason, error_code=self.error_code, usage=self._used() or None,
+            network=self.network.written,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_written(self.started_at) if self.started_at else None,
             ended_at=_written(self.ended_at) if self.ended_at else None,
@@ -225,7 +264,7 @@ def _written(at: datetime) -> str:
     return f"{at.isoformat()[:19]}Z"
 
 
-def _limits_of(project: Located) -> Limits:
+def limits_of(project: Located) -> Limits:
     if project.loaded is None:
         return Limits()
     resources = project.loaded.manifest.resources()

@@ -15,8 +15,10 @@ from pydantic_core import to_json
 from aenv import config
 from aenv.api import vitals
 from aenv.api.access import Doorkeeper, PlatformTokens
-from aenv.api.app import PlatformApp, refusal, takes_any_body
+from aenv.api.app import PlatformApp, takes_any_body
+from aenv.api.ask import refusal
 from aenv.api.audit import Audit
+from aenv.api.balancer import Balancer
 from aenv.api.choosing import choose
 from aenv.api.engines import OUTLIVING
 from aenv.api.gateway import Gateway
@@ -27,6 +29,8 @@ from aenv.api.observe import Observed
 from aenv.api.peers import Peers, reached_at
 from aenv.api.ports import Ports, signing_key
 from aenv.api.readiness import Readiness
+from aenv.api.service_routes import service_routes
+from aenv.api.services import Services
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.api.tls import Tls, Where
@@ -126,7 +130,7 @@ async def _serve(
             token=settings.engine_token,
         )  # fmt: skip
         at_the_end(engine.close, engine.leave)
-        instances = Instances(engine, sources, direct=False, ledger=ledger)
+        instances = Instances(engine, sources, direct=False, ledger=ledger, capacity=settings.capacity)
         at_the_end(instances.close, instances.leave)
         adopted = await instances.adopt(home.keeper)
         if adopted:
@@ -138,6 +142,8 @@ async def _serve(
         ports = Ports(await signing_key(store), public_url=settings.public_url, prefix=settings.prefix, tls=bool(tls))
         gateway = Gateway(instances, door, peers, ports)
         parts.callback(gateway.close)
+        services = Services(instances, sources, ledger, settings.folder / "storage", grace=settings.grace, peers=peers)
+        gateway.services = Balancer(services, gateway, instances, door)
         audit = Audit(settings.audit_file)
         parts.callback(audit.close)
         beside = None
@@ -151,7 +157,7 @@ async def _serve(
             beside=beside,
             peers=peers,
             ports=ports,
-            more=token_routes(tokens, door),
+            more=[*token_routes(tokens, door), *service_routes(services, ports.base)],
         )
         vitals.watch(instances.metrics)
         ready = Readiness(engine, store)
@@ -173,6 +179,10 @@ async def _serve(
         await where.tell()
         loop.add_signal_handler(signal.SIGHUP, where.changed)
         first = await tokens.first() if settings.with_auth else None
+        resumed = await services.open()
+        at_the_end(services.close, lambda: services.close(leave=True))
+        if resumed:
+            log.info("%d services run again", resumed)
         sweeping = asyncio.create_task(_sweep(instances))
         on_ready(Ready(url, data_url, settings.with_auth, first))
         await stop.wait()

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from aenv.api.access import Allowance
+from aenv.api.admission import Capacity
 from aenv.api.choosing import known
 from aenv.errors import ConfigError
 from aenv.project import quantities
@@ -85,6 +86,12 @@ class ServeSettings(BaseModel):
     """The file for the audit log; empty: platform/audit.jsonl in the data folder."""
     log_format: Literal["text", "json"] = "text"
     """How lines of the log are written."""
+    max_instances: int = Field(default=0, ge=0)
+    """Instances that there is room for, of everybody together; 0: no limit."""
+    max_creating: int = Field(default=0, ge=0)
+    """Instances that are made at the same time; 0: no limit."""
+    queue_seconds: float = Field(default=60.0, ge=0)
+    """How long a create waits for room, unless it says how long itself."""
     grace: float = Field(default=10.0, ge=0)
     """Seconds that requests under way have to finish when the server is stopped."""
     adopt_within: float = Field(default=60.0, ge=0)
@@ -108,6 +115,11 @@ class ServeSettings(BaseModel):
     def with_auth(self) -> bool:
         """Whether callers need a token."""
         return self.open_to_others if self.auth is None else self.auth
+
+    @property
+    def capacity(self) -> Capacity:
+        """How much there is room for."""
+        return Capacity(self.max_instances, self.max_creating, self.queue_seconds)
 
     @property
     def folder(self) -> Path:

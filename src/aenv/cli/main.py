@@ -31,6 +31,7 @@ COMMANDS = {
     "ps": "Show the instances that run, and what they use.",
     "top": "Watch instances: their CPU, memory and calls.",
     "doctor": "Say what this machine can do, and what is missing.",
+    "service": "Keep environments running, in replicas behind one URL.",
     "build": "Make a bundle of a project, and its image.",
     "push": "Publish a project's bundle in the hub.",
     "pull": "Get an environment's files from the hub.",

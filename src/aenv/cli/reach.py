@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from aenv.errors import ConfigError
+from aenv.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from aenv.client.api import ApiClient
@@ -58,3 +58,12 @@ def with_api(system_url: str | None, api_key: str | None, work: Callable[[ApiCli
             return await work(api)
 
     return asyncio.run(main())
+
+
+def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """What was given as KEY=VALUE, several times."""
+    pairs = [text.partition("=") for text in texts]
+    wrong = [text for text, (name, equals, _) in zip(texts, pairs, strict=True) if not (name and equals)]
+    if wrong:
+        raise UsageError(f"{option}: write it like KEY=VALUE, not '{wrong[0]}'")
+    return {name: value for name, _, value in pairs}

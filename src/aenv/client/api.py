@@ -43,6 +43,8 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_PAUSE = 10.0
 POLL_FIRST, POLL_MOST = 0.02, 1.0
+QUEUED = 0.9
+"""How much of the time for a create may be spent in a full platform's queue: its answer is to come before the end."""
 _ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
 
 
@@ -123,6 +125,7 @@ class ApiClient:
             network=network,
             keep_alive=keep_alive,
             mcp=mcp,
+            queue_timeout=QUEUED * (self.timeout if timeout is None else timeout),
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
 
@@ -177,9 +180,18 @@ class ApiClient:
 
     async def follow_instance_logs(self, instance_id: str, tail: int | None = None) -> AsyncIterator[str]:
         """What its tools wrote, and what they write, until it ends."""
+        async for text in self._follow(f"{paths.INSTANCES}/{_part(instance_id)}/logs", tail):
+            yield text
+
+    async def follow_service_logs(self, service_id: str, tail: int | None = None) -> AsyncIterator[str]:
+        """What the tools of its replicas wrote, and what they write, until the service is deleted."""
+        async for text in self._follow(f"{paths.SERVICES}/{_part(service_id)}/logs", tail):
+            yield text
+
+    async def _follow(self, place: str, tail: int | None) -> AsyncIterator[str]:
         url = Planes.parse(self.base_url).control
         query = "follow=true" if tail is None else f"follow=true&tail={tail}"
-        path = f"{url.prefix}{paths.INSTANCES}/{_part(instance_id)}/logs?{query}"
+        path = f"{url.prefix}{place}?{query}"
         token = f"authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
         relay = Relay(url)
         try:
@@ -220,7 +232,9 @@ class ApiClient:
                 return instance
             if instance.status in _ENDED:
                 why = instance.reason or "the platform gives no reason"
-                raise EnvironmentError(f"instance {instance_id} is {instance.status}: {why}")
+                raise from_answer(500, {
+                    "code": instance.error_code, "message": f"instance {instance_id} is {instance.status}: {why}",
+                })  # fmt: skip
             if loop.time() + pause > deadline:
                 raise EnvironmentTimeoutError(
                     f"instance {instance_id} is still {instance.status} after {timeout:g} s",
@@ -239,12 +253,25 @@ class ApiClient:
 
     async def create_env_service(self, name: str, service_name: str | None = None, **wish: Any) -> EnvService:
         """Ask for a service of ``name[@version]``; the fields are those of EnvServiceCreateRequest."""
-        request = EnvServiceCreateRequest(envName=name, service_name=service_name, **wish)
+        request = EnvServiceCreateRequest(
+            envName=name, service_name=service_name, **{"request_id": str(uuid.uuid4()), **wish}
+        )
         return await self._model(EnvService, "POST", paths.SERVICES, request)
 
-    async def get_env_service(self, service_id: str) -> EnvService:
-        """One service."""
-        return await self._model(EnvService, "GET", f"{paths.SERVICES}/{_part(service_id)}")
+    async def get_env_service(self, service_id: str, *, wait: float = 0.0) -> EnvService:
+        """One service; ``wait``: up to so many seconds for what is being made or changed to be done."""
+        query = f"?wait={wait:.3f}" if wait else ""
+        return await self._model(EnvService, "GET", f"{paths.SERVICES}/{_part(service_id)}{query}")
+
+    async def get_service_logs(self, service_id: str, tail: int | None = None) -> str:
+        """The last of what the tools of its replicas wrote, each line with the replica's id before it."""
+        query = "" if tail is None else f"?tail={tail}"
+        return str(await self._data("GET", f"{paths.SERVICES}/{_part(service_id)}/logs{query}"))
+
+    async def get_service_events(self, service_id: str) -> list[InstanceEvent]:
+        """What happened to a service, the oldest first."""
+        data = await self._data("GET", f"{paths.SERVICES}/{_part(service_id)}/events")
+        return [InstanceEvent.model_validate(item) for item in _items(data)]
 
     async def list_env_services(self, env_name: str | None = None) -> list[EnvService]:
         """The services of one environment, or all."""
@@ -257,9 +284,18 @@ class ApiClient:
         replicas: int | None = None,
         image: str | None = None,
         environment_variables: dict[str, str] | None = None,
+        *,
+        version: str | None = None,
+        storage_size: str | None = None,
     ) -> EnvService:
-        """Change a service; what is None stays."""
-        request = EnvServiceUpdateRequest(replicas=replicas, image=image, environment_variables=environment_variables)
+        """Change a service; what is None stays, and variables are added to those that it has."""
+        request = EnvServiceUpdateRequest(
+            replicas=replicas,
+            image=image,
+            environment_variables=environment_variables,
+            version=version,
+            storage_size=storage_size,
+        )
         return await self._model(EnvService, "PUT", f"{paths.SERVICES}/{_part(service_id)}", request)
 
     async def delete_env_service(self, service_id: str, delete_storage: bool = False) -> bool:

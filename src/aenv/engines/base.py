@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from aenv.engines.holding import Keeper
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Mode, Network
+from aenv.isolation.volumes import Volume
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,13 @@ class SandboxSpec:
     """Whose it is: sandboxes of two tenants have nothing warm in common."""
     mcp: bool = True
     """Whether to have ready what MCP clients need; without, it is loaded when the first of them comes."""
+    volume: Volume | None = None
+    """A folder that outlives it. Nothing else with the same one is started, or loaded, while it is there."""
 
     @property
     def key(self) -> str:
         """The same for equal specs."""
-        place = (self.project, self.code, self.base, self.tenant, self.mcp)
+        place = (self.project, self.code, self.base, self.tenant, self.mcp, self.volume)
         return repr((*place, sorted(self.variables.items()), self.arguments, self.limits, self.network))
 
 
@@ -73,6 +76,8 @@ class Engine(ABC):
     """Those that it can give a sandbox; the caller asks for no others."""
     bases: ClassVar[bool] = False
     """Whether a sandbox can have another system than the host's."""
+    volumes: ClassVar[bool] = False
+    """Whether a sandbox can have a folder that outlives it."""
 
     def claim(self, spec: SandboxSpec) -> SandboxRef | None:
         """One that is ready and that nobody has yet, at once; None where `start` has to make it."""

@@ -38,6 +38,7 @@ class NativeEngine(Engine):
 
     networks = frozenset(("none", "loopback", "egress", "host"))
     bases = True
+    volumes = True
 
     def __init__(self, folder: Path, *, pool: int = MOST, group: str = "") -> None:
         """``group``: the name of the control group that all sandboxes' are below."""
@@ -72,6 +73,8 @@ class NativeEngine(Engine):
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
         spec = await self._bases.resolved(spec)
+        if spec.volume is not None:  # it has one writer, so nothing of it is made ahead
+            return (await self._spawned(spec, await self._zygote(spec), "spawn", spare=False)).ref
         key = _key(spec)
         sandbox = self._pool.take(key)
         if sandbox is None:

@@ -77,7 +77,7 @@ class Zygote:
         variables = {name: value for name, value in os.environ.items() if name in PASSED_ON}
         with theirs, self.log.open("wb") as log_file:
             self._process = await self._holder.start(self.name, command, theirs.fileno(), log_file.fileno(), variables)
-        user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
+        user = self._user() if os.geteuid() == 0 else None
         spec = ZygoteSpec(
             "aenv.runtime.sandboxed:serve",
             "aenv.runtime.sandboxed:prepare",
@@ -89,6 +89,7 @@ class Zygote:
             host_network=self.spec.network.mode == "host",
             files=None if self.spec.files is None else list(self.spec.files),
             base=self.spec.base,
+            volume=self.spec.volume,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -106,6 +107,12 @@ class Zygote:
             await self.end()
             raise
         self._be_held()
+
+    def _user(self) -> int:
+        if self.spec.volume is not None:
+            return os.stat(self.spec.volume.source).st_uid
+        assert self._process is not None
+        return FIRST_USER + self._process.pid % USERS
 
     async def multiply(self) -> Zygote:
         """A second one, in all like this one."""
@@ -389,6 +396,7 @@ def parent_name(spec: SandboxSpec) -> str:
     place = place if spec.base is None else f"{place} on {spec.base}"
     place = f"{place} of {spec.tenant}" if spec.tenant else place
     place = place if spec.mcp else f"{place} without MCP"
+    place = f"{place} with {spec.volume}" if spec.volume else place
     return f"{place} in the host's network" if spec.network.mode == "host" else place
 
 

@@ -20,8 +20,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from aenv.isolation import linux, rootfs
+from aenv.isolation import linux, rootfs, volumes
 from aenv.isolation.images import inside
+from aenv.isolation.volumes import Volume
 
 HOST = "/opt/aenv/host"
 _VENV = "/opt/aenv/python"
@@ -52,6 +53,7 @@ def build(
     *,
     host_network: bool,
     files: list[str] | None,
+    volume: Volume | None = None,
 ) -> None:
     """Make the warm parent's tree at ``root`` (an empty folder) and enter it. The arguments are `rootfs.build`'s."""
     pieces = _host_pieces([*shown, *_search_path()])
@@ -66,7 +68,7 @@ def build(
         rootfs.show(root + HOST, path)
     _venv(root)
     rootfs.show_project(project, files, root + rootfs.PROJECT, user)
-    rootfs.finish(root)
+    rootfs.finish(root, volume)
 
 
 def _host_pieces(paths: Iterable[str]) -> list[str]:
@@ -174,7 +176,7 @@ def restart(*words: str) -> NoReturn:
     os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
 
 
-def private_root(*, size: int) -> None:
+def private_root(*, size: int, volume: Volume | None = None) -> None:
     """The root of one sandbox, in its own mount namespace; what it changes lives in one tmpfs of ``size`` bytes."""
     flags = linux.MS_NOSUID | linux.MS_NODEV
     linux.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
@@ -191,4 +193,6 @@ def private_root(*, size: int) -> None:
     layers = f"lowerdir={rootfs.PROJECT},upperdir=/mnt/app,workdir=/mnt/app-work,userxattr"
     linux.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
     rootfs.terminals(root)
+    if volume is not None:
+        volumes.show(volume, root)
     linux.pivot_root(root)

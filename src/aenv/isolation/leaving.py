@@ -22,7 +22,7 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
         linux.map_user(rootfs.USER_ID, owner, group)
     # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
     hidden: list[str] = []
-    more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files}
+    more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files, "volume": spec.volume}
     if spec.base is not None:
         based.build("/sys", spec.base, spec.shown, spec.project, spec.user, **more)
     else:

@@ -176,7 +176,15 @@ def umount(target: str) -> None:
 
 def make_read_only(path: str, *, nodev: bool = True) -> None:
     """Make a tree of mounts read-only, without setuid and, unless told otherwise, without devices."""
-    attributes = 0x1 | 0x2 | (0x4 if nodev else 0)
+    _set_attributes(path, 0x1 | 0x2 | (0x4 if nodev else 0))
+
+
+def make_plain(path: str) -> None:
+    """Leave a tree of mounts writable, without setuid and without devices."""
+    _set_attributes(path, 0x2 | 0x4)
+
+
+def _set_attributes(path: str, attributes: int) -> None:
     request = ctypes.create_string_buffer(struct.pack("=QQQQ", attributes, 0, 0, 0))
     at_recursive = 0x8000
     _syscall(

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from aenv.isolation import linux
+from aenv.isolation import linux, volumes
+from aenv.isolation.volumes import Volume
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
 ETC = (
@@ -69,6 +70,7 @@ def build(
     *,
     host_network: bool = False,
     files: list[str] | None = None,
+    volume: Volume | None = None,
 ) -> list[str]:
     """Make the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
 
@@ -77,6 +79,8 @@ def build(
     lie in places which each sandbox has for itself.
     """
     shown = list(shown)
+    if volume is not None:
+        volumes.refuse(volume, shown)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
     for path in (*SYSTEM, *ETC):
@@ -91,14 +95,20 @@ def build(
         target.write_text(text)
     for path in (*WRITABLE, "/root", "/proc", "/sys"):
         os.makedirs(root + path, exist_ok=True)
-    finish(root)
+    if volume is not None and not below(volume.target, (*WRITABLE, PROJECT)):
+        os.makedirs(root + volume.target, exist_ok=True)
+    finish(root, volume)
     return [path for path in shown if below(path, WRITABLE)]
 
 
-def finish(root: str) -> None:
-    """Add devices, have nothing be changed any more, and enter it."""
+def finish(root: str, volume: Volume | None = None) -> None:
+    """Add devices, have nothing be changed any more but a volume, and enter it."""
     _places_of_devices(root)
+    if volume is not None:
+        os.makedirs(root + volumes.HELD)
     linux.make_read_only(root)
+    if volume is not None:
+        volumes.hold(volume, root)
     for name in DEVICES:  # after the others, which refuse devices
         linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
         linux.make_read_only(f"{root}/dev/{name}", nodev=False)
@@ -178,7 +188,7 @@ def _places_of_devices(root: str) -> None:
         os.symlink(target, f"{root}/dev/{name}")
 
 
-def private_places(*, size: int, shown: Iterable[str]) -> None:
+def private_places(*, size: int, shown: Iterable[str], volume: Volume | None = None) -> None:
     """The writable places of one sandbox, in its own mount namespace.
 
     All of them live in one tmpfs of ``size`` bytes, and so does what the sandbox changes in the project. ``shown`` is
@@ -197,6 +207,9 @@ def private_places(*, size: int, shown: Iterable[str]) -> None:
     layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     linux.mount("overlay", PROJECT, "overlay", flags, layers)
     terminals()
+    if volume is not None:
+        volumes.show(volume)
+        linux.mount("hidden", volumes.HELD, "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
     # Not seen, not reached: through it a sandbox could write into its own lower layers.
     linux.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
 

@@ -144,9 +144,9 @@ def furnish(
 ) -> None:
     """What new namespaces need to be lived in."""
     if spec.base is not None:
-        based.private_root(size=limits.disk)
+        based.private_root(size=limits.disk, volume=spec.volume)
     else:
-        rootfs.private_places(size=limits.disk, shown=hidden)
+        rootfs.private_places(size=limits.disk, shown=hidden, volume=spec.volume)
     socket.sethostname("sandbox")
     network.settle(mode, channel)
     for fd in cgroups:

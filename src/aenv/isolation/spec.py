@@ -9,6 +9,7 @@ from typing import Any
 
 from aenv.isolation import linux, network
 from aenv.isolation.limits import Limits
+from aenv.isolation.volumes import Volume
 
 MESSAGE = 1 << 20
 MAX_FDS = 16
@@ -41,6 +42,15 @@ class ZygoteSpec:
     """Only these of the project's files, or folders. None: all."""
     base: str | None = None
     """A root file system to have in place of the host's."""
+    volume: Volume | None = None
+    """A folder of the host that all sandboxes share, and that outlives them."""
+
+    @classmethod
+    def read(cls, text: bytes) -> ZygoteSpec:
+        """What was written as JSON."""
+        told = json.loads(text)
+        volume = Volume(**told["volume"]) if told["volume"] else None
+        return cls(**{**told, "volume": volume})
 
     @property
     def fresh(self) -> int:

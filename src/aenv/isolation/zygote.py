@@ -48,9 +48,9 @@ def main() -> None:
     again = len(sys.argv) > 2
     if again:
         with open(int(sys.argv[2]), "rb") as file:
-            spec = ZygoteSpec(**json.load(file))
+            spec = ZygoteSpec.read(file.read())
     else:
-        spec = ZygoteSpec(**json.loads(control.recv(MESSAGE)))
+        spec = ZygoteSpec.read(control.recv(MESSAGE))
     try:
         hidden = [] if again else leave_files(spec)
         if spec.base is not None and not again:

@@ -134,7 +134,7 @@ class ServiceKeys(Block):
     storage_name: str | None = None
     """The volume's name. Without it, the environment's name."""
     storage_size: Size | None = None
-    """The volume's size, like `10Gi`. Needed with storage, and fixed once the volume exists."""
+    """The volume's size, like `10Gi`. Needed with storage; it can grow, and not shrink."""
     mount_path: AbsolutePath = "/home/admin/data"
     """Where the volume is mounted."""
     service_name: str | None = None

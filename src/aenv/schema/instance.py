@@ -75,7 +75,9 @@ class EnvInstance(Message):
     ttl: str | None = None
     owner: str | None = None
     reason: str | None = None
-    """Why it failed or ended."""
+    """Why it failed or ended, or what it waits for."""
+    error_code: str | None = None
+    """The code of the error that it failed with."""
     data_url: str | None = None
     """Where its calls go, when that is not the platform's data plane."""
     token: str | None = None
@@ -152,6 +154,8 @@ class EnvInstanceCreateRequest(Message):
     """False: no MCP client is expected, so what they need is loaded only should one come. It is ready sooner then."""
     network: str | list[str] | None = None
     """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
+    queue_timeout: float | None = Field(default=None, ge=0)
+    """Seconds that it may wait for a place on a platform that is full. Absent: as the platform says."""
 
 
 class PresignRequest(Message):
@@ -187,6 +191,19 @@ class EnvService(Message):
     owner: str | None = None
     environment_variables: dict[str, str] | None = None
     pvc_name: str | None = None
+    reason: str | None = None
+    """Why it is not as it should be, or what became of its last update."""
+    labels: dict[str, str] | None = None
+    revision: int = 1
+    """Counts the updates that are, or are being, rolled out."""
+    restarts: int = 0
+    """Replicas that were started again after they had ended."""
+    instances: list[str] | None = None
+    """The replicas, by their ids."""
+    mount_path: str | None = None
+    storage_size: str | None = None
+    storage_used: int | None = None
+    """Bytes."""
 
 
 class EnvServiceCreateRequest(Message):
@@ -207,6 +224,11 @@ class EnvServiceCreateRequest(Message):
     memory_limit: str | None = None
     ephemeral_storage_request: str | None = None
     ephemeral_storage_limit: str | None = None
+    labels: dict[str, str] | None = None
+    network: str | list[str] | None = None
+    """As of an instance."""
+    request_id: str | None = None
+    """The same for every try of one create, so that a lost answer cannot start a second service."""
 
 
 class EnvServiceUpdateRequest(Message):
@@ -214,7 +236,12 @@ class EnvServiceUpdateRequest(Message):
 
     replicas: int | None = None
     image: str | None = None
+    """The version to run, as the image of it: `registry/name:version`, or `name@version`."""
     environment_variables: dict[str, str] | None = None
+    """Added to those that it has."""
+    version: str | None = None
+    storage_size: str | None = None
+    """More than before."""
 
 
 class EnvServiceListResponse(Message):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from aenv.cli.output import Output, columns, note, output_option
-from aenv.cli.reach import chosen, platform_options, with_api
+from aenv.cli.reach import chosen, pairs_of, platform_options, with_api
 from aenv.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from aenv.core.environment import Environment
     from aenv.schema.instance import EnvInstance
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
@@ -63,8 +62,8 @@ def create(
 ) -> None:
     """Make an instance of ENV_NAME, by default of the project in the current directory."""
     env = _environment(
-        env_name, system_url, api_key, datasource=datasource, environment_variables=_pairs("--env", variables),
-        arguments=list(arguments), labels=_pairs("--label", labels), timeout=timeout, startup_timeout=startup_timeout,
+        env_name, system_url, api_key, datasource=datasource, environment_variables=pairs_of("--env", variables),
+        arguments=list(arguments), labels=pairs_of("--label", labels), timeout=timeout, startup_timeout=startup_timeout,
         max_retries=max_retries, skip_for_healthy=skip_health, owner=owner, keep_alive=keep_alive,
         **({"ttl": ttl} if ttl else {}),
     )  # fmt: skip
@@ -115,7 +114,7 @@ def list_command(
     if version and not name:
         raise UsageError("--version needs --name")
     env = f"{name}@{version}" if version else name
-    wanted = _pairs("--label", labels)
+    wanted = pairs_of("--label", labels)
 
     async def work(api: ApiClient) -> list[EnvInstance]:
         found: list[EnvInstance] = []
@@ -288,14 +287,6 @@ def _with_instance(
             return await work(env)
 
     return asyncio.run(main())
-
-
-def _pairs(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    pairs = [text.partition("=") for text in texts]
-    wrong = [text for text, (name, equals, _) in zip(texts, pairs, strict=True) if not (name and equals)]
-    if wrong:
-        raise UsageError(f"{option}: write it like KEY=VALUE, not '{wrong[0]}'")
-    return {name: value for name, _, value in pairs}
 
 
 def _table(found: list[EnvInstance]) -> str:

@@ -92,6 +92,24 @@ _store_option = click.option(
     help="Sandboxes of one kind to have ready, at the most, while they are being asked for.  [default: 8]",
 )
 @click.option(
+    "--max-instances",
+    type=click.IntRange(min=0),
+    envvar="AENV_SERVE_MAX_INSTANCES",
+    help="Instances that there is room for; further ones wait in a fair queue. 0: no limit.  [default: 0]",
+)
+@click.option(
+    "--max-creating",
+    type=click.IntRange(min=0),
+    envvar="AENV_SERVE_MAX_CREATING",
+    help="Instances that are made at the same time. 0: no limit.  [default: 0]",
+)
+@click.option(
+    "--queue-seconds",
+    type=click.FloatRange(min=0),
+    envvar="AENV_SERVE_QUEUE_SECONDS",
+    help="How long a create waits for room, unless it says so itself.  [default: 60]",
+)
+@click.option(
     "--audit",
     envvar="AENV_SERVE_AUDIT",
     help="The file that says who did what.  [default: platform/audit.jsonl in the data folder]",

@@ -1,0 +1,230 @@
+"""A full platform: who waits, who is next, and who is told to come again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aenv.api.admission import Admission, Capacity, Turn
+from aenv.client.api import ApiClient
+from aenv.errors import Overloaded, QuotaExceeded
+from tests.conftest import fetch, run
+from tests.platform.parts import Served, serving
+
+ROOM = 3
+
+
+@pytest.fixture
+def full(data: Path) -> Iterator[Served]:
+    """A platform with room for three."""
+    with serving(data, "--max-instances", str(ROOM), "--queue-seconds", "30", "--pool", "0", auth=False) as served:
+        yield served
+
+
+def order_of(admission: Admission, turns: list[Turn]) -> list[str]:
+    """Who is let in, one after the other, when each leaves at once."""
+    order: list[str] = []
+    while len(order) < len(turns):
+        inside = [turn for turn in turns if turn.admitted and turn.count]
+        order += [f"{turn.experiment}/{turn.owner}" for turn in inside]
+        for turn in inside:
+            for _ in range(turn.count):
+                turn.leave()
+    return order
+
+
+def test_experiments_take_turns_and_so_do_owners_in_one() -> None:
+    async def main() -> list[str]:
+        admission = Admission(Capacity(alive=1))
+        who = [("wave", "ann")] * 4 + [("wave", "bob")] * 2 + [("small", "cyd")] * 2
+        return order_of(admission, [admission.ask(experiment, owner, 1) for experiment, owner in who])
+
+    said = run(main())
+    assert said == [
+        "wave/ann",  # there was room
+        "wave/ann", "small/cyd", "wave/bob", "small/cyd", "wave/ann", "wave/bob", "wave/ann",
+    ]  # fmt: skip
+
+
+def test_many_in_one_request_count_as_many() -> None:
+    async def main() -> list[str]:
+        admission = Admission(Capacity(alive=4))
+        first = admission.ask("first", "", 4)
+        groups = [admission.ask("groups", "", 4) for _ in range(2)]
+        single = [admission.ask("single", "", 1) for _ in range(4)]
+        return order_of(admission, [first, *groups, *single])
+
+    assert run(main()) == ["first/", "groups/", *["single/"] * 4, "groups/"]
+
+
+def test_groups_that_together_do_not_fit_never_hold_half_each() -> None:
+    async def main() -> None:
+        admission = Admission(Capacity(alive=4))
+        one, other, small = admission.ask("a", "", 3), admission.ask("b", "", 3), admission.ask("c", "", 1)
+        assert (one.admitted, other.admitted, small.admitted) == (True, False, False)
+        one.leave()
+        assert not other.admitted
+        one.leave()
+        assert other.admitted
+        assert not small.admitted
+        one.leave()
+        assert small.admitted
+        with pytest.raises(QuotaExceeded, match="room for 4 instances, and 5"):
+            admission.ask("d", "", 5)
+
+    run(main())
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("12"), st.integers(1, 4)), max_size=25),
+    st.lists(st.integers(0, 30), max_size=60),
+)
+def test_there_are_never_too_many_and_nobody_is_forgotten(asks: list[tuple[str, str, int]], leaves: list[int]) -> None:
+    async def main() -> None:
+        admission = Admission(Capacity(alive=4))
+        turns: list[Turn] = []
+        for number in range(max(len(asks), len(leaves))):
+            if number < len(asks):
+                experiment, owner, count = asks[number]
+                turns.append(admission.ask(experiment, owner, count))
+            if number < len(leaves) and leaves[number] < len(turns):
+                turns[leaves[number]].leave()
+            assert sum(turn.count for turn in turns if turn.admitted) <= 4
+        while left := [turn for turn in turns if turn.admitted and turn.count]:
+            left[0].leave()
+        assert not [turn for turn in turns if turn.waits and turn.count]
+        assert "queue_length{" not in admission._metrics.text()
+
+    run(main())
+
+
+def test_what_is_there_already_counts_also_beyond_what_there_is_room_for() -> None:
+    async def main() -> None:
+        admission = Admission(Capacity(alive=1))
+        there = [admission.count_in("old", "") for _ in range(2)]
+        late = admission.ask("new", "", 1)
+        there[0].leave()
+        assert not late.admitted
+        there[1].leave()
+        assert late.admitted
+
+    run(main())
+
+
+def test_so_many_are_made_at_once_and_one_who_gives_up_takes_no_place() -> None:
+    async def main() -> None:
+        admission = Admission(Capacity(creating=2))
+        making = most = 0
+
+        async def make() -> None:
+            nonlocal making, most
+            await admission.begin()
+            making += 1
+            most = max(most, making)
+            await asyncio.sleep(0)
+            making -= 1
+            admission.made()
+
+        tasks = [asyncio.create_task(make()) for _ in range(9)]
+        await asyncio.sleep(0)
+        tasks[4].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert most == 2
+        await asyncio.wait_for(asyncio.gather(make(), make()), 5)
+
+    run(main())
+
+
+def test_a_create_waits_and_is_seen_to_until_another_instance_goes(full: Served) -> None:
+    async def main() -> None:
+        async with ApiClient(full.url) as api:
+            made = [await api.create_env_instance("counter", labels={"experiment": "wave"}) for _ in range(ROOM)]
+            waiting = asyncio.create_task(api.create_env_instance("counter", labels={"experiment": "late"}))
+            while not (page := await api.page_env_instances(status="Pending")).items:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            (pending,) = page.items
+            assert pending.created_at
+            seen = await api.get_env_instance(pending.id)
+            assert (seen.status, seen.reason) == (
+                "Pending", "the platform is full (3 of 3 instances), and 0 wait before it",
+            )  # fmt: skip
+            status, text = await asyncio.to_thread(metrics, full)
+            assert status == 200
+            assert 'aenv_api_queue_length{experiment="late"} 1' in text
+            assert 'aenv_api_places{state="used"} 3' in text
+            await api.delete_env_instance(made[0].id)
+            assert (await waiting).id == pending.id
+            kinds = [event.type for event in await api.get_instance_events(pending.id)]
+            assert kinds == ["created", "pending", "creating", "running"]
+            _, text = await asyncio.to_thread(metrics, full)
+            assert 'aenv_api_queue_total{outcome="admitted",experiment="late"} 1' in text
+            assert "aenv_api_queue_wait_ms_count 1" in text
+
+    run(main())
+
+
+def test_who_waits_too_long_is_told_when_to_come_again(full: Served) -> None:
+    async def main() -> None:
+        async with ApiClient(full.url, max_retries=0) as api:
+            await asyncio.gather(*(api.create_env_instance("counter") for _ in range(ROOM)))
+            for seconds in (0, 0.1):
+                wish = {"envName": "counter", "queue_timeout": seconds}
+                status, body = await asyncio.to_thread(fetch, full.url, "/env-instance", wish)
+                assert (status, body["error_code"]) == (503, "overloaded")
+                assert body["details"]["retry_after"] >= 1
+            group = await api.create_env_instances(2, envName="counter", queue_timeout=0.1)
+            assert {each.status for each in group} <= {"Pending", "Creating"}
+            for each in group:
+                with pytest.raises(Overloaded, match=r"no place came free within 0\.1 s"):
+                    await api.wait_for_status(each.id)
+            with pytest.raises(QuotaExceeded, match="room for 3"):
+                await api.create_env_instances(ROOM + 1, envName="counter")
+
+    run(main())
+
+
+def test_who_goes_away_leaves_the_queue(full: Served) -> None:
+    async def main() -> None:
+        async with ApiClient(full.url) as api:
+            made = await asyncio.gather(*(api.create_env_instance("counter") for _ in range(ROOM)))
+            async with ApiClient(full.url) as other:
+                gone = asyncio.create_task(other.create_env_instance("counter"))
+                while not (await api.page_env_instances(status="Pending")).items:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+                gone.cancel()
+            last = asyncio.create_task(api.create_env_instance("counter"))
+            while len(await api.list_env_instances()) != ROOM + 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)  # until only who stayed is there
+            await api.delete_env_instance(made[0].id)
+            assert (await last).status == "Running"
+            assert len(await api.list_env_instances()) == ROOM
+
+    run(main())
+
+
+def test_two_waves_of_groups_both_come_through(full: Served) -> None:
+    """Each group needs all of its instances before it goes on, and together they need more than there is."""
+
+    async def rollout(api: ApiClient, experiment: str) -> None:
+        group = await api.create_env_instances(2, envName="counter", labels={"experiment": experiment})
+        running = await asyncio.gather(*(api.wait_for_status(each.id, timeout=60) for each in group))
+        await asyncio.gather(*(api.delete_env_instance(each.id) for each in running))
+
+    async def main() -> None:
+        async with ApiClient(full.url) as api:
+            await asyncio.gather(*(rollout(api, experiment) for experiment in ("a", "b") for _ in range(4)))
+            assert await api.list_env_instances() == []
+
+    run(main())
+
+
+def metrics(served: Served) -> tuple[int, str]:
+    import urllib.request
+
+    with urllib.request.urlopen(f"{served.url}/metrics", timeout=30) as answer:
+        return answer.status, answer.read().decode()

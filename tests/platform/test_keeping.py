@@ -1,0 +1,215 @@
+"""What a service's keeper does when replicas are ill, crash again and again, or their server is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from aenv.api import keeper
+from aenv.api.access import OWNER
+from aenv.api.admission import Capacity
+from aenv.api.instances import Instances
+from aenv.api.ledger import Ledger
+from aenv.api.services import Services
+from aenv.api.sources import Sources
+from aenv.client.api import ApiClient
+from aenv.engines.native import NativeEngine
+from aenv.hub.local import LocalHub
+from aenv.hub.open import Place, open_catalog
+from aenv.schema.instance import EnvInstanceCreateRequest, EnvServiceCreateRequest, EnvServiceUpdateRequest, HubAccess
+from aenv.storage.open import open_store
+from tests.conftest import fetch, run
+from tests.hub.parts import push
+from tests.platform.conftest import _remove
+from tests.platform.parts import serving
+
+CODE = """
+import os
+from aenv import register_function, register_health
+
+@register_health
+def health() -> dict[str, str]:
+    return {"status": os.environ.get("HEALTH", "healthy"), "message": "as it was told"}
+
+@register_function
+def die() -> None:
+    os._exit(3)
+"""
+
+
+@pytest.fixture
+def data(sandboxes: None) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
+
+    async def publish() -> None:
+        hub = LocalHub(open_catalog(Place.of(data=folder)))
+        try:
+            await push(hub, "ill", "1.0.0", CODE)
+        finally:
+            await hub.close()
+
+    asyncio.run(publish())
+    yield folder
+    _remove(folder)
+
+
+@asynccontextmanager
+async def running(data: Path, capacity: Capacity | None = None) -> AsyncIterator[tuple[Services, Instances]]:
+    """Services in this process."""
+    store = open_store(str(data / "platform.db"))
+    ledger = Ledger(store)
+    await ledger.open()
+    hub = HubAccess(data=str(data), cache=str(data / "cache"))
+    sources = Sources(lambda access: LocalHub(open_catalog(Place.of(data=data))), only=hub)
+    engine = NativeEngine(data / "run", pool=0)
+    instances = Instances(engine, sources, direct=False, ledger=ledger, capacity=capacity)
+    kept = Services(instances, sources, ledger, data / "storage", grace=1.0)
+    await kept.open()
+    try:
+        yield kept, instances
+    finally:
+        await kept.close()
+        await instances.close()
+        await engine.close()
+        await sources.close()
+        await ledger.close()
+        await store.close()
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+
+
+def test_an_update_that_never_gets_healthy_is_taken_back(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "START_SECONDS", 1.0)
+
+    async def main() -> None:
+        async with running(data) as (kept, instances):
+            await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s", replicas=2), OWNER)
+            before = await kept.get("s", OWNER, wait=30)
+            assert before.available_replicas == 2
+            await kept.update("s", EnvServiceUpdateRequest(environment_variables={"HEALTH": "error"}), OWNER)
+            after = await kept.get("s", OWNER, wait=30)
+            assert (after.status, after.revision, after.environment_variables) == ("Running", 1, None)
+            assert after.reason is not None
+            assert after.reason.startswith("the update to revision 2 failed, and was taken back")
+            assert "its health check says 'as it was told'" in after.reason
+            assert set(after.instances or []) == set(before.instances or [])
+            await kept.delete("s", OWNER, storage=False)
+            assert (await instances.page("*")).items == []
+
+    run(main())
+
+
+def test_one_that_crashes_again_and_again_is_started_ever_more_slowly(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "BACK_OFF", 0.01)
+
+    async def main() -> None:
+        async with running(data) as (kept, instances):
+            await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
+            one = await kept.keeper("s", OWNER)
+            pauses = []
+            for _ in range(4):
+                while not any(copy.ready for copy in one.copies):
+                    await one.told.wait()
+                (name,) = [copy.id for copy in one.copies]
+                await instances.delete(name)
+                one.wake()
+                while any(copy.id == name for copy in one.copies):
+                    await one.told.wait()
+                pauses.append(one._not_before - one.ended_at)
+            assert pauses[0] < 0  # the first time it is started at once
+            assert [round(pause, 3) for pause in pauses[1:]] == [0.04, 0.08, 0.16]
+            assert (await kept.get("s", OWNER)).restarts == 4
+
+    run(main())
+
+
+def test_replicas_wait_for_their_turn_on_a_full_platform(data: Path) -> None:
+    async def main() -> None:
+        async with running(data, Capacity(alive=1)) as (kept, instances):
+            taken = await instances.create(EnvInstanceCreateRequest(envName="ill"))
+            await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
+            one = await kept.keeper("s", OWNER)
+            while (found := await kept.get("s", OWNER)).status != "Pending":
+                await one.told.wait()
+            assert found.reason is not None
+            assert "the platform is full" in found.reason
+            await instances.delete(taken.id)
+            assert (await kept.get("s", OWNER, wait=30)).status == "Running"
+
+    run(main())
+
+
+def test_replicas_that_are_there_are_gone_on_with_and_strays_are_ended(data: Path) -> None:
+    async def main() -> None:
+        async with running(data) as (kept, instances):
+            await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
+            there = (await kept.get("s", OWNER, wait=30)).instances
+            await kept.close(leave=True)
+            own = EnvInstanceCreateRequest(envName="ill", labels={"service": "s"})
+            mine = await instances.create(own)  # somebody's own label
+            labels = {"service": "gone", "service-revision": "1"}
+            stray = await instances.create(EnvInstanceCreateRequest(envName="ill", labels=labels, request_id="gone/1"))
+            assert await kept.open() == 1
+            assert (await kept.get("s", OWNER, wait=30)).instances == there
+            await kept._end_strays()
+            left = {each.id for each in (await instances.page("*")).items}
+            assert left == {mine.id, *(there or [])}
+            assert stray.id not in left
+
+    run(main())
+
+
+def test_another_server_follows_and_takes_over(data: Path) -> None:
+    async def main(one: str, other: str) -> None:
+        async with ApiClient(one) as api, ApiClient(other) as beside:
+            await api.create_env_service("ill", "s")
+            assert (await api.get_env_service("s", wait=20)).status == "Running"
+            assert [each.id for each in await beside.list_env_services()] == ["s"]
+            await beside.update_env_service("s", replicas=2)  # the one that runs it does so
+            while (await beside.get_env_service("s")).available_replicas < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            assert len((await api.get_env_service("s")).instances or []) == 2
+
+    async def after(other: str) -> None:
+        async with ApiClient(other) as beside:
+            while len(await beside.list_env_instances("ill")) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            assert (await beside.get_env_service("s", wait=20)).available_replicas == 2
+            status, _ = await asyncio.to_thread(fetch, f"{other}/service/s", "/health")
+            assert status == 200
+            await beside.delete_env_service("s")
+            assert await beside.list_env_instances("ill") == []
+
+    with serving(data, auth=False) as other:
+        with serving(data, auth=False) as one:
+            run(main(one.url, other.url))
+            one.process.send_signal(signal.SIGKILL)
+            one.process.wait(30)
+        run(after(other.url))
+
+
+def test_the_folder_of_a_storage_is_its_services_alone(data: Path) -> None:
+    """Whoever deletes a storage that another service took meanwhile deletes nothing."""
+
+    async def main() -> None:
+        async with running(data) as (kept, _):
+            wish = EnvServiceCreateRequest(envName="ill", service_name="s", pvc_name="p", storage_size="1Mi")
+            await kept.create(wish, OWNER)
+            await kept.get("s", OWNER, wait=30)
+            await kept._storages.let_go(OWNER.name, "p", "another", delete=True)
+            (folder,) = (data / "storage").iterdir()
+            (folder / "file").write_text("kept")
+            await kept.delete("s", OWNER, storage=False)
+            assert (folder / "file").read_text() == "kept"
+            shutil.rmtree(folder)
+
+    run(main())
