@@ -8,7 +8,9 @@ from importlib import import_module
 from aenv.bench.base import Benchmark
 from aenv.errors import UsageError
 
-BENCHMARKS: dict[str, tuple[str, str]] = {}
+BENCHMARKS: dict[str, tuple[str, str]] = {
+    "terminal": ("aenv.bench.terminal.benchmark:TerminalBench", "Tasks of Terminal-Bench 1 and of the Harbor format."),
+}
 """Name, where its class is, what it is."""
 
 

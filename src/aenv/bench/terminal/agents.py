@@ -1,0 +1,61 @@
+"""Who does a task: the task's own solution, nobody, or a program of this machine."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv.bench.base import Result
+from aenv.bench.terminal.task import Task
+from aenv.engines.boxes.box import Box
+from aenv.engines.boxes.images import Image
+from aenv.engines.boxes.packing import pack
+from aenv.errors import ConfigError
+
+SAID = 20_000
+NICE = 10
+"""Beside tests that have times to keep."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One agent at one task."""
+
+    task: Task
+    image: Image
+    box: Box
+    folder: Path
+    result: Result
+
+    async def do(self, agent: str) -> None:
+        """Do it, by whom it is to be done."""
+        if agent == "nop":
+            return
+        if agent == "oracle":
+            await self._oracle()
+            return
+        raise ConfigError(f"there is no agent {agent!r}")
+
+    async def _oracle(self) -> None:
+        source, place, script = self.task.solution
+        if not source.exists():
+            raise ConfigError(f"{self.task.name} has no solution of its own")
+        await self.box.unpack(lambda target: pack(target, source, "." if source.is_dir() else source.name), place)
+        began = time.monotonic()
+        done = await self.box.exec(
+            ["/bin/bash", script],
+            cwd=self.image.cwd,
+            user=self.image.user,
+            env=self.task.solution_variables,
+            joined=True,
+            nice=NICE,
+        )
+        self.result.calls.append(
+            {
+                "command": f"bash {script}",
+                "output": done.output[-SAID:],
+                "returncode": done.code,
+                "seconds": round(time.monotonic() - began, 3),
+            }
+        )
