@@ -21,19 +21,17 @@ from pathlib import Path
 from aenv.bench.terminal import verdict
 from aenv.bench.terminal.task import Task
 from aenv.bench.terminal.verdict import Verdict
-from aenv.engines.boxes import images, roots
+from aenv.engines.boxes import images, tools
 from aenv.engines.boxes.box import PATH, Box, Done
 from aenv.engines.boxes.images import Image
 from aenv.engines.boxes.outside import WayOut
 from aenv.engines.boxes.packing import add, add_tree
+from aenv.engines.boxes.tools import TOOLS
 from aenv.errors import EnvironmentTimeoutError, Unavailable
-from aenv.isolation.container import OURS
 from aenv.isolation.limits import Cgroup
 
-TOOLS = f"{OURS}/tools"
 SAID = 20_000
 """Characters of the verifier's output that are kept."""
-_VERSIONS = re.compile(r"(?:-p|--python)[ =]+['\"]?(3\.\d+)")
 _SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")
 _CUSTOMIZED = re.compile(r"(?:site|user)customize\.py|(?:site|user)customize\..*\.pyc")
 _PROGRAMS = frozenset((
@@ -91,7 +89,7 @@ class Grader:
     async def _run(self, state: Path | None, scratch: Path, beside: Box | None) -> Done:
         above = (str(state / "upper"),) if state is not None else ()
         home = "/root"
-        shown, variables = await _tools(self.task.script)
+        shown, variables = await tools.found_for(self.task.script)
         files = {f"{home}/.local/bin/env": f'export PATH="{TOOLS}/bin:$PATH"\n'} if shown else {}
         if not _has(self.image, "etc/ld.so.preload"):
             files["/etc/ld.so.preload"] = ""
@@ -141,27 +139,6 @@ def _pack_tests(task: Task, target: object) -> None:
             member = tarfile.TarInfo("tests/pytest.ini")
             member.size, member.mode = len(text), 0o644
             archive.addfile(member, io.BytesIO(text))
-
-
-async def _tools(script: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Uv and the Pythons that a script asks for, as far as this machine has them: what is shown, and variables."""
-    variables = {
-        "UV_CACHE_DIR": "/var/cache/aenv-uv", "UV_NO_CONFIG": "1", "UV_PYTHON_INSTALL_DIR": f"{TOOLS}/python",
-        "UV_PYTHON_PREFERENCE": "managed", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
-    uv = roots.uv_program()
-    if uv is None or "uv" not in script:
-        return {}, variables
-    shown = {f"{TOOLS}/bin/{name}": str(uv.with_name(name)) for name in ("uv", "uvx") if uv.with_name(name).exists()}
-    for version in sorted({*_VERSIONS.findall(script), "3.13"}):
-        found = await roots.python_of_host(version)
-        if found is not None:
-            full = re.search(rf"{re.escape(version)}\.\d+", found.name)
-            name = f"cpython-{full[0] if full else f'{version}.0'}-linux-{os.uname().machine}-gnu"
-            shown[f"{TOOLS}/python/{name}"] = str(found)
-            if any(found.glob("lib/libpython3.*.so*")):
-                shown[str(found)] = str(found)  # it may look for its library where it was installed
-    return shown, variables
 
 
 def suspects(state: Path, image: Image) -> Iterator[str]:
