@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from aenv.core.environment import Environment
     from aenv.core.logging import setup_logging
+    from aenv.core.pane import Pane
     from aenv.core.results import ToolResult
     from aenv.core.sync import SyncEnvironment
     from aenv.core.tool import Tool
@@ -37,6 +38,7 @@ _WHERE = {
     "core.content": ("Audio", "File", "Image"),
     "core.environment": ("Environment",),
     "core.logging": ("setup_logging",),
+    "core.pane": ("Pane",),
     "core.results": ("ToolResult",),
     "core.sync": ("SyncEnvironment",),
     "core.tool": ("Tool",),
@@ -46,7 +48,7 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image",
+    "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image", "Pane",
     "SyncEnvironment", "Tool", "ToolError", "ToolResult", "UnrecoverableEnvironmentError", "__version__",
     "current_call", "get_registry", "register_function", "register_health", "register_reward",
     "register_tool", "setup_logging",

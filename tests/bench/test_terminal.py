@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +186,13 @@ def test_a_task_that_is_not_whole_is_told(tmp_path: Path) -> None:
         TerminalBench({"tasks": str(task / "solution")}).tasks()
     with pytest.raises(UsageError, match="which tasks"):
         TerminalBench({}).tasks()
+
+
+def test_a_program_of_this_machine_does_the_task_with_the_sdk(tmp_path: Path) -> None:
+    agent = shlex.join([sys.executable, str(Path(__file__).with_name("agent.py"))])
+    found = results(tmp_path / "run", agent, HARBOR, only="greet")["greet"]
+    assert found.reward == 1.0, (found, (tmp_path / "run/tasks/greet/agent.log").read_text())
+    assert {call["tool"] for call in found.calls} == {"execute_command", "keystrokes", "capture_pane"}
+    crashed = results(tmp_path / "crash", f"{agent} --crash", HARBOR, only="greet")["greet"]
+    assert (crashed.reward, crashed.fault) == (None, "caller")
+    assert "the agent ended with exit code 3" in crashed.error

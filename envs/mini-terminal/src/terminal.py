@@ -9,9 +9,10 @@ import termios
 from typing import Any
 
 from fds import write_all
-from keys import sent
-from screen import Screen
 from spawn import spawn_bash
+
+from aenv.core.keys import sent
+from aenv.core.screen import Screen
 
 CHUNK = 1 << 16
 QUIET = 0.1

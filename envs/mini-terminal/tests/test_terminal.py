@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 from conftest import wait_until_gone
-from keys import sent
 from mini_terminal import close_terminal, list_shells, screen, send_keys
-from screen import Screen
+
+from aenv.core.keys import sent
+from aenv.core.screen import Screen
 
 
 def shown(data, rows=4, columns=10):
