@@ -9,7 +9,7 @@ import os
 import struct
 import termios
 
-from aenv.core.keys import sent
+from aenv.core.keys import key_sequence
 from aenv.core.screen import Screen
 
 CHUNK = 1 << 16
@@ -36,7 +36,7 @@ class Pane:
 
     def type(self, text: str) -> None:
         """Type a text; one that is the name of a key, as tmux has them, is that key."""
-        self._unsent += sent(text, self._screen.application_keys).encode()
+        self._unsent += key_sequence(text, self._screen.application_keys).encode()
         self._send()
 
     def text(self) -> str:
