@@ -182,11 +182,12 @@ def _unpack(message: dict[str, Any], fds: list[int], program: bytes | None) -> N
     os.makedirs(path, exist_ok=True)
     owner = _who(message["owner"])[:2] if message.get("owner") else None
     with open(fds[0], "rb") as source, tarfile.open(fileobj=source, mode="r|") as archive:
+        archive.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # as older Pythons have no other
         for member in archive:
             if owner is not None:
                 member.uid, member.gid = owner
             member.uname = member.gname = ""
-            archive.extract(member, path, numeric_owner=True, filter="fully_trusted")
+            archive.extract(member, path, numeric_owner=True)
 
 
 def _pack(message: dict[str, Any], fds: list[int], program: bytes | None) -> None:

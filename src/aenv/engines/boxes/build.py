@@ -224,12 +224,13 @@ class _Build:
                 target = root / posixpath.normpath("/" + source)[1:]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with tarfile.open(packed) as archive:
+                    archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # a stage is as good as its steps
                     first = archive.next()
                     if first is not None and first.isdir():
-                        archive.extractall(target, filter="tar")
+                        archive.extractall(target)
                     elif first is not None:
                         first.name = target.name
-                        archive.extract(first, target.parent, filter="tar")
+                        archive.extract(first, target.parent)
         await images.remove(scratch)
 
 
