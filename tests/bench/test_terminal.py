@@ -6,7 +6,10 @@ import json
 import os
 import shlex
 import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -196,3 +199,32 @@ def test_a_program_of_this_machine_does_the_task_with_the_sdk(tmp_path: Path) ->
     crashed = results(tmp_path / "crash", f"{agent} --crash", HARBOR, only="greet")["greet"]
     assert (crashed.reward, crashed.fault) == (None, "caller")
     assert "the agent ended with exit code 3" in crashed.error
+
+
+def test_nothing_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+    task = tmp_path / "tasks" / "asleep"
+    shutil.copytree(HARBOR / "greet", task)
+    (task / "solution/solve.sh").write_text("setsid sleep 98765 &\nsleep 98765\n")
+    words = ["bench", "terminal", "--tasks", str(task), "--agent", "oracle", "--run", str(tmp_path / "run")]
+    with subprocess.Popen([sys.executable, "-m", "aenv.cli", *words], stderr=subprocess.DEVNULL) as process:
+        _until(lambda: len(_named("sleep\0" + "98765\0")) == 2)
+        process.kill()
+    _until(lambda: not _named("sleep\0" + "98765\0"))
+    TerminalBench({"tasks": str(task)})
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/aenv-bench-{process.pid}"))
+
+
+def _named(command: str) -> list[Path]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_text() == command:
+                found.append(path)
+        except OSError:
+            continue
+    return found
+
+
+def _until(true: Callable[[], bool]) -> None:
+    while not true():
+        time.sleep(0.05)

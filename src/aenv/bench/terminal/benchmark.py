@@ -23,7 +23,7 @@ from aenv.engines.boxes.images import Image
 from aenv.engines.boxes.outside import WayOut
 from aenv.engines.egress import Egress
 from aenv.errors import ConfigError, UsageError
-from aenv.isolation.limits import Cgroup, Cgroups, Limits
+from aenv.isolation.limits import Cgroup, Cgroups, Limits, sweep
 from aenv.isolation.network import Network
 
 log = getLogger("bench")
@@ -55,6 +55,7 @@ class TerminalBench(Benchmark):
         super().__init__(options)
         self._network = _network(options.get("network", "open"))
         self._known: dict[str, Task] | None = None
+        sweep("aenv-bench")
         self._cgroups = Cgroups(f"aenv-bench-{os.getpid()}")
         self._grading = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
         self._egress: Egress | None = None

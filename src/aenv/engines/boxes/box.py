@@ -66,9 +66,9 @@ class Box:
         ours.setblocking(False)
         for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             ours.setsockopt(socket.SOL_SOCKET, kind, 2 * MESSAGE)
+        cgroups = self._group.open_for_joining() if self._group else []
         stage = tempfile.mkdtemp(prefix="aenv-box-")
         os.chmod(stage, 0o755)  # the container's root, who is nobody here, has to pass through it
-        cgroups = self._group.open_for_joining() if self._group else []
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         try:

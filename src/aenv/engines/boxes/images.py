@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from aenv.engines.boxes.box import Box
 from aenv.errors import Unavailable
 from aenv.isolation import container, rootfs
 from aenv.isolation.container import ContainerSpec
+from aenv.isolation.images import A_DAY
 from aenv.isolation.limits import Cgroup
 from aenv.isolation.network import Mode
 
@@ -202,6 +204,7 @@ async def made(key: str, make: Callable[[Path], Awaitable[None]]) -> Path:
 
 async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
     key = place.name
+    await _sweep()
     fresh = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=layer_folder("unfinished")))
     try:
         new_state(fresh)
@@ -212,6 +215,14 @@ async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
     finally:
         if fresh.exists():
             await remove(fresh)
+
+
+async def _sweep() -> None:
+    """What was being made by somebody who was killed."""
+    for left in layer_folder("unfinished").iterdir():
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < time.time() - A_DAY:
+                await remove(left) if left.is_dir() else left.unlink()
 
 
 async def remove(place: Path) -> None:
