@@ -21,6 +21,7 @@ from aenv.bench.runs import Asked, Run
 from aenv.bench.terminal.benchmark import TerminalBench
 from aenv.cli.main import main
 from aenv.errors import ConfigError, UsageError
+from aenv.isolation.limits import sweep
 from tests.conftest import run
 
 TASKS = Path(__file__).parent / "tasks"
@@ -44,6 +45,7 @@ def _nothing_left() -> Any:
     yield
     mounts = Path("/proc/self/mounts").read_text()
     assert "aenv-box-" not in mounts
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/aenv-bench-{os.getpid()}"))
     assert not _boxes()
 
 
@@ -210,8 +212,7 @@ def test_nothing_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
         _until(lambda: len(_named("sleep\0" + "98765\0")) == 2)
         process.kill()
     _until(lambda: not _named("sleep\0" + "98765\0"))
-    TerminalBench({"tasks": str(task)})
-    assert not list(Path("/sys/fs/cgroup").glob(f"**/aenv-bench-{process.pid}"))
+    _until(lambda: sweep("aenv-bench") or not list(Path("/sys/fs/cgroup").glob(f"*/aenv-bench-{process.pid}")))
 
 
 def _named(command: str) -> list[Path]:
@@ -225,6 +226,6 @@ def _named(command: str) -> list[Path]:
     return found
 
 
-def _until(true: Callable[[], bool]) -> None:
+def _until(true: Callable[[], object]) -> None:
     while not true():
         time.sleep(0.05)

@@ -55,8 +55,7 @@ class TerminalBench(Benchmark):
         super().__init__(options)
         self._network = _network(options.get("network", "open"))
         self._known: dict[str, Task] | None = None
-        sweep("aenv-bench")
-        self._cgroups = Cgroups(f"aenv-bench-{os.getpid()}")
+        self._cgroups: Cgroups | None = None
         self._grading = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
         self._egress: Egress | None = None
 
@@ -116,7 +115,9 @@ class TerminalBench(Benchmark):
         if self._egress is not None:
             await self._egress.end()
             self._egress = None
-        self._cgroups.remove()
+        if self._cgroups is not None:
+            self._cgroups.remove()
+            self._cgroups = None
 
     async def _image(self, task: Task, result: Result) -> Image:
         began = time.monotonic()
@@ -146,6 +147,9 @@ class TerminalBench(Benchmark):
         return WayOut(self._network if task.internet else Network("loopback"), self._egress, task.name)
 
     def _group(self, task: Task, share: int) -> Cgroup | None:
+        if self._cgroups is None:
+            sweep("aenv-bench")
+            self._cgroups = Cgroups(f"aenv-bench-{os.getpid()}")
         cpus = min(task.cpus, float(os.cpu_count() or 1))
         group = self._cgroups.make(Limits(memory=task.memory, cpus=cpus, processes=PROCESSES))
         for path in group.paths if group else ():
