@@ -43,6 +43,7 @@ COMMANDS = {
     "yank": "Hide a version from all who do not name it exactly.",
     "config": "Show and change your settings.",
     "hub": "Serve a hub, and look after it.",
+    "bench": "Run agents on benchmarks.",
     "local": "Look after the local platform.",
     "base": "Look after the systems that instances can run on.",
     "version": "Show which aenv this is.",
