@@ -30,6 +30,9 @@ FIRST_USER, USERS = 900_000, 50_000
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 """Variables of the user's that a warm parent gets: sandboxes find all of its in their /proc/self/environ."""
 
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+"""Else ``import numpy`` starts threads, and what has threads cannot be forked. Sandboxes do not get these variables."""
+
 
 class Unsafe(Exception):
     """What a warm parent imported cannot be forked."""
@@ -61,7 +64,7 @@ class Zygote:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "aenv.isolation.zygote", str(theirs.fileno()),
                 pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=log_file, stderr=log_file,
-                cwd="/", env={name: value for name, value in os.environ.items() if name in PASSED_ON},
+                cwd="/", env={name: value for name, value in os.environ.items() if name in PASSED_ON} | ONE_THREAD,
             )  # fmt: skip
         user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
         spec = ZygoteSpec(
