@@ -83,7 +83,7 @@ class EnvInstance(Message):
     usage: dict[str, int] | None = None
     """Memory, processes and CPU in use, as far as the engine can tell."""
     network: str | list[str] | None = None
-    """What it can reach: `none`, `loopback`, `host`, or these hosts. Absent: the platform does not say."""
+    """What it can reach: `none`, `loopback`, `blackhole`, `host`, or these hosts. Absent: the platform does not say."""
     healthy: bool | None = None
     """It has been seen to answer, and has no health check of its own that could say otherwise."""
     started_at: str | None = None
@@ -149,7 +149,7 @@ class EnvInstanceCreateRequest(Message):
     keep_alive: bool | None = None
     """It outlives its lease."""
     network: str | list[str] | None = None
-    """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
+    """What it may reach: `none`, `loopback`, `blackhole`, `host`, or these hosts. Absent: as its config.json says."""
 
 
 class EnvInstanceListResponse(Message):
