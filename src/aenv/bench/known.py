@@ -8,7 +8,9 @@ from importlib import import_module
 from aenv.bench.base import Benchmark
 from aenv.errors import UsageError
 
-BENCHMARKS: dict[str, tuple[str, str]] = {}
+BENCHMARKS: dict[str, tuple[str, str]] = {
+    "swe": ("aenv.bench.swe.benchmark:SweBench", "SWE-bench: issues of real repositories, solved by patches"),
+}
 """Name, where its class is, what it is."""
 
 

@@ -1,8 +1,8 @@
 """Which network a sandbox has.
 
-``none``: nothing, not even a loopback. ``loopback``: its own, and nothing else. ``blackhole``: the same, but what is sent
-elsewhere is lost and not refused, as behind a firewall. ``egress``: its own loopback, and on it a door to a list of hosts
-(`aenv.isolation.egress`). ``host``: the host's own network, with everything on it.
+``none``: nothing, not even a loopback. ``loopback``: its own, and nothing else. ``blackhole``: the same, but what is
+sent elsewhere is lost and not refused, as behind a firewall. ``egress``: its own loopback, and on it a door to a list
+of hosts (`aenv.isolation.egress`). ``host``: the host's own network, with everything on it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class Network:
                 if value == word:
                     return cls(word)
             raise ValueError(
-                f"'{value}' is not a network; write none, loopback, blackhole or host, or a list of hosts: [\"pypi.org\"]"
+                f"'{value}' is not a network; write none, loopback, blackhole or host, "
+                'or a list of hosts: ["pypi.org"]'
             )
         if not isinstance(value, Sequence):
             raise ValueError('a network is none, loopback, blackhole or host, or a list of hosts: ["pypi.org"]')
@@ -91,7 +92,7 @@ def settle(mode: str, channel: int | None) -> None:
 
 
 def _lose_everything() -> None:
-    """A route for all addresses into the loopback, where they are nobody's: whoever connects waits until it gives up."""
+    """A route for all addresses into the loopback, where they are nobody's: who connects waits until it gives up."""
     import ctypes
 
     add_route, up = 0x890B, 0x1
@@ -99,5 +100,7 @@ def _lose_everything() -> None:
     name = ctypes.create_string_buffer(b"lo")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         # struct rtentry: the destination, no gateway, the mask; flags; the device's name
-        route = struct.pack("@L16s16s16sHhLBB3hhPLLH6x", 0, anywhere, bytes(16), anywhere, up, *[0] * 8, ctypes.addressof(name), 0, 0, 0)
+        route = struct.pack(
+            "@L16s16s16sHhLBB3hhPLLH6x", 0, anywhere, bytes(16), anywhere, up, *[0] * 8, ctypes.addressof(name), 0, 0, 0
+        )
         fcntl.ioctl(any_socket, add_route, route)
