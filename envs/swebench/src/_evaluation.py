@@ -20,6 +20,7 @@ APPLY_FAILED, TIMED_OUT, EXIT_CODE = ">>>>> Patch Apply Failed", ">>>>> Tests Ti
 _ACTIVATE = re.compile(r"^\s*source /opt/miniconda3/bin/activate\s*$", re.MULTILINE)
 _TESTBED = re.compile(r"(?<![\w./-])/testbed\b")
 _FILE = re.compile(r"^diff --git a/\S+ b/(\S+)$", re.MULTILINE)
+_NO_COMMAND = re.compile(rf"^{EXIT_CODE}: 12[67]$", re.MULTILINE)
 _HOOKS = ("sitecustomize.py", "usercustomize.py")
 WHOLE = 50_000_000
 
@@ -39,7 +40,7 @@ def evaluate(row: dict[str, Any], grader: Grader, patch: str, timeout: float) ->
     log = str(run["output"])
     if run["returncode"] == 124 and "note" in run:
         log += f"\n{TIMED_OUT}\n"
-    facts["started"] = START in log
+    facts["started"] = START in log and not _NO_COMMAND.search(log)
     return log, facts
 
 

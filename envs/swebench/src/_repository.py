@@ -13,6 +13,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 IN_IMAGE = Path("/testbed")
 TESTBED = IN_IMAGE if IN_IMAGE.is_dir() else PROJECT / "testbed"
 PYTHON = PROJECT / "python"
+INTERPRETER = PROJECT / "interpreter"
 TASK = PROJECT / "task" / "instance.json"
 IN_SANDBOX = Path("/app") == PROJECT
 SHOWN_LINES = 400
@@ -70,6 +71,8 @@ def variables() -> dict[str, str]:
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "SETUPTOOLS_SCM_PRETEND_VERSION": str(task.get("pretend_version") or "1.0.0"),
         }
+    if INTERPRETER.is_dir():  # it was built to find its library elsewhere
+        found["LD_LIBRARY_PATH"] = str(INTERPRETER / "lib")
     return found
 
 
@@ -162,8 +165,9 @@ def view(path: str, start: int, end: int | None) -> str:
 
 def search(pattern: str, path: str) -> str:
     """What grep finds, but for git's own files."""
-    where = str(inside(path).relative_to(TESTBED.resolve())) or "."
-    found = run(["grep", "-rnIE", "--exclude-dir=.git", "-e", pattern, "--", where], 60, limit=SHOWN // 4)
+    where = inside(path).relative_to(TESTBED.resolve())
+    names = [str(where)] if where.parts else ["-r"]
+    found = run(["grep", "-rnIE", "--exclude-dir=.git", "-e", pattern, *names], 60, limit=SHOWN // 4)
     if found["returncode"] > 1:
         raise ValueError(found["output"].strip())
     return found["output"] or "nothing found"
@@ -199,7 +203,8 @@ def diff() -> str:
     """All changes since the base commit, new files too."""
     base = ready()["base_commit"]
     run(["git", "add", "--all", "--intent-to-add"], 120)
-    found = run(["git", "-c", "core.fileMode=false", "diff", "--no-color", "--no-ext-diff", base], 120, limit=10**8)
+    options = ["--no-color", "--no-ext-diff", "--binary"]
+    found = run(["git", "-c", "core.fileMode=false", "diff", *options, base], 120, limit=10**8)
     if found["returncode"]:
         raise RuntimeError(f"git diff failed: {found['output'][-500:]}")
     return str(found["output"])

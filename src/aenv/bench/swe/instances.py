@@ -26,6 +26,8 @@ _FILES = {
     "problem_statement": "problem_statement.md",
 }
 _PIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[\w,]+\])?==[A-Za-z0-9.!+_-]+$")
+_CONDA = re.compile(r"([\w.-]+)=([\w.]+)(?:=(\w+))?")
+"""Name, version and build of a package of conda's; builds of those for Python begin with its version."""
 _FLAT = re.compile(r"^(?P<key>\w+):[ \t]+(?P<value>\S.*)$", re.MULTILINE)
 
 
@@ -150,13 +152,17 @@ def _from_folder(folder: Path) -> Instance:
 
 
 def _environment(text: str) -> dict[str, Any]:
-    """Of conda's list: the Python, what installs, and what pip has installed."""
+    """Of conda's list: the Python, what installs, and the other packages for Python, of conda's own or of pip's."""
     lines = [line.strip().removeprefix("- ").strip() for line in text.splitlines()]
-    conda = dict(line.split("=")[:2] for line in lines if re.fullmatch(r"[\w.-]+=[\w.]+(=\w+)?", line))
-    build = [f"{name}=={conda[name]}" for name in ("pip", "setuptools", "wheel") if name in conda]
+    conda = {found[1]: (found[2], found[3] or "") for line in lines if (found := _CONDA.fullmatch(line))}
+    versions = {name: version for name, (version, build) in conda.items() if build.startswith("py")}
+    build = [f"{name}=={versions.pop(name)}" for name in ("pip", "setuptools", "wheel") if name in versions]
     return {
-        "python": ".".join(conda.get("python", "").split(".")[:2]),
-        "requirements": [line for line in lines if _PIN.fullmatch(line)],
+        "python": ".".join(conda.get("python", ("",))[0].split(".")[:2]),
+        "requirements": [
+            *(f"{name}=={version}" for name, version in versions.items()),
+            *(line for line in lines if _PIN.fullmatch(line)),
+        ],
         "build_requirements": build,
     }
 

@@ -90,6 +90,7 @@ async def _make(instance: Instance, source: str, root: Path) -> None:
     log.info("preparing %s", instance.name)
     await asyncio.to_thread(_furnish, instance, source, agent)
     await _install_itself(instance, agent)
+    await asyncio.to_thread(sources.ignore_what_is_there, agent / "testbed")
     await asyncio.to_thread(shutil.copytree, agent, root / "grade", symlinks=True, copy_function=os.link)
     _write(root / "grade" / "hidden" / "instance.json", instance.row)
 
@@ -104,9 +105,9 @@ def _furnish(instance: Instance, source: str, agent: Path) -> None:
 
 
 async def _install_itself(instance: Instance, project: Path) -> None:
-    """Run the commands that the tests' script installs the repository with, and keep what they have changed."""
+    """Run what the row says to install it with, or what its tests' script does, and keep what that has changed."""
     script = str(instance.row["eval_script"]).partition(">>>>> Start Test Output")[0]
-    commands = [found[0].strip() for found in _PIP.finditer(script)]
+    commands = instance.row.get("install") or [found[0].strip() for found in _PIP.finditer(script)]
     if not commands:
         return
     async with Environment(str(project), network="blackhole", ttl="2h") as env:

@@ -64,3 +64,13 @@ def version_at(source: str, commit: str) -> str | None:
     said = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     found = _VERSION.search(said)
     return found[0] if found else None
+
+
+def ignore_what_is_there(repository: Path) -> None:
+    """Have git overlook what set-up has left in the working tree, and what running tests leaves: it is no solution."""
+    command = ["git", "-c", "safe.directory=*", "ls-files", "--others", "--exclude-standard", "-z"]
+    said = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout
+    lines = ["__pycache__/", "*.py[co]", ".pytest_cache/", *(f"/{name}" for name in said.split("\0") if name)]
+    exclude = repository / ".git" / "info" / "exclude"
+    exclude.parent.mkdir(exist_ok=True)
+    exclude.write_text("\n".join(lines) + "\n")
