@@ -201,7 +201,7 @@ def test_what_a_cheating_agent_leaves_in_its_instance_earns_nothing(instances: P
 
 
 def test_an_agent_that_is_a_command_solves_it(instances: Path, tmp_path: Path) -> None:
-    result = attempt(instances, tmp_path, 'grep -q "add subtracts" $AENV_INSTRUCTION && sed -i s/-/+/ calc.py')
+    result = attempt(instances, tmp_path, 'grep -q "add subtracts" $AENV_TASK_INSTRUCTION && sed -i s/-/+/ calc.py')
     assert result.reward == 1.0
     assert result.calls[0]["result"]["returncode"] == 0
 

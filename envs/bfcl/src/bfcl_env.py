@@ -106,11 +106,18 @@ def get_task() -> dict[str, Any]:
 
 
 @register_function
-def list_tasks() -> list[str]:
-    """The names that BFCL_TASK can have."""
+def list_tasks(category: str = "") -> list[str]:
+    """The names that BFCL_TASK can have.
+
+    Args:
+        category: Only those of base, miss_func, miss_param or long_context.
+    """
     from _turns import names
 
-    return names()
+    found = [name for name in names() if name.startswith(f"multi_turn_{category}")]
+    if not found:
+        raise ValueError(f"there is no category {category!r}")
+    return found
 
 
 @register_function

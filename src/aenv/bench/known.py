@@ -9,6 +9,9 @@ from aenv.bench.base import Benchmark
 from aenv.errors import UsageError
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
+    "bfcl": ("aenv.bench.solvable:Bfcl", "BFCL multi-turn: requests of a user, turn by turn"),
+    "reasoning-gym": ("aenv.bench.solvable:ReasoningGym", "Reasoning Gym: puzzles of 106 kinds"),
+    "tau2": ("aenv.bench.solvable:Tau2", "TAU2-Bench: customer service with tools, a policy and a user"),
     "swe": ("aenv.bench.swe.benchmark:SweBench", "SWE-bench: issues of real repositories, solved by patches"),
 }
 """Name, where its class is, what it is."""

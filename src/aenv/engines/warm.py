@@ -22,7 +22,7 @@ from aenv.isolation.limits import Cgroup
 from aenv.isolation.rootfs import PROJECT
 from aenv.isolation.spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
 
-ZYGOTE_SECONDS = 60.0
+ZYGOTE_SECONDS = 180.0
 END_SECONDS = 2.0
 LOG_BYTES = 256 * 1024
 FIRST_USER, USERS = 900_000, 50_000
@@ -30,8 +30,12 @@ FIRST_USER, USERS = 900_000, 50_000
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 """Variables of the user's that a warm parent gets: sandboxes find all of its in their /proc/self/environ."""
 
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Else ``import numpy`` starts threads, and what has threads cannot be forked. Sandboxes do not get these variables."""
+FOR_IMPORTS = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Else ``import numpy`` starts threads, and what has threads cannot be forked; and ``import litellm`` asks a server.
+Sandboxes do not get these variables."""
 
 
 class Unsafe(Exception):
@@ -64,7 +68,7 @@ class Zygote:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "aenv.isolation.zygote", str(theirs.fileno()),
                 pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, stdout=log_file, stderr=log_file,
-                cwd="/", env={name: value for name, value in os.environ.items() if name in PASSED_ON} | ONE_THREAD,
+                cwd="/", env={name: value for name, value in os.environ.items() if name in PASSED_ON} | FOR_IMPORTS,
             )  # fmt: skip
         user = FIRST_USER + self._process.pid % USERS if os.geteuid() == 0 else None
         spec = ZygoteSpec(

@@ -34,7 +34,7 @@ class SweBench(Benchmark):
         "gold": "the patch that solved it",
         "empty": "does nothing",
         "nop": "does nothing",
-        "CMD": "a command that is run in the repository, with $AENV_INSTRUCTION, a file that says what to do",
+        "CMD": "a command that is run in the repository, with $AENV_TASK_INSTRUCTION, a file that says what to do",
     }
     options: ClassVar[Mapping[str, str]] = {
         "instances": "a .json, .jsonl or .parquet file, a folder of tasks, or a dataset of the hub",
@@ -93,7 +93,7 @@ class SweBench(Benchmark):
         async with Environment(str(prepared.agent), network=NETWORK, ttl="4h") as env:
             task: dict[str, Any] = await env.call_function("get_task", {})
             await env.upload(task["instruction"], _INSTRUCTION)
-            command = f"export AENV_INSTRUCTION={shlex.quote(_INSTRUCTION)}\n{job.agent}"
+            command = f"export AENV_TASK={shlex.quote(job.task)} AENV_TASK_INSTRUCTION={_INSTRUCTION}\n{job.agent}"
             arguments = {"command": command, "timeout": AGENT_SECONDS}
             done = await env.call_tool("shell", arguments, timeout=AGENT_SECONDS + MARGIN)
             result.calls.append({"tool": "shell", "arguments": {"command": job.agent}, "result": done.data})

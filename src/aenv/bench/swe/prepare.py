@@ -79,7 +79,7 @@ def folder() -> Path:
 def _digest(instance: Instance) -> str:
     """Changes with whatever is put into the projects."""
     project = builtin_folder() / NAME
-    files = sorted(path for path in project.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    files = sorted([*project.glob("src/*.py"), *project.glob("requirements.*"), project / "config.json"])
     code = [(str(path.relative_to(project)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
     told = [FORMAT, instance.row, instance.python, instance.pins, instance.build, code]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
