@@ -22,8 +22,11 @@ if TYPE_CHECKING:
         register_tool,
     )
     from aenv.core.environment import Environment
+    from aenv.core.keys import key_sequence
     from aenv.core.logging import setup_logging
+    from aenv.core.pane import Pane
     from aenv.core.results import ToolResult
+    from aenv.core.screen import Screen
     from aenv.core.sync import SyncEnvironment
     from aenv.core.tool import Tool
     from aenv.errors import AEnvError, EnvironmentError, ToolError, UnrecoverableEnvironmentError
@@ -36,8 +39,11 @@ _WHERE = {
     "core.call": ("current_call",),
     "core.content": ("Audio", "File", "Image"),
     "core.environment": ("Environment",),
+    "core.keys": ("key_sequence",),
     "core.logging": ("setup_logging",),
+    "core.pane": ("Pane",),
     "core.results": ("ToolResult",),
+    "core.screen": ("Screen",),
     "core.sync": ("SyncEnvironment",),
     "core.tool": ("Tool",),
     "errors": ("AEnvError", "EnvironmentError", "ToolError", "UnrecoverableEnvironmentError"),
@@ -46,10 +52,10 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image",
-    "SyncEnvironment", "Tool", "ToolError", "ToolResult", "UnrecoverableEnvironmentError", "__version__",
-    "current_call", "get_registry", "register_function", "register_health", "register_reward",
-    "register_tool", "setup_logging",
+    "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image", "Pane",
+    "Screen", "SyncEnvironment", "Tool", "ToolError", "ToolResult", "UnrecoverableEnvironmentError", "__version__",
+    "current_call", "get_registry", "key_sequence", "register_function", "register_health",
+    "register_reward", "register_tool", "setup_logging",
 ]  # fmt: skip
 
 

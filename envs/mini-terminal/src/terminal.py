@@ -9,9 +9,9 @@ import termios
 from typing import Any
 
 from fds import write_all
-from keys import sent
-from screen import Screen
 from spawn import spawn_bash
+
+from aenv import Screen, key_sequence
 
 CHUNK = 1 << 16
 QUIET = 0.1
@@ -57,7 +57,7 @@ class Terminal:
             raise ProcessLookupError(
                 f"this terminal has ended with exit code {self.exit_code}; close it to start a new one"
             )
-        text = "".join(key if literal else sent(key, self.screen.application_keys) for key in keys)
+        text = "".join(key if literal else key_sequence(key, self.screen.application_keys) for key in keys)
         await write_all(self._master, text.encode())
 
     async def settle(self, wait_for: str, timeout: float) -> bool:

@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 from conftest import wait_until_gone
-from keys import sent
 from mini_terminal import close_terminal, list_shells, screen, send_keys
-from screen import Screen
+
+from aenv.core.keys import key_sequence
+from aenv.core.screen import Screen
 
 
 def shown(data, rows=4, columns=10):
@@ -77,11 +78,11 @@ def test_no_sequence_of_bytes_breaks_it():
      ("C-[", "\x1b"), ("C-Space", "C-Space"), ("F5", "\x1b[15~"), ("ü", "ü")],
 )  # fmt: skip
 def test_keys_have_the_names_that_tmux_gives_them(key, bytes_):
-    assert sent(key) == bytes_
+    assert key_sequence(key) == bytes_
 
 
 def test_arrows_change_with_the_mode():
-    assert sent("Up", application_keys=True) == "\x1bOA"
+    assert key_sequence("Up", application_keys=True) == "\x1bOA"
 
 
 def test_commands_can_be_typed(play):

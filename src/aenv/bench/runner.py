@@ -20,10 +20,10 @@ Said = Callable[[Result, int, int], None]
 
 
 async def run_all(benchmark: Benchmark, run: Run, *, parallel: int, said: Said) -> None:
-    """Run what has no result yet, or one without a reward that was nobody's fault but ours."""
+    """Run what has no result yet, or one without a reward."""
     known = {result.task: result for result in run.results()}
     wanted = list(benchmark.tasks())[: run.asked.limit]
-    left = [task for task in wanted if task not in known or _again(known[task])]
+    left = [task for task in wanted if task not in known or not known[task].counts]
     await _each(benchmark, run, left, len(wanted), benchmark.run, parallel, said)
 
 
@@ -57,10 +57,6 @@ async def _each(
                 group.create_task(one(task))
     finally:
         await benchmark.close()
-
-
-def _again(result: Result) -> bool:
-    return not result.counts and result.fault in ("infra", "timeout", None)
 
 
 async def _one(do: Work, job: Job) -> Result:

@@ -52,6 +52,7 @@ class Run:
             UsageError: what is there is another's.
         """
         path = path or folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.benchmark}-{os.getpid()}"
+        path = path.absolute()
         if (path / _ABOUT).exists():
             there = cls.open(path)
             if _same(there.asked) != _same(asked):
@@ -75,7 +76,7 @@ class Run:
             UsageError: there is none.
             ConfigError: it cannot be read.
         """
-        for place in (path, folder() / path):
+        for place in (path.absolute(), folder() / path):
             if (place / _ABOUT).is_file():
                 try:
                     return cls(place, Asked(**json.loads((place / _ABOUT).read_text())))

@@ -76,6 +76,18 @@ class Cgroups:
                 root.rmdir()
 
 
+def sweep(prefix: str, top: Path = TOP) -> None:
+    """Take away groups named ``prefix-PID`` whose process was killed before it could."""
+    parents = _unified_parents("self", top) if (top / "cgroup.controllers").exists() else [
+        top / controller for controller in CONTROLLERS
+    ]  # fmt: skip
+    for path in (path for parent in parents for path in parent.glob(f"{prefix}-*")):
+        number = path.name.removeprefix(f"{prefix}-").partition("-")[0]
+        if number.isdigit() and not os.path.exists(f"/proc/{number}"):
+            Cgroup([below for below in path.iterdir() if below.is_dir()]).remove()
+            Cgroup([path]).remove()
+
+
 @dataclass(frozen=True, slots=True)
 class Cgroup:
     """The folders that are one sandbox's group."""

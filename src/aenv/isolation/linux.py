@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import struct
+from collections.abc import Collection
 
 CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
@@ -116,9 +117,11 @@ def bind(source: str, target: str) -> None:
     mount(source, target, flags=MS_BIND | MS_REC)
 
 
-def bind_as(source: str, target: str, owner: int, seen_as: int) -> None:
-    """Show a tree in which what belongs to the host's user ``owner`` belongs to ``seen_as``. Only root may."""
-    namespace = _user_namespace(owner, seen_as)
+def bind_as(source: str, target: str, owner: int, seen_as: int, count: int = 1) -> None:
+    """Show a tree in which what belongs to the host's user ``owner`` belongs to ``seen_as``; and so on, for ``count``
+    users from there. Only root may.
+    """
+    namespace = _user_namespace(owner, seen_as, count)
     try:
         tree = _opened(_libc.syscall(ctypes.c_long(_OPEN_TREE), ctypes.c_int(_AT_FDCWD), source.encode(), _CLONE_TREE))
         try:
@@ -138,7 +141,7 @@ def bind_as(source: str, target: str, owner: int, seen_as: int) -> None:
         os.close(namespace)
 
 
-def _user_namespace(owner: int, seen_as: int) -> int:
+def _user_namespace(owner: int, seen_as: int, count: int) -> int:
     """A descriptor of a user namespace that says who is who."""
     ready, go = os.pipe()
     child = os.fork()
@@ -156,7 +159,7 @@ def _user_namespace(owner: int, seen_as: int) -> int:
             raise OSError(1, "unshare: a user namespace for mapping owners could not be made")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w") as file:
-                file.write(f"{owner} {seen_as} 1")
+                file.write(f"{owner} {seen_as} {count}")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(ready)
@@ -209,13 +212,16 @@ def capabilities() -> range:
         return range(int(file.read()) + 1)
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, for good and for all that this process will start."""
+def drop_capabilities(keep: Collection[int] = ()) -> None:
+    """Give up every capability but those to keep, for good and for all that this process will start."""
     for capability in capabilities():
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+        if capability not in keep:
+            _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+    kept = sum(1 << capability for capability in keep)
+    low, high = kept & 0xFFFFFFFF, kept >> 32
     header = ctypes.create_string_buffer(struct.pack("=Ii", CAP_VERSION_3, 0))
-    _syscall("capset", header, ctypes.create_string_buffer(24))
+    _syscall("capset", header, ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0), 24))
 
 
 def map_user(inside: int, user: int, group: int) -> None:

@@ -40,8 +40,8 @@ FILES = {
 }
 
 
-_PROC_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
-PROC: list[tuple[str, str, str | None, int]] = [("proc", "/proc", "proc", _PROC_FLAGS)]
+PROC_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
+PROC: list[tuple[str, str, str | None, int]] = [("proc", "/proc", "proc", PROC_FLAGS)]
 """What to mount once in the process namespace of a sandbox: source, target, kind, flags."""
 if os.path.exists("/proc/keys"):
     PROC.append(("/dev/null", "/proc/keys", None, linux.MS_BIND))  # has the names of all keys of the host's user
@@ -97,7 +97,7 @@ def build(
 
 def finish(root: str) -> None:
     """Add devices, have nothing be changed any more, and enter it."""
-    _places_of_devices(root)
+    places_of_devices(root)
     linux.make_read_only(root)
     for name in DEVICES:  # after the others, which refuse devices
         linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
@@ -169,7 +169,8 @@ def show(root: str, path: str) -> None:
     linux.bind(path, target)
 
 
-def _places_of_devices(root: str) -> None:
+def places_of_devices(root: str) -> None:
+    """Files to show the host's devices at, and the links that belong to them."""
     os.makedirs(f"{root}/dev/pts")
     for name in DEVICES:
         Path(f"{root}/dev/{name}").touch()

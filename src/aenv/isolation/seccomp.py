@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from collections.abc import Collection
 
 from aenv.isolation.linux import MACHINE
 
@@ -56,9 +57,9 @@ def supported() -> bool:
     return MACHINE in _ARCHITECTURES
 
 
-def program(*, movable: bool = False) -> bytes:
+def program(*, movable: bool = False, allowed: Collection[str] = ()) -> bytes:
     """The filter, as the kernel takes it. ``movable``: who traces the process may have it enter other namespaces and
-    mount; where nobody traces it, there are no such system calls.
+    mount; where nobody traces it, there are no such system calls. ``allowed``: system calls that pass all the same.
     """
     audit, denied, clone, clone3, open_socket = _ARCHITECTURES[MACHINE]
     refuse = _ERRNO | errno.EPERM
@@ -68,7 +69,7 @@ def program(*, movable: bool = False) -> bytes:
         _op(_LOAD, _ARCH), _op(_JUMP_EQ, audit, 1, 0), _op(_RETURN, _KILL),
         _op(_LOAD, _NR), _op(_JUMP_GE, _X32_BIT, 0, 1), _op(_RETURN, _KILL),
     ]  # fmt: skip
-    for number in sorted(denied.values()):
+    for number in sorted(number for name, number in denied.items() if name not in allowed):
         code += [_op(_JUMP_EQ, number, 0, 1), _op(_RETURN, ask if number in asked else refuse)]
     # clone3 hides its flags behind a pointer; glibc falls back to clone when there is none.
     code += [_op(_JUMP_EQ, clone3, 0, 1), _op(_RETURN, _ERRNO | errno.ENOSYS)]

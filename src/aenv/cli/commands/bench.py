@@ -167,6 +167,20 @@ def show(run: Path | None, output: Output) -> int:
     return 0
 
 
+@command.command()
+@click.option("--tasks", required=True, help="A task's folder, a folder of such, or a name below AENV_TERMINAL_TASKS.")
+@click.option("--only", default="", help="Names of tasks, with commas between them.")
+@click.option("--network", default="", help="What tasks reach: open, none, host or hosts with commas.  [default: open]")
+@run_options("nop")
+def terminal(tasks: str, only: str, network: str, **common: Any) -> int:
+    """Run tasks of Terminal-Bench 1 and of the Harbor format, with no Docker.
+
+    The agent is oracle (the task's own solution), nop (nobody), or a command of this machine.
+    """
+    options = {"tasks": tasks, "only": only, "network": network}
+    return start("terminal", {name: value for name, value in options.items() if value}, **common)
+
+
 def start(
     benchmark: str, options: dict[str, str], *, agent: str, parallel: int, place: Path | None, limit: int | None,
     output: Output,

@@ -13,7 +13,7 @@ CURSOR = {"Up": "A", "Down": "B", "Right": "C", "Left": "D", "End": "F", "Home":
 COMBINED = re.compile(r"(?P<control>C-|\^)(?P<char>[@-_a-z ?])|M-(?P<meta>.+)", re.DOTALL)
 
 
-def sent(key: str, application_keys: bool = False) -> str:
+def key_sequence(key: str, application_keys: bool = False) -> str:
     """What to send for one key, or for text that is no key's name: the text itself."""
     if key in PLAIN:
         return PLAIN[key]
@@ -23,7 +23,7 @@ def sent(key: str, application_keys: bool = False) -> str:
     if found is None:
         return key
     if found["meta"]:
-        return "\x1b" + sent(found["meta"], application_keys)
+        return "\x1b" + key_sequence(found["meta"], application_keys)
     if found["char"] == "?":
         return "\x7f"
     return "\0" if found["char"] == " " else chr(ord(found["char"].upper()) ^ 64)

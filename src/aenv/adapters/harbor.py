@@ -1,0 +1,170 @@
+"""Harbor on our boxes: ``harbor run -e aenv.adapters.harbor:BoxEnvironment`` needs no Docker.
+
+Harbor starts one of these for each trial, runs the agent's and the verifier's commands in it and copies files in and
+out. uv, which most verifiers would download, is in it already.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tarfile
+import tempfile
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+from harbor.environments.base import BaseEnvironment, ExecResult, transfer_tar_filter
+from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
+from harbor.models.task.config import NetworkMode
+
+from aenv.core.logging import getLogger
+from aenv.engines.boxes import images, packing, tools
+from aenv.engines.boxes.box import PATH, Box
+from aenv.engines.boxes.build import build
+from aenv.engines.boxes.images import Image
+from aenv.engines.boxes.outside import WayOut
+from aenv.engines.egress import Egress
+from aenv.errors import UsageError
+from aenv.isolation.limits import Cgroups, Limits, sweep
+from aenv.isolation.network import Network
+
+log = getLogger("harbor")
+
+PROCESSES = 4096
+MEMORY = 4 << 30
+
+
+class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
+    """One trial's system. ``--ek network=HOSTS`` says what "public" means here: every public host unless told."""
+
+    def __init__(self, *args: Any, network: str = "*", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._public = network
+        self._open = AsyncExitStack()
+        self._box: Box | None = None
+        self._image: Image | None = None
+        self._variables: dict[str, str] = {}
+
+    @staticmethod
+    def type() -> str:
+        return "aenv"
+
+    @property
+    def capabilities(self) -> EnvironmentCapabilities:
+        return EnvironmentCapabilities(
+            disable_internet=True, network_allowlist=True, network_allowlist_hostnames=True,
+            network_allowlist_wildcard_hostnames=True, network_allowlist_ipv4_addresses=True,
+            network_allowlist_ipv6_addresses=True, network_allowlist_ipv4_cidrs=True,
+            network_allowlist_ipv6_cidrs=True,
+        )  # fmt: skip
+
+    @classmethod
+    def resource_capabilities(cls) -> EnvironmentResourceCapabilities:
+        return EnvironmentResourceCapabilities(cpu_limit=True, memory_limit=True)
+
+    def _validate_definition(self) -> None:
+        if not (self.environment_dir / "Dockerfile").is_file():
+            raise FileNotFoundError(f"{self.environment_dir / 'Dockerfile'}: a box is made from a Dockerfile")
+
+    async def start(self, force_build: bool) -> None:
+        """Build the system, if nobody has, and start it."""
+        context = Path(self.environment_dir)
+        self._image = await build(context / "Dockerfile", context)
+        shown, self._variables = await tools.found_for(_script(context.parent / "tests"))
+        self._variables["PATH"] = f"{self._image.variables.get('PATH', PATH)}:{tools.TOOLS}/bin"
+        place = Path(tempfile.mkdtemp(prefix="harbor-", dir=images.layer_folder("unfinished")))
+        self._open.push_async_callback(images.remove, place)
+        sweep("aenv-harbor")
+        cgroups = Cgroups(f"aenv-harbor-{os.getpid()}-{place.name[-8:]}")
+        self._open.callback(cgroups.remove)
+        egress = Egress(lambda name, text: log.info("%s: %s", name, text.strip()))
+        self._open.push_async_callback(egress.end)
+        way_out = WayOut(self._network(), egress, self.environment_name)
+        self._box = await self._open.enter_async_context(
+            way_out.box(self._image, images.new_state(place / "state"), shown=shown, group=cgroups.make(self._limits()))
+        )
+        folders = " ".join(f"/logs/{name}" for name in ("agent", "verifier", "artifacts"))
+        await self._box.exec(f"mkdir -p {folders} && chmod 777 /logs {folders}")
+
+    async def stop(self, delete: bool) -> None:
+        """End it. Nothing of it is kept, whether it is to be deleted or not."""
+        self._box = None
+        await self._open.aclose()
+
+    async def upload_file(self, source_path: Path | str, target_path: str) -> None:
+        folder, _, name = str(target_path).rpartition("/")
+        await self._there().unpack(lambda target: packing.pack(target, Path(source_path), name), folder or "/")
+
+    async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
+        await self._there().unpack(lambda target: packing.pack(target, Path(source_dir), "."), str(target_dir))
+
+    async def download_file(self, source_path: str, target_path: Path | str) -> None:
+        with tempfile.TemporaryDirectory(prefix="aenv-harbor-") as place:
+            await self._fetch(source_path, Path(place), name="file")
+            Path(target_path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(place, "file"), target_path, follow_symlinks=False)
+
+    async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
+        await self._fetch(source_dir, Path(target_dir))
+
+    async def exec(
+        self,
+        command: str,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout_sec: int | None = None,
+        user: str | int | None = None,
+    ) -> ExecResult:
+        assert self._image is not None
+        who = self._resolve_user(user)
+        done = await self._there().exec(
+            ["bash", "-c", command],
+            cwd=cwd or self.task_env_config.workdir or self._image.cwd,
+            env={**self._variables, **(self._merge_env(env) or {})},
+            user=self._image.user if who is None else str(who),
+            timeout=timeout_sec,
+        )
+        if done.timed_out:
+            raise RuntimeError(f"the command took longer than {timeout_sec} s")
+        return ExecResult(stdout=done.output, stderr=done.errors, return_code=done.code)
+
+    async def _fetch(self, path: str, target: Path, *, name: str = "") -> None:
+        """The archive was packed in the box: it is not trusted with a path of ours."""
+        target.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="aenv-harbor-") as place:
+            packed = Path(place, "packed.tar")
+            await self._there().pack(str(path), packed)
+            with tarfile.open(packed) as archive:
+                for member in archive:
+                    if name:
+                        member.name = name
+                    archive.extract(member, target, filter=transfer_tar_filter)
+                    if name:
+                        break
+
+    def _there(self) -> Box:
+        if self._box is None:
+            raise UsageError("the environment has not been started")
+        return self._box
+
+    def _network(self) -> Network:
+        policy = self.network_policy
+        if policy.network_mode == NetworkMode.NO_NETWORK:
+            return Network("loopback")
+        hosts = policy.allowed_hosts if policy.network_mode == NetworkMode.ALLOWLIST else self._public.split(",")
+        return Network.parse("host" if hosts == ["host"] else list(hosts))
+
+    def _limits(self) -> Limits:
+        wanted = self.task_env_config
+        cpus = min(float(wanted.cpus or 1), float(os.cpu_count() or 1))
+        memory = int(wanted.memory_mb) << 20 if wanted.memory_mb else MEMORY
+        return Limits(memory=memory, cpus=cpus, processes=PROCESSES)
+
+
+def _script(tests: Path) -> str:
+    """The verifier's, where it lies beside the environment; it says which Python it wants."""
+    try:
+        return (tests / "test.sh").read_text(errors="replace")
+    except OSError:
+        return "uv"

@@ -1,0 +1,190 @@
+"""Runs tasks: build the system, let the agent work in it, end all that it started, grade what it left."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from aenv.bench.base import Benchmark, Job, Result
+from aenv.bench.terminal import agents
+from aenv.bench.terminal.grading import SAID, Grader
+from aenv.bench.terminal.task import Task, find
+from aenv.core.logging import getLogger
+from aenv.engines.boxes import images
+from aenv.engines.boxes.box import Box
+from aenv.engines.boxes.build import build
+from aenv.engines.boxes.images import Image
+from aenv.engines.boxes.outside import WayOut
+from aenv.engines.egress import Egress
+from aenv.errors import ConfigError, UsageError
+from aenv.isolation.limits import Cgroup, Cgroups, Limits, sweep
+from aenv.isolation.network import Network
+
+log = getLogger("bench")
+
+SERVERS = "servers"
+"""A file beside the state: servers of the agent's were part of what was graded."""
+PROCESSES = 4096
+GRADING_SHARE, AGENT_SHARE = 10_000, 100
+"""Of the processors, against each other: tests have times to keep, and an agent beside them must not cost a reward."""
+
+
+class TerminalBench(Benchmark):
+    """Tasks of Terminal-Bench 1 and of the Harbor format."""
+
+    name = "terminal"
+    summary = "Tasks of Terminal-Bench 1 and of the Harbor format."
+    agents: ClassVar[Mapping[str, str]] = {
+        "oracle": "the task's own solution",
+        "nop": "nobody: nothing is done",
+        "COMMAND": "a program of this machine, which reaches the task's system through AENV_TASK_URL",
+    }
+    options: ClassVar[Mapping[str, str]] = {
+        "tasks": "a task's folder, a folder of such, or a name below AENV_TERMINAL_TASKS",
+        "only": "names of tasks, with commas between them",
+        "network": "what tasks reach: open, none, host or hosts with commas between them",
+    }
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        self._network = _network(options.get("network", "open"))
+        self._known: dict[str, Task] | None = None
+        self._cgroups: Cgroups | None = None
+        self._grading = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
+        self._egress: Egress | None = None
+
+    def tasks(self) -> Sequence[str]:
+        return list(self._tasks)
+
+    @property
+    def _tasks(self) -> dict[str, Task]:
+        if self._known is None:
+            found = {task.name: task for task in find(_place(self.given.get("tasks", "")))}
+            only = [name for name in self.given.get("only", "").split(",") if name]
+            for name in only:
+                if name not in found:
+                    raise UsageError(f"there is no task {name!r}", {"hint": f"There are: {', '.join(found)}"})
+            self._known = {name: found[name] for name in only} if only else found
+        return self._known
+
+    def nothing(self) -> Mapping[str, float]:
+        """Tests of these tasks fail on a system that nobody has touched: that is what makes them tasks."""
+        return {}
+
+    async def run(self, job: Job) -> Result:
+        task = self._tasks[job.task]
+        result = Result(job.task)
+        state = job.folder / "state"
+        (job.folder / SERVERS).unlink(missing_ok=True)
+        if state.exists():
+            await images.remove(state)
+        image = await self._image(task, result)
+        images.new_state(state)
+        began = time.monotonic()
+        group = self._group(task, AGENT_SHARE)
+        async with self._way_out(task).box(image, state, variables=task.variables, group=group) as box:
+            try:
+                async with asyncio.timeout(task.agent_seconds):
+                    await agents.Work(task, image, box, job.folder, result).do(job.agent)
+            except TimeoutError:
+                result.fault = "timeout"
+                result.error = f"the agent took longer than its {task.agent_seconds:g} s, and was stopped"
+            result.seconds["agent"] = round(time.monotonic() - began, 3)
+            if await _leaves_running(box):
+                (job.folder / SERVERS).touch()
+                return await self._graded(task, image, state, result, box)
+        return await self._graded(task, image, state, result)
+
+    async def grade(self, job: Job) -> Result:
+        task = self._tasks[job.task]
+        state = job.folder / "state"
+        if not (state / "upper").is_dir():
+            raise UsageError(f"{task.name} has left no state to grade", {"hint": "Run it again: aenv bench resume"})
+        if (job.folder / SERVERS).exists():
+            raise UsageError(f"{task.name} was graded with servers that are gone", {"hint": "Run it again."})
+        result = Result(job.task)
+        return await self._graded(task, await self._image(task, result), state, result)
+
+    async def close(self) -> None:
+        if self._egress is not None:
+            await self._egress.end()
+            self._egress = None
+        if self._cgroups is not None:
+            self._cgroups.remove()
+            self._cgroups = None
+
+    async def _image(self, task: Task, result: Result) -> Image:
+        began = time.monotonic()
+        image = await build(task.dockerfile, task.context)
+        result.seconds["build"] = round(time.monotonic() - began, 3)
+        result.outputs["image"] = image.key
+        return replace(image, variables={**image.variables, **task.variables})
+
+    async def _graded(self, task: Task, image: Image, state: Path, result: Result, beside: Box | None = None) -> Result:
+        async with self._grading:
+            began = time.monotonic()
+            grader = Grader(task, image, self._way_out(task), functools.partial(self._group, task, GRADING_SHARE))
+            try:
+                found, done = await grader.grade(state, beside)
+            except Exception as error:
+                result.failed(error)
+            else:
+                result.reward = found.reward
+                result.error = found.why or result.error
+                result.outputs |= {"tests": found.tests, "verifier": done.output[-SAID:], **found.more}
+            result.seconds["verifier"] = round(time.monotonic() - began, 3)
+        return result
+
+    def _way_out(self, task: Task) -> WayOut:
+        if self._egress is None:
+            self._egress = Egress(lambda name, text: log.info("%s: %s", name, text.strip()))
+        return WayOut(self._network if task.internet else Network("loopback"), self._egress, task.name)
+
+    def _group(self, task: Task, share: int) -> Cgroup | None:
+        if self._cgroups is None:
+            sweep("aenv-bench")
+            self._cgroups = Cgroups(f"aenv-bench-{os.getpid()}")
+        cpus = min(task.cpus, float(os.cpu_count() or 1))
+        group = self._cgroups.make(Limits(memory=task.memory, cpus=cpus, processes=PROCESSES))
+        for path in group.paths if group else ():
+            for file, value in (("cpu.weight", share), ("cpu.shares", share * 10)):
+                if (path / file).exists():
+                    (path / file).write_text(str(value))
+        return group
+
+
+async def _leaves_running(box: Box) -> bool:
+    """Whether something still runs in it: a server is part of what is graded, and must not be ended."""
+    done = await box.exec("echo /proc/[0-9]*")
+    return len(done.output.split()) > 2  # the first process, and who asks
+
+
+def _place(text: str) -> Path:
+    """A folder; or a name, below the folder that AENV_TERMINAL_TASKS names."""
+    if not text:
+        raise UsageError("which tasks?", {"hint": "Name a folder: aenv bench terminal --tasks FOLDER"})
+    path = Path(text).expanduser()
+    above = os.environ.get("AENV_TERMINAL_TASKS")
+    if not path.exists() and above and (Path(above).expanduser() / text).exists():
+        return Path(above).expanduser() / text
+    if not path.exists():
+        hint = "Name a folder, or set AENV_TERMINAL_TASKS to the folder that has it."
+        raise ConfigError(f"there are no tasks at {path}", {"hint": hint})
+    return path
+
+
+def _network(text: str) -> Network:
+    try:
+        if text == "open":
+            return Network.parse(["*"])
+        if text == "none":
+            return Network("loopback")
+        return Network.parse("host" if text == "host" else [host.strip() for host in text.split(",")])
+    except ValueError as error:
+        raise UsageError(f"network: {error}") from None

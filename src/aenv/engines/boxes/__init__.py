@@ -1,0 +1,1 @@
+"""Boxes: containers with no Docker, and the images that they are made of."""

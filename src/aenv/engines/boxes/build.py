@@ -1,0 +1,327 @@
+"""Follows a Dockerfile with no Docker: each step that changes files is a layer, named by all that it was made from."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import functools
+import hashlib
+import io
+import os
+import posixpath
+import tarfile
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pathspec
+
+from aenv.core.logging import getLogger
+from aenv.engines.boxes import images, roots
+from aenv.engines.boxes.dockerfile import BadDockerfile, Step, expand, parse
+from aenv.engines.boxes.images import Image, digest
+from aenv.engines.boxes.packing import add, add_tree
+from aenv.errors import BuildFailed, ConfigError
+
+log = getLogger("boxes")
+
+SAID = 3000
+"""Characters of a failed step's output that are shown."""
+_SILENT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER", "ENTRYPOINT"])
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
+
+
+async def build(dockerfile: Path, context: Path, arguments: Mapping[str, str] | None = None) -> Image:
+    """The image that a Dockerfile describes.
+
+    Raises:
+        ConfigError: it cannot be read.
+        BuildFailed: a step has failed, or asks for something that cannot be done here.
+    """
+    try:
+        steps = parse(dockerfile.read_text(encoding="utf-8"))
+        return await _Build(context, dict(arguments or {})).run(steps)
+    except BadDockerfile as error:
+        raise ConfigError(f"{dockerfile}: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{error.filename or dockerfile}: {error.strerror}") from None
+
+
+@dataclass
+class _Stage:
+    """One FROM, and what follows it."""
+
+    image: Image
+    arguments: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**self.arguments, **self.image.variables}
+
+
+class _Build:
+    def __init__(self, context: Path, given: dict[str, str]) -> None:
+        self._context = context
+        self._given = given
+        self._first: dict[str, str] = {}  # arguments from before the first FROM
+        self._stages: dict[str, Image] = {}
+        self._ignored = _ignored(context)
+
+    async def run(self, steps: list[Step]) -> Image:
+        stage: _Stage | None = None
+        name, count = "", 0
+        for step in steps:
+            if step.name == "FROM":
+                if stage is not None:
+                    self._stages[name] = self._stages[str(count - 1)] = stage.image
+                words = step.words(self._first)
+                stage = _Stage(self._stages.get(words[0].lower()) or await roots.root(words[0]))
+                name = words[2].lower() if len(words) == 3 and words[1].upper() == "AS" else str(count)
+                count += 1
+            elif stage is None:
+                self._first |= self._argument(step, self._first)
+            else:
+                await self._follow(stage, step)
+        assert stage is not None
+        return stage.image
+
+    def _argument(self, step: Step, known: Mapping[str, str]) -> dict[str, str]:
+        if step.name != "ARG":
+            raise BadDockerfile(f"line {step.line}: {step.name} comes before FROM")
+        name, equals, value = step.text.partition("=")
+        default = (
+            " ".join(Step("ARG", value, step.line).words(known)) if equals and value else self._first.get(name, "")
+        )
+        return {name.strip(): self._given.get(name.strip(), default)}
+
+    async def _follow(self, stage: _Stage, step: Step) -> None:
+        image = stage.image
+        if step.name == "ARG":
+            stage.arguments |= self._argument(step, stage.variables)
+        elif step.name == "ENV":
+            stage.image = replace(image, variables={**image.variables, **step.pairs(stage.variables)})
+        elif step.name == "USER":
+            stage.image = replace(image, user=expand(step.text, stage.variables))
+        elif step.name == "SHELL":
+            stage.image = replace(image, shell=tuple(step.listed or ("/bin/sh", "-c")))
+        elif step.name == "CMD":
+            stage.image = replace(image, command=tuple(step.listed or (*image.shell, step.text)))
+        elif step.name == "WORKDIR":
+            cwd = posixpath.normpath(posixpath.join(image.cwd, expand(step.text.strip("\"'"), stage.variables)))
+            stage.image = replace(await self._layer(stage, step, ("WORKDIR", cwd), _make_folder(cwd)), cwd=cwd)
+        elif step.name == "RUN":
+            stage.image = await self._run(stage, step)
+        elif step.name in ("COPY", "ADD"):
+            stage.image = await self._copy(stage, step)
+        elif step.name not in _SILENT:
+            raise BadDockerfile(f"line {step.line}: {step.name} cannot be followed here")
+
+    async def _layer(
+        self, stage: _Stage, step: Step, parts: tuple[object, ...], make: Callable[[images.Box], object]
+    ) -> Image:
+        image = stage.image
+        key = digest(image.key, *parts)
+
+        async def fill(state: Path) -> None:
+            async with images.box(image, state, network="host") as box:
+                await make(box)  # type: ignore[misc]
+
+        return image.with_layer(key, await images.made(key, fill))
+
+    async def _run(self, stage: _Stage, step: Step) -> Image:
+        image = stage.image
+        stdin = b""
+        argv = step.listed
+        if step.documents and step.text.startswith("<<") and len(step.documents) == 1 and step.text.count(" ") == 0:
+            document = step.documents[0][1]
+            argv = [*image.shell, document] if not document.startswith("#!") else None
+            if argv is None:  # a script that names its interpreter
+                interpreter = document.partition("\n")[0][2:].split()
+                argv, stdin = [*interpreter, "/dev/stdin"], document.encode()
+        elif step.documents:
+            argv = [*image.shell, "\n".join([step.text, *(f"{text}{name}" for name, text, _ in step.documents)])]
+        argv = argv or [*image.shell, step.text]
+        variables = stage.variables
+
+        async def run(box: images.Box) -> None:
+            log.info("RUN %s", step.text[:200])
+            done = await box.exec(argv, cwd=image.cwd, env=variables, user=image.user, stdin=stdin, joined=True, nice=5)
+            if done.code:
+                raise BuildFailed(
+                    f"line {step.line}: RUN {step.text[:300]} ended with exit code {done.code}:\n{done.output[-SAID:]}"
+                )
+
+        parts = ("RUN", argv, stdin, image.cwd, image.user, sorted(variables.items()))
+        return await self._layer(stage, step, parts, run)
+
+    async def _copy(self, stage: _Stage, step: Step) -> Image:
+        words = step.words(stage.variables)
+        flags = {name: expand(value, stage.variables) for name, value in step.flags.items()}
+        documents = {f"<<{name}": expand(text, stage.variables) if replaced else text
+                     for name, text, replaced in step.documents}  # fmt: skip
+        *sources, target = words
+        sources = [word.replace("<<-", "<<").replace('"', "").replace("'", "") for word in sources]
+        if not sources:
+            raise BadDockerfile(f"line {step.line}: {step.name} needs something to copy, and where to")
+        into = target.endswith("/") or target in (".", "..") or len(sources) > 1
+        place = posixpath.normpath(posixpath.join(stage.image.cwd, target))
+        mode = int(flags["chmod"], 8) if flags.get("chmod", "").isdigit() else None
+        with tempfile.TemporaryDirectory(prefix="aenv-copy-") as scratch:
+            root = self._context
+            if "from" in flags:
+                root = Path(scratch, "root")
+                await self._fetch(flags["from"], sources, root, step)
+            packed = Path(scratch, "copy.tar")
+            with tarfile.open(packed, "w") as archive:
+                for source in sources:
+                    if source in documents:
+                        _add_text(archive, documents[source], source[2:], mode)
+                        continue
+                    if "://" in source or source.startswith("git@"):
+                        raise BuildFailed(f"line {step.line}: {step.name} {source}: use RUN curl or RUN git clone here")
+                    self._add(archive, root, source, mode, step, filtered="from" not in flags)
+            key = await asyncio.to_thread(_digest_of, packed)
+            plan = _Plan(packed, place, into, flags.get("chown", ""), step.name == "ADD")
+            parts = ("COPY", key, place, into, flags.get("chown", ""), step.name)
+            return await self._layer(stage, step, parts, plan.follow)
+
+    def _add(
+        self, archive: tarfile.TarFile, root: Path, source: str, mode: int | None, step: Step, *, filtered: bool
+    ) -> None:
+        """Members named ``N/...`` for what is in a folder, ``N`` for a file: see `_Plan`."""
+        wanted = posixpath.normpath("/" + source)[1:]
+        if any(char in wanted for char in "*?["):
+            names = sorted(_matching(root, wanted))
+        else:
+            names = [wanted] if os.path.lexists(root / wanted) else []
+        names = [name for name in names if not (filtered and name and self._ignored(name))]
+        if not names:
+            raise BuildFailed(f"line {step.line}: {step.name} {source}: there is no such file in {root}")
+        for name in names:
+            path = root / name
+            if path.is_dir():
+                add_tree(
+                    archive, path, f"folder/{len(archive.getnames())}", mode=mode,
+                    leave_out=functools.partial(self._left_out, name) if filtered else lambda below: False,
+                )  # fmt: skip
+            else:
+                add(archive, path.resolve(), f"file/{path.name}", mode=mode)
+
+    def _left_out(self, folder: str, below: str) -> bool:
+        return self._ignored(f"{folder}/{below}" if folder else below)
+
+    async def _fetch(self, name: str, sources: list[str], root: Path, step: Step) -> None:
+        """Files of another stage, or of another image."""
+        image = self._stages.get(name.lower()) or await roots.root(name)
+        scratch = images.new_state(root.parent / "state")
+        async with images.box(image, scratch) as box:
+            for place, source in enumerate(sources):
+                if any(char in source for char in "*?["):
+                    raise BuildFailed(f"line {step.line}: COPY --from with a pattern cannot be followed here")
+                packed = root.parent / f"{place}.tar"
+                await box.pack(posixpath.normpath("/" + source), packed)
+                target = root / posixpath.normpath("/" + source)[1:]
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with tarfile.open(packed) as archive:
+                    archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # a stage is as good as its steps
+                    first = archive.next()
+                    if first is not None and first.isdir():
+                        archive.extractall(target)
+                    elif first is not None:
+                        first.name = target.name
+                        archive.extract(first, target.parent)
+        await images.remove(scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How what was packed gets where it belongs: ``file/NAME`` and ``folder/N/...``."""
+
+    packed: Path
+    place: str
+    into: bool
+    owner: str
+    unpacks: bool
+
+    async def follow(self, box: images.Box) -> None:
+        with tarfile.open(self.packed) as archive:
+            members = archive.getmembers()
+        files = [member.name.partition("/")[2] for member in members if member.name.startswith("file/")]
+        into = self.into or len(files) > 1
+        if not into and files:
+            into = (await box.exec(["test", "-d", self.place])).code == 0
+        folder = self.place if into or not files else posixpath.dirname(self.place)
+        await box.unpack(lambda target: self._write(target, into), folder, owner=self.owner)
+
+    def _write(self, target: object, into: bool) -> None:
+        with (
+            tarfile.open(self.packed) as source,
+            tarfile.open(fileobj=target, mode="w|") as archive,  # type: ignore[call-overload]
+        ):
+            for member in source:
+                kind, _, rest = member.name.partition("/")
+                content = source.extractfile(member) if member.isreg() else None
+                if kind == "file":
+                    member.name = rest if into else posixpath.basename(self.place)
+                    if self.unpacks and rest.endswith(_ARCHIVES) and content is not None:
+                        with tarfile.open(fileobj=content) as inner:
+                            for each in inner:
+                                archive.addfile(each, inner.extractfile(each) if each.isreg() else None)
+                        continue
+                else:
+                    member.name = rest.partition("/")[2] or "."
+                    if member.name == ".":
+                        continue  # the folder itself keeps the mode that it has
+                archive.addfile(member, content)
+
+
+def _make_folder(path: str) -> Callable[[images.Box], object]:
+    async def make(box: images.Box) -> None:
+        await box.unpack(lambda target: tarfile.open(fileobj=target, mode="w|").close(), path)
+
+    return make
+
+
+def _add_text(archive: tarfile.TarFile, text: str, name: str, mode: int | None) -> None:
+    member = tarfile.TarInfo(f"file/{name}")
+    member.size, member.mode = len(text.encode()), mode or 0o644
+    archive.addfile(member, io.BytesIO(text.encode()))
+
+
+def _matching(root: Path, pattern: str) -> list[str]:
+    """Names that fit; a star does not go into folders."""
+    found = [""]
+    for part in pattern.split("/"):
+        below = []
+        for folder in found:
+            place = root / folder
+            if place.is_dir():
+                names = [name for name in os.listdir(place) if fnmatch.fnmatchcase(name, part)]
+                below += [f"{folder}/{name}" if folder else name for name in names]
+        found = below
+    return found
+
+
+def _ignored(context: Path) -> Callable[[str], bool]:
+    try:
+        lines = (context / ".dockerignore").read_text().splitlines()
+    except OSError:
+        return lambda name: False
+    anchored = [
+        line if line[:1] in "!#/" or line.startswith("**") else f"/{line}" for line in map(str.strip, lines) if line
+    ]
+    spec = pathspec.GitIgnoreSpec.from_lines(anchored)
+    return spec.match_file
+
+
+def _digest_of(packed: Path) -> str:
+    """Of names, modes and contents; not of times."""
+    seen = hashlib.sha256()
+    with tarfile.open(packed) as archive:
+        for member in archive:
+            seen.update(f"{member.name}\0{member.mode}\0{member.type!r}\0{member.linkname}\0{member.size}\0".encode())
+            content = archive.extractfile(member) if member.isreg() else None
+            while content is not None and (data := content.read(1 << 20)):
+                seen.update(data)
+    return seen.hexdigest()

@@ -1,0 +1,162 @@
+"""Reads a Dockerfile: instructions with their words, heredocs and flags. It runs nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+_DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)\s*$")
+_HEREDOC = re.compile(r"<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
+_FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s+")
+_VARIABLE = re.compile(r"\\(?P<escaped>.)|\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?:(?P<op>:?[-+?])(?P<word>[^}]*))?\})")
+KNOWN = frozenset((
+    "FROM", "ARG", "ENV", "RUN", "COPY", "ADD", "WORKDIR", "USER", "SHELL", "ENTRYPOINT", "CMD", "EXPOSE", "LABEL",
+    "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER",
+))  # fmt: skip
+
+
+class BadDockerfile(Exception):
+    """It cannot be followed; the message has the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction."""
+
+    name: str
+    """In capitals."""
+    text: str
+    """What follows it, and its flags, in one line."""
+    line: int
+    flags: dict[str, str] = field(default_factory=dict)
+    documents: tuple[tuple[str, str, bool], ...] = ()
+    """Heredocs: name, text, whether variables in it are to be replaced."""
+
+    @property
+    def listed(self) -> list[str] | None:
+        """The words of one that is written as a JSON list."""
+        if not self.text.startswith("["):
+            return None
+        try:
+            words = json.loads(self.text)
+        except ValueError:
+            return None
+        return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
+
+    def words(self, variables: Mapping[str, str]) -> list[str]:
+        """The words, with variables replaced."""
+        listed = self.listed
+        if listed is not None:
+            return [expand(word, variables) for word in listed]
+        try:
+            return [expand(word, variables) for word in _split(self.text)]
+        except ValueError as error:
+            raise BadDockerfile(f"line {self.line}: {error}") from None
+
+    def pairs(self, variables: Mapping[str, str]) -> dict[str, str]:
+        """NAME=VALUE words; or, as it was written long ago, a name and a text."""
+        first = self.text.split(maxsplit=1)
+        if "=" not in first[0]:
+            return {first[0]: expand(first[1], variables) if len(first) > 1 else ""}
+        found = {}
+        for word in _split(self.text):
+            name, _, value = word.partition("=")
+            found[name] = expand(value, variables)
+        return found
+
+
+def parse(text: str) -> list[Step]:
+    """All instructions.
+
+    Raises:
+        BadDockerfile: one of them is not known, or does not end.
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    escape = _escape(lines)
+    steps: list[Step] = []
+    numbered = iter(enumerate(lines, 1))
+    for number, line in numbered:
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        whole = _joined(line.strip(), numbered, escape)
+        name, _, rest = whole.partition(" ")
+        name, rest = name.upper(), rest.strip()
+        if name not in KNOWN:
+            raise BadDockerfile(f"line {number}: {name} is not an instruction that can be followed here")
+        flags = {}
+        while found := _FLAG.match(rest):
+            flags[found[1]] = found[2] or ""
+            rest = rest[found.end() :].lstrip()
+        documents = tuple(_document(found, numbered, number) for found in _heredocs(name, rest))
+        if not rest and name != "CMD":
+            raise BadDockerfile(f"line {number}: {name} says nothing")
+        steps.append(Step(name, rest, number, flags, documents))
+    if not any(step.name == "FROM" for step in steps):
+        raise BadDockerfile("there is no FROM in it")
+    return steps
+
+
+def _escape(lines: list[str]) -> str:
+    for line in lines:
+        found = _DIRECTIVE.match(line.strip())
+        if found is None:
+            break
+        if found[1].lower() == "escape":
+            return found[2]
+    return "\\"
+
+
+def _joined(line: str, following: Iterator[tuple[int, str]], escape: str) -> str:
+    parts = []
+    while line.endswith(escape):
+        parts.append(line[: -len(escape)])
+        line = ""
+        for _, more in following:
+            if more.strip().startswith("#") or not more.strip():
+                continue
+            line = more.rstrip()
+            break
+    return "".join([*parts, line]) if not parts else "\n".join([*parts, line]).replace("\n", " ")
+
+
+def _heredocs(name: str, text: str) -> list[re.Match[str]]:
+    return list(_HEREDOC.finditer(text)) if name in ("RUN", "COPY", "ADD") and not text.startswith("[") else []
+
+
+def _document(found: re.Match[str], following: Iterator[tuple[int, str]], number: int) -> tuple[str, str, bool]:
+    lines: list[str] = []
+    for _, line in following:
+        if (line.lstrip("\t") if found[1] else line) == found[3]:
+            return found[3], "".join(f"{each}\n" for each in lines), not found[2]
+        lines.append(line.lstrip("\t") if found[1] else line)
+    raise BadDockerfile(f"line {number}: the text that should end with {found[3]} does not end")
+
+
+def _split(text: str) -> list[str]:
+    """Words as a shell splits them; what single quotes protect stays as it is."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    lexer.escape = ""  # a backslash in front of a dollar is for `expand`
+    return [word.replace("\\ ", " ") for word in lexer]
+
+
+def expand(text: str, variables: Mapping[str, str]) -> str:
+    """Replace $NAME, ${NAME}, ${NAME:-word} and ${NAME:+word}; what is not set is empty."""
+
+    def value(found: re.Match[str]) -> str:
+        if found["escaped"] is not None:
+            return found["escaped"] if found["escaped"] in "$\\" else found[0]
+        name = found["plain"] or found["name"]
+        known = variables.get(name)
+        op = found["op"] or ""
+        there = known is not None and (known != "" or not op.startswith(":"))
+        if op.endswith("-"):
+            return (known or "") if there else expand(found["word"], variables)
+        if op.endswith("+"):
+            return expand(found["word"], variables) if there else ""
+        return known or ""
+
+    return _VARIABLE.sub(value, text)

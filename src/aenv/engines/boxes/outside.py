@@ -1,0 +1,64 @@
+"""What a box can reach: nothing, the host's own network, or a list of hosts, through a door (`aenv.engines.egress`)."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv.engines.boxes import images
+from aenv.engines.boxes.box import Box
+from aenv.engines.boxes.images import Image
+from aenv.engines.egress import Egress
+from aenv.isolation.limits import Cgroup
+from aenv.isolation.network import Network
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """Makes boxes that have a network."""
+
+    network: Network
+    egress: Egress
+    name: str
+    """For the log: what was refused to whom."""
+
+    @asynccontextmanager
+    async def box(
+        self,
+        image: Image,
+        state: Path,
+        *,
+        variables: Mapping[str, str] | None = None,
+        shown: Mapping[str, str] | None = None,
+        files: Mapping[str, str] | None = None,
+        group: Cgroup | None = None,
+        above: tuple[str, ...] = (),
+        beside: Box | None = None,
+    ) -> AsyncIterator[Box]:
+        """As `images.box`. ``beside``: a box that has the way out already."""
+        own = {**self.network.variables, **(variables or {})}
+        if self.network.mode != "egress" or beside is not None:
+            async with images.box(
+                image, state, network=self.network.mode, variables=own, shown=shown, files=files, group=group,
+                above=above, beside=beside,
+            ) as box:  # fmt: skip
+                yield box
+            return
+        door = self.egress.door(f"{self.name}-{secrets.token_hex(4)}", self.network.allow)
+        opening: asyncio.Task[None] | None = None
+        try:
+            async with images.box(
+                image, state, network="egress", channel=door.channel, variables=own, shown=shown, files=files,
+                group=group, above=above,
+            ) as box:  # fmt: skip
+                opening = asyncio.create_task(door.open())
+                await opening
+                yield box
+        finally:
+            door.close()
+            if opening is not None:
+                await asyncio.gather(opening, return_exceptions=True)
