@@ -96,8 +96,9 @@ def test_imports_of_others_are_told_from_the_projects_own(tmp_path: Path) -> Non
     (tmp_path / "src" / "a.py").write_text(
         "import json, numpy.linalg\nfrom helper import x\nfrom . import b\nfrom aenv import register_tool\n"
         "from src.b import y\nfrom inner import z\ndef f():\n    import lazy\n"
+        "try:\n    import torch\nexcept ImportError:\n    import other\n"
     )
     (tmp_path / "src" / "helper.py").write_text("import this is broken")
     (tmp_path / "src" / "b.py").write_text("from collections import abc\n")
     (tmp_path / "src" / "test_a.py").write_text("import pytest\n")
-    assert imported_by(tmp_path) == ["json", "numpy.linalg", "collections"]
+    assert imported_by(tmp_path) == ["json", "numpy.linalg", "torch", "collections"]

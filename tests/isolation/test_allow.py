@@ -107,7 +107,7 @@ def test_a_network_that_makes_no_sense_is_said(value: object, said: str) -> None
         Network.parse(value)
 
 
-@pytest.mark.parametrize("value", ["none", "loopback", "host", ["pypi.org", "10.0.0.0/8"]])
+@pytest.mark.parametrize("value", ["none", "loopback", "blackhole", "host", ["pypi.org", "10.0.0.0/8"]])
 def test_a_network_is_written_as_it_was_read(value: str | list[str]) -> None:
     assert Network.parse(value).written == value
 

@@ -285,6 +285,20 @@ def test_a_list_that_makes_no_sense_is_said_before_anything_starts(tmp_path: Pat
         SyncEnvironment(str(PROBE), network="egress", max_retries=0).initialize()
 
 
+def test_what_is_sent_into_a_black_hole_is_lost_and_not_refused(platform: Platform) -> None:
+    with boxed("blackhole") as box:
+        assert box.refused("import socket; socket.create_connection(('127.0.0.1', 9))") == "ECONNREFUSED"
+        lost = """
+        import errno, socket
+        s = socket.socket()
+        s.setblocking(False)
+        result = errno.errorcode[s.connect_ex(("10.255.255.1", 80))]
+        """
+        assert box.python(lost) == "EINPROGRESS"
+    with boxed("loopback") as box:
+        assert box.python(lost) == "ENETUNREACH"
+
+
 def test_without_a_network_there_is_not_even_a_loopback(platform: Platform) -> None:
     with boxed("none") as box:
         assert box.refused("import socket; socket.create_connection(('127.0.0.1', 9))") == "ENETUNREACH"

@@ -77,6 +77,22 @@ class Loaded:
         """A new episode of it."""
         return Episode(self, deepcopy(self._environment), self._make_user())
 
+    def solution(self) -> list[dict[str, Any]]:
+        """The benchmark's own: its calls, a word to the user where they have something to do, and what to tell them."""
+        criteria = self.task.evaluation_criteria
+        steps: list[dict[str, Any]] = []
+        asked = False
+        for action in (criteria.actions if criteria else None) or []:
+            theirs = action.requestor == "user" and not self.solo
+            if not theirs:
+                steps.append({"tool": action.name, "arguments": action.arguments})
+            elif not asked:
+                steps.append(_said("Please do that."))
+            asked = theirs
+        if criteria and criteria.communicate_info:
+            steps.append(_said("; ".join(criteria.communicate_info)))
+        return [*steps, {"tool": "done", "arguments": {}}]
+
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"solo_mode": self.solo} if self.solo else {}
         return {**options, **self.grading_options()}
@@ -200,6 +216,19 @@ class Episode:
             self._failed = f"{type(error).__name__}: {error}"
             return
         self.reward, self.reward_info = result.reward, result.model_dump(mode="json")
+
+
+def _said(text: str) -> dict[str, Any]:
+    return {"tool": "tau2_send_message", "arguments": {"message": text}}
+
+
+def task_names(domain: str, split: str = "") -> list[str]:
+    """The tasks of a domain, or of a part of it."""
+    domain = ALIASES.get(domain, domain)
+    if domain not in registry.get_domains():
+        raise ValueError(f"there is no domain {domain!r}; there are: {', '.join(sorted(registry.get_domains()))}")
+    load = registry.get_tasks_loader(domain)
+    return [task.id for task in (load(split) if split else load())]
 
 
 def _find_task(domain: str, task_id: str) -> Task:

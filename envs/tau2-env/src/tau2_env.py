@@ -4,6 +4,7 @@ Which task is played, and with which user, is said by variables: TAU2_DOMAIN, TA
 TAU2_SOLO_MODE, TAU2_USER_LLM, TAU2_USER_LLM_API_BASE, TAU2_USER_LLM_API_KEY.
 """
 
+import contextlib
 import inspect
 import os
 from functools import cache
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 PREVIEW = 500
 problem = find()
+with contextlib.suppress(ModuleNotFoundError):  # here, so that these are imported once, for all instances of all tasks
+    import multiprocessing.context  # noqa: F401
+
+    import litellm  # noqa: F401
+    import pandas  # noqa: F401
 
 
 def _setting(name: str, default: str = "") -> str:
@@ -133,6 +139,26 @@ def tau2_get_system_prompt() -> str:
 def tau2_get_available_tools() -> list[dict[str, Any]]:
     """Describe the tools of this task's domain, as the OpenAI API takes them."""
     return [tool.openai_schema for tool in _ready().tools]
+
+
+@register_function
+def tau2_list_tasks(domain: str = "", split: str = "") -> list[str]:
+    """The names that TAU2_TASK_ID can have.
+
+    Args:
+        domain: Of which domain; this instance's unless told.
+        split: Of which part of its tasks; the benchmark's own choice unless told.
+    """
+    _ready()
+    from _episode import task_names
+
+    return task_names(domain or _setting("TAU2_DOMAIN", "telecom"), split)
+
+
+@register_function
+def tau2_get_solution() -> list[dict[str, Any]]:
+    """Tell a program what solves the task: the calls that an agent would make."""
+    return _ready().solution()
 
 
 @register_function

@@ -23,19 +23,25 @@ def load(domain, task_id="", solo=None):
 
 def play_gold(loaded):
     """The task's own solution, as an agent would do it."""
-    episode, criteria, asked = loaded.begin(), loaded.task.evaluation_criteria, False
-    for action in criteria.actions or []:
-        if action.requestor == "user" and not loaded.solo:
-            if not asked:
-                episode.speak("Please do that.")
-            asked = True
-            continue
-        asked = False
-        episode.call(action.name, action.arguments)
-    if criteria.communicate_info:
-        episode.speak("; ".join(criteria.communicate_info))
-    episode.finish()
+    episode = loaded.begin()
+    for step in loaded.solution():
+        if step["tool"] == "tau2_send_message":
+            episode.speak(**step["arguments"])
+        elif step["tool"] == "done":
+            episode.finish()
+        else:
+            episode.call(step["tool"], step["arguments"])
     return episode
+
+
+@installed
+def test_tasks_are_listed_by_domain_and_split():
+    from _episode import task_names
+
+    assert len(task_names("airline")) == 50
+    assert len(task_names("retail", "train")) == 74
+    with pytest.raises(ValueError, match="there is no domain 'x'"):
+        task_names("x")
 
 
 @installed

@@ -10,6 +10,10 @@ from aenv.errors import UsageError
 
 BENCHMARKS: dict[str, tuple[str, str]] = {
     "terminal": ("aenv.bench.terminal.benchmark:TerminalBench", "Tasks of Terminal-Bench 1 and of the Harbor format."),
+    "bfcl": ("aenv.bench.solvable:Bfcl", "BFCL multi-turn: requests of a user, turn by turn"),
+    "reasoning-gym": ("aenv.bench.solvable:ReasoningGym", "Reasoning Gym: puzzles of 106 kinds"),
+    "tau2": ("aenv.bench.solvable:Tau2", "TAU2-Bench: customer service with tools, a policy and a user"),
+    "swe": ("aenv.bench.swe.benchmark:SweBench", "SWE-bench: issues of real repositories, solved by patches"),
 }
 """Name, where its class is, what it is."""
 

@@ -104,7 +104,8 @@ class Run:
         """All of it, for people and programs."""
         results = list(self.results())
         graded = {result.task: result.reward for result in results if result.reward is not None}
-        nothing = {task: self.asked.nothing[task] for task in graded if task in self.asked.nothing}
+        found = {result.task: result.outputs["do_nothing"] for result in results if "do_nothing" in result.outputs}
+        nothing = {task: reward for task, reward in (found | self.asked.nothing).items() if task in graded}
         return {
             "run": str(self.path),
             "benchmark": self.asked.benchmark,

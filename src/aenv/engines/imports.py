@@ -14,7 +14,7 @@ _IGNORED = {"tests", "test", "node_modules", "venv", "env", "vendor", "third_par
 
 
 def imported_by(project: Path, only: Iterable[str] | None = None) -> list[str]:
-    """Modules that the project's files name at their top level, but for the project's own.
+    """Modules that the project's files name at their top level, in a ``try`` too, but for the project's own.
 
     ``only`` these of its files, if given, are what the project is.
     """
@@ -110,7 +110,15 @@ def _parsed(file: Path, *, whole: bool = False) -> list[ast.AST]:
         tree = ast.parse(file.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return []  # loading it will say what is wrong
-    return list(ast.walk(tree)) if whole else list(tree.body)
+    return list(ast.walk(tree)) if whole else list(_unconditional(tree.body))
+
+
+def _unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of a top level, and of what is tried there: ``try: import numpy`` is an import for whoever has it."""
+    for statement in statements:
+        yield statement
+        if isinstance(statement, ast.Try | ast.With):
+            yield from _unconditional(statement.body)
 
 
 def _files(folder: Path) -> Iterator[Path]:

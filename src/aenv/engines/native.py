@@ -36,7 +36,7 @@ _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cac
 class NativeEngine(Engine):
     """Forks sandboxes from one zygote per project, as it was when the zygote started."""
 
-    networks = frozenset(("none", "loopback", "egress", "host"))
+    networks = frozenset(("none", "loopback", "blackhole", "egress", "host"))
     bases = True
     volumes = True
 

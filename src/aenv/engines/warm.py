@@ -24,7 +24,7 @@ from aenv.isolation.limits import Cgroup
 from aenv.isolation.rootfs import PROJECT
 from aenv.isolation.spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
 
-ZYGOTE_SECONDS = 60.0
+ZYGOTE_SECONDS = 180.0
 END_SECONDS = 2.0
 KEEP_SECONDS = 20.0
 """For a warm parent to end what nobody knows any more."""
@@ -32,6 +32,13 @@ FIRST_USER, USERS = 900_000, 50_000
 """The host's users that root's sandboxes run as: one per warm parent, none of which owns anything."""
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 """Variables of the user's that a warm parent gets: sandboxes find all of its in their /proc/self/environ."""
+
+FOR_IMPORTS = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Else ``import numpy`` starts threads, and what has threads cannot be forked; and ``import litellm`` asks a server.
+Sandboxes do not get these variables."""
 
 
 class Unsafe(Exception):
@@ -74,7 +81,7 @@ class Zygote:
         self._control = ours
         self._ready = loop.create_future()
         command = [sys.executable, "-m", "aenv.isolation.zygote"]
-        variables = {name: value for name, value in os.environ.items() if name in PASSED_ON}
+        variables = {name: value for name, value in os.environ.items() if name in PASSED_ON} | FOR_IMPORTS
         with theirs, self.log.open("wb") as log_file:
             self._process = await self._holder.start(self.name, command, theirs.fileno(), log_file.fileno(), variables)
         user = self._user() if os.geteuid() == 0 else None

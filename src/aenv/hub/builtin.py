@@ -11,10 +11,10 @@ import json
 import logging
 from pathlib import Path
 
-import aenv
 from aenv._version import __version__
 from aenv.errors import AEnvError
 from aenv.hub.catalog import Catalog
+from aenv.project.builtin import folder
 from aenv.schema.hub import PushRequest, Schemas
 from aenv.storage.base import Put
 
@@ -22,13 +22,6 @@ log = logging.getLogger("aenv.hub")
 
 META, SEEDED = "meta", "builtin"
 SCHEMAS = Path(".aenv/schemas.json")
-
-
-def folder() -> Path:
-    """Where they are: inside the installed package, or beside the sources in a checkout."""
-    package = Path(aenv.__file__).parent
-    inside = package / "envs"
-    return inside if inside.is_dir() else package.parents[1] / "envs"
 
 
 def projects() -> list[Path]:

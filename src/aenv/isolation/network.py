@@ -1,24 +1,27 @@
 """Which network a sandbox has.
 
-``none``: nothing, not even a loopback. ``loopback``: its own, and nothing else. ``egress``: its own, and on it a door
-to a list of hosts (`aenv.isolation.egress`). ``host``: the host's own network, with everything on it.
+``none``: nothing, not even a loopback. ``loopback``: its own, and nothing else. ``blackhole``: the same, but what is
+sent elsewhere is lost and not refused, as behind a firewall. ``egress``: its own loopback, and on it a door to a list
+of hosts (`aenv.isolation.egress`). ``host``: the host's own network, with everything on it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from aenv.isolation.allow import AllowList
 
-Mode = Literal["none", "loopback", "egress", "host"]
+Mode = Literal["none", "loopback", "blackhole", "egress", "host"]
 PROXY_PORT = 3128
 """Where the door is, on the sandbox's own loopback."""
 _BACKLOG = 128
-_WORDS: tuple[Mode, ...] = ("none", "loopback", "host")
+_WORDS: tuple[Mode, ...] = ("none", "loopback", "blackhole", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Network:
 
     @classmethod
     def parse(cls, value: Any) -> Network:
-        """As people write it: one of three words, or the list of hosts that may be reached.
+        """As people write it: one of four words, or the list of hosts that may be reached.
 
         Raises:
             ValueError: with a sentence that says what to write.
@@ -41,10 +44,11 @@ class Network:
                 if value == word:
                     return cls(word)
             raise ValueError(
-                f"'{value}' is not a network; write none, loopback or host, or a list of hosts: [\"pypi.org\"]"
+                f"'{value}' is not a network; write none, loopback, blackhole or host, "
+                'or a list of hosts: ["pypi.org"]'
             )
         if not isinstance(value, Sequence):
-            raise ValueError('a network is none, loopback or host, or a list of hosts: ["pypi.org"]')
+            raise ValueError('a network is none, loopback, blackhole or host, or a list of hosts: ["pypi.org"]')
         if not value:
             raise ValueError("a list without hosts opens nothing; write loopback")
         AllowList(value)
@@ -79,7 +83,24 @@ def settle(mode: str, channel: int | None) -> None:
     if mode in ("none", "host"):
         return
     linux.loopback_up()
+    if mode == "blackhole":
+        _lose_everything()
     if channel is not None:
         door = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=_BACKLOG)
         with door, socket.socket(fileno=os.dup(channel)) as outside:
             socket.send_fds(outside, [b"door"], [door.fileno()])
+
+
+def _lose_everything() -> None:
+    """A route for all addresses into the loopback, where they are nobody's: who connects waits until it gives up."""
+    import ctypes
+
+    add_route, up = 0x890B, 0x1
+    anywhere = struct.pack("=H14x", socket.AF_INET)
+    name = ctypes.create_string_buffer(b"lo")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        # struct rtentry: the destination, no gateway, the mask; flags; the device's name
+        route = struct.pack(
+            "@L16s16s16sHhLBB3hhPLLH6x", 0, anywhere, bytes(16), anywhere, up, *[0] * 8, ctypes.addressof(name), 0, 0, 0
+        )
+        fcntl.ioctl(any_socket, add_route, route)

@@ -129,7 +129,7 @@ NetworkChoice = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string", "enum": ["none", "loopback", "host"]},
+                {"type": "string", "enum": ["none", "loopback", "blackhole", "host"]},
                 {"type": "array", "items": {"type": "string"}, "minItems": 1},
             ],
             "examples": ["loopback", ["pypi.org", "*.pythonhosted.org", "10.1.0.0/16"]],

@@ -163,8 +163,9 @@ class DeployConfig(ServiceKeys):
     ttl: Ttl | None = None
     """How long an idle instance lives, like `30m` or `1h30m`; there are no days. Empty: the default."""
     network: NetworkChoice = "loopback"
-    """What an instance can reach: `none`, its own `loopback`, the `host`'s whole network, or a list of hosts: names,
-    `*.example.com`, addresses and networks like `10.1.0.0/16`, each with a `:port` if only that one is meant."""
+    """What an instance can reach: `none`, its own `loopback`, a `blackhole`, the `host`'s whole network, or a list of
+    hosts: names, `*.example.com`, addresses and networks like `10.1.0.0/16`, each with a `:port` if only that one is
+    meant."""
     base: BaseName | None = None
     """The system that an instance sees: one that `aenv base add` gave a name on this machine, or a path in the project
     like `./rootfs.tar`. Without it, the programs of the host."""

@@ -85,7 +85,7 @@ class EnvInstance(Message):
     usage: dict[str, int] | None = None
     """Memory, processes and CPU in use, as far as the engine can tell."""
     network: str | list[str] | None = None
-    """What it can reach: `none`, `loopback`, `host`, or these hosts. Absent: the platform does not say."""
+    """What it can reach: `none`, `loopback`, `blackhole`, `host`, or these hosts. Absent: the platform does not say."""
     healthy: bool | None = None
     """It has been seen to answer, and has no health check of its own that could say otherwise."""
     started_at: str | None = None
@@ -153,7 +153,7 @@ class EnvInstanceCreateRequest(Message):
     mcp: bool | None = None
     """False: no MCP client is expected, so what they need is loaded only should one come. It is ready sooner then."""
     network: str | list[str] | None = None
-    """What it may reach: `none`, `loopback`, `host`, or these hosts. Absent: as its config.json says."""
+    """What it may reach: `none`, `loopback`, `blackhole`, `host`, or these hosts. Absent: as its config.json says."""
     queue_timeout: float | None = Field(default=None, ge=0)
     """Seconds that it may wait for a place on a platform that is full. Absent: as the platform says."""
 

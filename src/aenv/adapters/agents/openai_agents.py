@@ -1,7 +1,8 @@
-"""Tools of an environment as tools of the OpenAI Agents SDK."""
+"""Tools of an environment as tools of the OpenAI Agents SDK, and a model that uses them."""
 
 from __future__ import annotations
 
+import os
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 NAME_LENGTH = 64
+TURNS = 10
+"""Calls of the model for one answer, at the most."""
 
 
 async def tools(env: Environment) -> list[Any]:
@@ -21,9 +24,7 @@ async def tools(env: Environment) -> list[Any]:
     try:
         from agents import FunctionTool
     except ImportError as error:
-        raise ConfigError(
-            "list_openai_tools() needs the OpenAI Agents SDK: pip install 'aenvironment[agents]'"
-        ) from error
+        raise ConfigError("this needs the OpenAI Agents SDK: pip install 'aenvironment[agents]'") from error
     listed = await env.list_tools()
     qualified = [tool["name"] for tool in listed]
     names = openai_names([name.removeprefix(f"{env.env_name}/") for name in qualified])
@@ -37,6 +38,39 @@ async def tools(env: Environment) -> list[Any]:
         )
         for name, tool in zip(names, listed, strict=True)
     ]
+
+
+class Speaker:
+    """A model behind an OpenAI-compatible endpoint, with the tools of an environment and a memory of what was said."""
+
+    def __init__(self, agent: Any) -> None:
+        self._agent = agent
+        self._said: list[Any] = []
+
+    @classmethod
+    async def open(cls, env: Environment, name: str, instructions: str) -> Speaker:
+        """The model that OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL name."""
+        offered = await tools(env)
+        from agents import Agent, ModelSettings, OpenAIChatCompletionsModel
+        from openai import AsyncOpenAI
+
+        client = AsyncOpenAI(
+            base_url=os.environ.get("OPENAI_BASE_URL") or None, api_key=os.environ.get("OPENAI_API_KEY") or "none"
+        )
+        model = OpenAIChatCompletionsModel(os.environ.get("OPENAI_MODEL") or "default", client)
+        settings = ModelSettings(temperature=1.0, top_p=1.0, max_tokens=8192)
+        return cls(Agent(name=name, instructions=instructions, tools=offered, model=model, model_settings=settings))
+
+    async def answer(self, text: str) -> str:
+        """What it says to this, after it has used whatever tools it wanted to."""
+        from agents import RunConfig, Runner
+
+        heard = [*self._said, {"role": "user", "content": text}]
+        done = await Runner.run(
+            self._agent, heard, max_turns=TURNS, run_config=RunConfig(tracing_disabled=True)
+        )  # traces would go to OpenAI
+        self._said = done.to_input_list()
+        return str(done.final_output)
 
 
 def openai_names(names: list[str]) -> list[str]:

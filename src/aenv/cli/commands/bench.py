@@ -80,6 +80,46 @@ def run(benchmark: str, options: tuple[str, ...], **common: Any) -> int:
 
 
 @command.command()
+@click.option(
+    "--instances", required=True, help="A json, jsonl or parquet file, a folder of tasks, or a dataset's name."
+)
+@click.option("--id", "ids", multiple=True, help="Only this instance; may be given more than once.")
+@click.option("--repos", default="", help="A folder with clones, or what URLs begin with.  [default: GitHub]")
+@click.option("--split", default="", help="Of a dataset of the hub.  [default: test]")
+@click.option("--prepare", is_flag=True, help="Only make the environments, and say where they are.")
+@run_options("empty")
+def swe(instances: str, ids: tuple[str, ...], repos: str, split: str, prepare: bool, **common: Any) -> int:
+    """Solve issues of SWE-bench with patches: the agents gold and empty, or a command."""
+    source = Path(instances).expanduser()
+    options = {
+        "instances": str(source.resolve()) if source.exists() else instances,
+        "ids": ",".join(ids),
+        "repos": str(Path(repos).expanduser().resolve()) if repos and "://" not in repos else repos,
+        "split": split,
+    }
+    given = {name: value for name, value in options.items() if value}
+    return _prepare_swe(given, common["output"], common["limit"]) if prepare else start("swe", given, **common)
+
+
+def _prepare_swe(options: dict[str, str], output: Output, limit: int | None) -> int:
+    from aenv.bench.swe.benchmark import SweBench
+
+    async def folders() -> list[dict[str, str]]:
+        found = SweBench(options)
+        rows = []
+        for task in list(found.tasks())[:limit]:
+            made = await found.prepared(task)
+            rows.append({"instance": task, "agent": str(made.agent), "grade": str(made.grade)})
+            note(f"{task} is prepared")
+        return rows
+
+    rows = asyncio.run(folders())
+    table = [("instance", "for an agent", "for grading"), *((r["instance"], r["agent"], r["grade"]) for r in rows)]
+    output.show(rows, lambda: columns(table))
+    return 0
+
+
+@command.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks at a time.")
 @output_option

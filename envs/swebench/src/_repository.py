@@ -1,0 +1,210 @@
+"""The repository that is worked on, where it is, and what can be done with it."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[1]
+IN_IMAGE = Path("/testbed")
+TESTBED = IN_IMAGE if IN_IMAGE.is_dir() else PROJECT / "testbed"
+PYTHON = PROJECT / "python"
+INTERPRETER = PROJECT / "interpreter"
+TASK = PROJECT / "task" / "instance.json"
+IN_SANDBOX = Path("/app") == PROJECT
+SHOWN_LINES = 400
+SHOWN = 100_000
+"""Of a command's output, as much as an agent can take in; half from its beginning, half from its end."""
+PATCHERS = (["git", "apply", "-"], ["patch", "--batch", "--fuzz=5", "-p1", "--no-backup-if-mismatch"])
+MISSING = (
+    "there is no repository in this instance. Prepare one first: "
+    "`aenv bench swe --instances ... --prepare`, then open the folder that it names."
+)
+INSTRUCTION = """\
+Solve this issue of {repo}. The repository is in {folder}; change its code, not its tests. Tests that you cannot see
+decide whether it is solved.
+
+<issue>
+{problem_statement}
+</issue>"""
+
+
+def ready() -> dict[str, Any]:
+    """The task, as far as an agent may know it."""
+    if not TESTBED.is_dir() or not TASK.is_file():
+        raise RuntimeError(MISSING)
+    task: dict[str, Any] = json.loads(TASK.read_text())
+    return task
+
+
+def instruction(task: dict[str, Any]) -> str:
+    """For an agent."""
+    return INSTRUCTION.format(folder=TESTBED, **{name: task[name] for name in ("repo", "problem_statement")})
+
+
+def variables() -> dict[str, str]:
+    """For commands: the prepared Python first, and a pip that takes what is there."""
+    task = ready()
+    path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    found = {
+        **os.environ,
+        "GIT_CONFIG_COUNT": "3",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
+        "GIT_CONFIG_KEY_1": "user.name",
+        "GIT_CONFIG_VALUE_1": "agent",
+        "GIT_CONFIG_KEY_2": "user.email",
+        "GIT_CONFIG_VALUE_2": "agent@localhost",
+        "GIT_PAGER": "cat",
+    }
+    if TESTBED != IN_IMAGE:
+        found |= {
+            "PATH": f"{PYTHON / 'bin'}:{path}",
+            "VIRTUAL_ENV": str(PYTHON),
+            "PIP_NO_BUILD_ISOLATION": "false",  # which is how pip is told not to isolate
+            "PIP_NO_DEPS": "1",
+            "PIP_NO_INDEX": "1",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "SETUPTOOLS_SCM_PRETEND_VERSION": str(task.get("pretend_version") or "1.0.0"),
+        }
+    if INTERPRETER.is_dir():  # it was built to find its library elsewhere
+        found["LD_LIBRARY_PATH"] = str(INTERPRETER / "lib")
+    return found
+
+
+def run(command: list[str], timeout: float, *, stdin: str = "", limit: int = SHOWN) -> dict[str, Any]:
+    """Run a command in the repository, end it and all that it started with it when it takes too long."""
+    if timeout <= 0:
+        raise ValueError("a time-out is more than 0 seconds")
+    began = time.monotonic()
+    with subprocess.Popen(
+        command,
+        cwd=TESTBED,
+        env=variables(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(stdin.encode(), timeout)
+            timed_out = False
+        except subprocess.TimeoutExpired:
+            _end_session(process.pid)
+            said, _ = process.communicate()
+            timed_out = True
+    answer = {"output": shortened(said.decode(errors="replace"), limit), "returncode": process.returncode}
+    if timed_out:
+        answer |= {"returncode": 124, "note": f"ended after {timeout:g} s"}
+    return answer | {"seconds": round(time.monotonic() - began, 3)}
+
+
+def _end_session(leader: int) -> None:
+    """All that a command has started, in whatever process group."""
+    for pid, session in _sessions().items():
+        if session == leader:
+            _kill(pid)
+
+
+def end_all_others() -> None:
+    """Everything in this sandbox but this process and the first one, which it may be a child of."""
+    for pid in _sessions():
+        if IN_SANDBOX and pid not in (1, os.getpid()):
+            _kill(pid)
+
+
+def _sessions() -> dict[int, int]:
+    """The session of every process."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+    return found
+
+
+def _kill(pid: int) -> None:
+    with contextlib.suppress(OSError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def shortened(text: str, limit: int = SHOWN) -> str:
+    """No longer than an agent can take in."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"
+
+
+def inside(path: str) -> Path:
+    """A path in the repository; others are none of an agent's business, and the shell is there for them."""
+    found = (TESTBED / path).resolve()
+    if not found.is_relative_to(TESTBED.resolve()):
+        raise ValueError(f"{path} is not in {TESTBED}")
+    return found
+
+
+def view(path: str, start: int, end: int | None) -> str:
+    """A file's lines, numbered; a folder's names."""
+    found = inside(path)
+    if found.is_dir():
+        return "\n".join(sorted(f"{entry.name}{'/' if entry.is_dir() else ''}" for entry in found.iterdir()))
+    if not found.is_file():
+        raise ValueError(f"there is no file {path}")
+    lines = found.read_text(errors="replace").splitlines()
+    first = max(start, 1)
+    last = min(end or len(lines), first + SHOWN_LINES - 1, len(lines))
+    numbered = [f"{number:6}\t{lines[number - 1]}" for number in range(first, last + 1)]
+    if last < len(lines):
+        numbered.append(f"... {len(lines) - last} more lines")
+    return shortened("\n".join(numbered))
+
+
+def search(pattern: str, path: str) -> str:
+    """What grep finds, but for git's own files."""
+    where = inside(path).relative_to(TESTBED.resolve())
+    names = [str(where)] if where.parts else ["-r"]
+    found = run(["grep", "-rnIE", "--exclude-dir=.git", "-e", pattern, *names], 60, limit=SHOWN // 4)
+    if found["returncode"] > 1:
+        raise ValueError(found["output"].strip())
+    return found["output"] or "nothing found"
+
+
+def edit(path: str, old: str, new: str) -> str:
+    """Change one place of a file."""
+    found = inside(path)
+    if not old:
+        if found.exists():
+            raise ValueError(f"{path} is there already: say which text of it to replace")
+        found.parent.mkdir(parents=True, exist_ok=True)
+        found.write_text(new)
+        return f"{path} is made"
+    text = found.read_text() if found.is_file() else ""
+    if text.count(old) != 1:
+        raise ValueError(f"the text is {text.count(old)} times in {path}, not once")
+    found.write_text(text.replace(old, new))
+    return f"{path} is changed"
+
+
+def apply(patch: str) -> str | None:
+    """Apply a patch, if need be at places that only resemble those it names; with what, or None."""
+    text = patch if patch.endswith("\n") else f"{patch}\n"
+    for command in PATCHERS:
+        check = [*command, "--check"] if command[0] == "git" else [*command, "--dry-run"]
+        if run(check, 60, stdin=text)["returncode"] == 0 and run(command, 60, stdin=text)["returncode"] == 0:
+            return command[0] if command[0] == "patch" else "git apply"
+    return None
+
+
+def diff() -> str:
+    """All changes since the base commit, new files too."""
+    base = ready()["base_commit"]
+    run(["git", "add", "--all", "--intent-to-add"], 120)
+    options = ["--no-color", "--no-ext-diff", "--binary"]
+    found = run(["git", "-c", "core.fileMode=false", "diff", *options, base], 120, limit=10**8)
+    if found["returncode"]:
+        raise RuntimeError(f"git diff failed: {found['output'][-500:]}")
+    return str(found["output"])

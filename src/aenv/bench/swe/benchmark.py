@@ -1,0 +1,126 @@
+"""SWE-bench as a benchmark: an agent makes a patch in one instance, and another one, untouched, grades it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from aenv.bench.base import Benchmark, Job, Result
+from aenv.bench.swe.instances import Instance, load
+from aenv.bench.swe.prepare import Prepared, prepare
+from aenv.core.environment import Environment
+from aenv.errors import UsageError
+
+NETWORK = "blackhole"
+"""Tests of time-outs connect to where nobody answers: they fail where that is refused at once."""
+AGENT_SECONDS = 1800.0
+TEST_SECONDS = 1800.0
+MARGIN = 120.0
+_PATCH, _LOG, _REPORT = "patch.diff", "test.log", "report.json"
+_INSTRUCTION = "/tmp/instruction.md"
+
+
+class SweBench(Benchmark):
+    """Issues of real repositories."""
+
+    name = "swe"
+    summary = "SWE-bench: issues of real repositories, solved by patches"
+    agents: ClassVar[Mapping[str, str]] = {
+        "gold": "the patch that solved it",
+        "empty": "does nothing",
+        "nop": "does nothing",
+        "CMD": "a command that is run in the repository, with $AENV_TASK_INSTRUCTION, a file that says what to do",
+    }
+    options: ClassVar[Mapping[str, str]] = {
+        "instances": "a .json, .jsonl or .parquet file, a folder of tasks, or a dataset of the hub",
+        "ids": "only these instances, divided by commas",
+        "split": "of a dataset of the hub; test unless told",
+        "repos": "a folder with clones, or what URLs of repositories begin with; https://github.com unless told",
+    }
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        super().__init__(options)
+        if not options.get("instances"):
+            raise UsageError("which instances?", {"hint": f"Name them with --instances: {self.options['instances']}."})
+        ids = [name.strip() for name in options.get("ids", "").split(",") if name.strip()]
+        found = load(options["instances"], ids, options.get("split") or "test")
+        self._instances = {instance.name: instance for instance in found}
+        self._locks = {name: asyncio.Lock() for name in self._instances}
+
+    def tasks(self) -> Sequence[str]:
+        """The ids of the instances."""
+        return list(self._instances)
+
+    async def prepared(self, task: str) -> Prepared:
+        """The projects of an instance."""
+        async with self._locks[task]:
+            return await prepare(self._instances[task], self.given.get("repos", ""))
+
+    async def run(self, job: Job) -> Result:
+        """Have the agent make a patch, then grade it."""
+        result = Result(job.task)
+        clock = time.monotonic()
+        prepared = await self.prepared(job.task)
+        result.seconds["prepare"] = _since(clock)
+        clock = time.monotonic()
+        patch = await self._patch(job, self._instances[job.task], prepared, result)
+        result.seconds["agent"] = _since(clock)
+        (job.folder / _PATCH).write_text(patch, newline="")
+        await self._grade(job, prepared, patch, result)
+        return result
+
+    async def grade(self, job: Job) -> Result:
+        """Grade the patch that was made."""
+        file = job.folder / _PATCH
+        if not file.is_file():
+            raise UsageError(f"{job.task}: there is no patch in {job.folder}", {"hint": "Run it first."})
+        result = Result(job.task)
+        await self._grade(job, await self.prepared(job.task), file.read_bytes().decode(), result)
+        return result
+
+    async def _patch(self, job: Job, instance: Instance, prepared: Prepared, result: Result) -> str:
+        if job.agent in ("empty", "nop"):
+            return ""
+        if job.agent == "gold":
+            if not instance.gold:
+                raise UsageError(f"{job.task} has no gold patch")
+            return instance.gold
+        async with Environment(str(prepared.agent), network=NETWORK, ttl="4h") as env:
+            task: dict[str, Any] = await env.call_function("get_task", {})
+            await env.upload(task["instruction"], _INSTRUCTION)
+            command = f"export AENV_TASK={shlex.quote(job.task)} AENV_TASK_INSTRUCTION={_INSTRUCTION}\n{job.agent}"
+            arguments = {"command": command, "timeout": AGENT_SECONDS}
+            done = await env.call_tool("shell", arguments, timeout=AGENT_SECONDS + MARGIN)
+            result.calls.append({"tool": "shell", "arguments": {"command": job.agent}, "result": done.data})
+            patch: str = await env.call_function("get_patch", {}, timeout=MARGIN)
+            return patch
+
+    async def _grade(self, job: Job, prepared: Prepared, patch: str, result: Result) -> None:
+        clock = time.monotonic()
+        arguments = {"instance": job.task, "model_patch": patch, "timeout": TEST_SECONDS}
+        async with Environment(str(prepared.grade), network=NETWORK, ttl="4h") as env:
+            answer: dict[str, Any] = await env.call_reward(arguments, timeout=3 * TEST_SECONDS + MARGIN)
+        result.seconds["grade"] = _since(clock)
+        _keep(job.folder, answer)
+        report = json.loads(answer["stdout"])[job.task]
+        result.reward = float(answer["score"])
+        tests = {
+            kind: f"{len(found['success'])}/{len(found['success']) + len(found['failure'])}"
+            for kind, found in report.get("tests_status", {}).items()
+            if kind in ("FAIL_TO_PASS", "PASS_TO_PASS")
+        }
+        result.outputs |= {"resolved": report["resolved"], "applied": report["patch_successfully_applied"], **tests}
+
+
+def _keep(folder: Path, answer: Mapping[str, Any]) -> None:
+    (folder / _LOG).write_text(str(answer["log"]))
+    (folder / _REPORT).write_text(str(answer["stdout"]))
+
+
+def _since(clock: float) -> float:
+    return round(time.monotonic() - clock, 3)

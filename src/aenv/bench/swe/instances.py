@@ -1,0 +1,184 @@
+"""Rows of SWE-bench's datasets: from a file, from folders of tasks, or from the datasets hub.
+
+A row says where the repository is, what the issue is, which tests decide and how they are run. Which Python and which
+packages they need is known where a task has a folder (environment.yml), or where the row says so itself (``python``,
+``requirements``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aenv.errors import ConfigError, UsageError
+
+PUBLIC = ("instance_id", "repo", "base_commit", "version", "problem_statement")
+"""What an agent may know of an instance."""
+_NEEDED = ("instance_id", "repo", "base_commit", "problem_statement", "test_patch", "eval_script", "log_parser")
+_FILES = {
+    "patch": "gold.patch",
+    "test_patch": "test.patch",
+    "eval_script": "eval.sh",
+    "problem_statement": "problem_statement.md",
+}
+_PIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[\w,]+\])?==[A-Za-z0-9.!+_-]+$")
+_CONDA = re.compile(r"([\w.-]+)=([\w.]+)(?:=(\w+))?")
+"""Name, version and build of a package of conda's; builds of those for Python begin with its version."""
+_FLAT = re.compile(r"^(?P<key>\w+):[ \t]+(?P<value>\S.*)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One issue, and all that is needed to have it solved and graded."""
+
+    row: dict[str, Any]
+    python: str
+    """The version of Python that its tests run on, like 3.9; empty: any."""
+    pins: tuple[str, ...]
+    """Packages, each in one version."""
+    build: tuple[str, ...] = ()
+    """The same, but what installing the repository itself takes."""
+
+    @property
+    def name(self) -> str:
+        """Its id."""
+        return str(self.row["instance_id"])
+
+    @property
+    def gold(self) -> str:
+        """The patch that solved it."""
+        return str(self.row.get("patch") or "")
+
+
+def load(source: str, wanted: Iterable[str] = (), split: str = "test") -> list[Instance]:
+    """All instances of a source, or those ``wanted``, in their order there.
+
+    Raises:
+        UsageError: there is no such source or instance.
+        ConfigError: a row lacks something.
+    """
+    path = Path(source).expanduser()
+    if path.is_dir():
+        found = _from_folders(path, set(wanted))
+    elif path.suffix in (".json", ".jsonl", ".parquet"):
+        if not path.is_file():
+            raise UsageError(f"there is no file {source}")
+        found = [_from_row(row, str(path)) for row in _rows(path)]
+    else:
+        found = [_from_row(row, source) for row in _from_hub(source, split)]
+    names = [instance.name for instance in found]
+    for name in wanted:
+        if name not in names:
+            raise UsageError(f"{source} has no instance {name}", {"hint": f"It has: {', '.join(names[:5])}..."})
+    chosen = [instance for instance in found if not wanted or instance.name in wanted]
+    if not chosen:
+        raise UsageError(f"there are no instances in {source}")
+    return chosen
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    try:
+        if path.suffix == ".parquet":
+            return _read_parquet(path)
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            return [json.loads(line) for line in text.splitlines() if line.strip()]
+        whole = json.loads(text)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    return list(whole.values()) if isinstance(whole, dict) and "instance_id" not in whole else _as_list(whole)
+
+
+def _as_list(whole: Any) -> list[dict[str, Any]]:
+    return whole if isinstance(whole, list) else [whole]
+
+
+def _read_parquet(path: Path) -> list[dict[str, Any]]:
+    try:
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise UsageError(f"{path}: parquet files need a package", {"hint": "pip install pyarrow"}) from None
+    rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
+    return rows
+
+
+def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
+    hint = (
+        "Name a .json, .jsonl or .parquet file, a folder of tasks (as in the repository SWE-bench/swe-bench-tasks), or "
+        "a dataset of the hub such as SWE-bench/SWE-bench_Verified, for which the package datasets is needed."
+    )
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise UsageError(f"there is no file or folder {name}", {"hint": hint})
+    try:
+        from datasets import load_dataset
+    except ModuleNotFoundError:
+        raise UsageError(f"{name} is neither a file nor a folder", {"hint": hint}) from None
+    try:
+        return [dict(row) for row in load_dataset(name, split=split)]
+    except Exception as error:
+        raise UsageError(f"{name} cannot be loaded from the datasets hub: {error}", {"hint": hint}) from None
+
+
+def _from_folders(path: Path, wanted: set[str]) -> list[Instance]:
+    """A task's folder, a folder of such, or a whole checkout of swe-bench-tasks."""
+    if (path / "task.yaml").is_file():
+        return [_from_folder(path)]
+    top = path / "tasks" if (path / "tasks").is_dir() else path
+    folders = sorted(file.parent for file in top.glob("*/task.yaml"))
+    return [_from_folder(folder) for folder in folders if not wanted or folder.name in wanted]
+
+
+def _from_folder(folder: Path) -> Instance:
+    try:
+        row: dict[str, Any] = {
+            found["key"]: found["value"].strip().strip("'\"")
+            for found in _FLAT.finditer((folder / "task.yaml").read_text(encoding="utf-8"))
+        }
+        for column, name in _FILES.items():
+            row[column] = (folder / name).read_bytes().decode(errors="replace")  # line ends of patches stay
+        row |= json.loads((folder / "tests.json").read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"{folder} is no task: there is no {Path(str(error.filename)).name}") from None
+    except ValueError as error:
+        raise ConfigError(f"{folder / 'tests.json'} cannot be read: {error}") from None
+    packages = folder / "environment.yml"
+    if packages.is_file():
+        row |= _environment(packages.read_text(encoding="utf-8"))
+    return _from_row(row, str(folder))
+
+
+def _environment(text: str) -> dict[str, Any]:
+    """Of conda's list: the Python, what installs, and the other packages for Python, of conda's own or of pip's."""
+    lines = [line.strip().removeprefix("- ").strip() for line in text.splitlines()]
+    conda = {found[1]: (found[2], found[3] or "") for line in lines if (found := _CONDA.fullmatch(line))}
+    versions = {name: version for name, (version, build) in conda.items() if build.startswith("py")}
+    build = [f"{name}=={versions.pop(name)}" for name in ("pip", "setuptools", "wheel") if name in versions]
+    return {
+        "python": ".".join(conda.get("python", ("",))[0].split(".")[:2]),
+        "requirements": [
+            *(f"{name}=={version}" for name, version in versions.items()),
+            *(line for line in lines if _PIN.fullmatch(line)),
+        ],
+        "build_requirements": build,
+    }
+
+
+def _from_row(row: Any, where: str) -> Instance:
+    if not isinstance(row, dict) or not row.get("instance_id"):
+        raise ConfigError(f"{where}: an instance has no instance_id")
+    missing = [name for name in _NEEDED if not row.get(name)]
+    if missing:
+        raise ConfigError(
+            f"{where}: {row['instance_id']} has no {', '.join(missing)}",
+            {"hint": "Take the datasets of SWE-bench 5, whose rows say how their tests are run."},
+        )
+    return Instance(
+        row,
+        str(row.get("python") or ""),
+        tuple(row.get("requirements") or ()),
+        tuple(row.get("build_requirements") or ()),
+    )

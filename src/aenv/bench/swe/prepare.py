@@ -1,0 +1,149 @@
+"""Make an environment of an instance: the project `swebench`, with the repository and its Python in it.
+
+There are two of each. ``agent`` knows the issue, and ``grade`` also the tests that decide; their files are the same
+ones. The repository is installed by its own commands, in a sandbox: its set-up is anybody's code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import re
+import secrets
+import shutil
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aenv import config
+from aenv.bench.swe import pythons, sources
+from aenv.bench.swe.instances import PUBLIC, Instance
+from aenv.core.environment import Environment
+from aenv.core.logging import getLogger
+from aenv.errors import EnvironmentError
+from aenv.project.builtin import folder as builtin_folder
+
+log = getLogger("bench.swe")
+
+FORMAT = 1
+"""Of what is prepared: another one is prepared anew."""
+NAME = "swebench"
+INSTALL_SECONDS = 900.0
+_PIP = re.compile(r"^\s*(python -m )?pip3? install\b.*$", re.MULTILINE)
+_CHANGES = "/tmp/changes.tar"
+_COLLECT = f"""
+cd /app && find testbed python -cnewer /tmp/before \\( -type f -o -type l \\) ! -path '*/__pycache__/*' \
+    ! -path 'testbed/.git/*' -print0 | tar --null --files-from - --create --file {_CHANGES}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An instance as two projects."""
+
+    agent: Path
+    grade: Path
+
+
+async def prepare(instance: Instance, repos: str) -> Prepared:
+    """The projects of an instance; made when nobody has before.
+
+    Raises:
+        UsageError, EnvironmentError: the repository, the Python or a package cannot be had.
+    """
+    source = sources.source_of(str(instance.row["repo"]), repos)
+    target = folder() / f"{instance.name}-{_digest(instance)}"
+    if not target.is_dir():
+        made = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            await _make(instance, source, made)
+            try:
+                made.rename(target)
+            except OSError:
+                if not target.is_dir():  # else somebody was faster
+                    raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    return Prepared(target / "agent", target / "grade")
+
+
+def folder() -> Path:
+    """Where they are kept."""
+    return config.cache_folder() / "swe"
+
+
+def _digest(instance: Instance) -> str:
+    """Changes with whatever is put into the projects."""
+    project = builtin_folder() / NAME
+    files = sorted([*project.glob("src/*.py"), *project.glob("requirements.*"), project / "config.json"])
+    code = [(str(path.relative_to(project)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
+    told = [FORMAT, instance.row, instance.python, instance.pins, instance.build, code]
+    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+
+async def _make(instance: Instance, source: str, root: Path) -> None:
+    agent = root / "agent"
+    log.info("preparing %s", instance.name)
+    await asyncio.to_thread(_furnish, instance, source, agent)
+    await _install_itself(instance, agent)
+    await asyncio.to_thread(sources.ignore_what_is_there, agent / "testbed")
+    await asyncio.to_thread(shutil.copytree, agent, root / "grade", symlinks=True, copy_function=os.link)
+    _write(root / "grade" / "hidden" / "instance.json", instance.row)
+
+
+def _furnish(instance: Instance, source: str, agent: Path) -> None:
+    shutil.copytree(builtin_folder() / NAME, agent, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    sources.checkout(source, str(instance.row["base_commit"]), agent / "testbed")
+    left_out = pythons.install(agent, instance.python, instance.pins, instance.build, agent / "testbed")
+    version = sources.version_at(source, str(instance.row["base_commit"])) or f"{instance.row.get('version') or 1}.0"
+    about = {name: instance.row.get(name) for name in PUBLIC}
+    _write(agent / "task" / "instance.json", about | {"pretend_version": version, "left_out": left_out})
+
+
+async def _install_itself(instance: Instance, project: Path) -> None:
+    """Run what the row says to install it with, or what its tests' script does, and keep what that has changed."""
+    script = str(instance.row["eval_script"]).partition(">>>>> Start Test Output")[0]
+    commands = instance.row.get("install") or [found[0].strip() for found in _PIP.finditer(script)]
+    if not commands:
+        return
+    async with Environment(str(project), network="blackhole", ttl="2h") as env:
+        await env.exec("touch /tmp/before")
+        for command in commands:
+            arguments = {"command": command, "timeout": INSTALL_SECONDS}
+            done: Any = (await env.call_tool("shell", arguments, timeout=INSTALL_SECONDS + 30)).data
+            if not isinstance(done, dict) or done["returncode"]:
+                said = done["output"][-1500:] if isinstance(done, dict) else str(done)
+                raise EnvironmentError(f"{instance.name}: '{command}' failed in its sandbox:\n{said}")
+        collected = await env.exec(_COLLECT, timeout=300)
+        if collected.exit_code:
+            raise EnvironmentError(f"{instance.name}: what was installed cannot be read: {collected.stderr[-500:]}")
+        _unpack(await env.download(_CHANGES, timeout=300), project)
+
+
+def _unpack(data: bytes, project: Path) -> None:
+    """Files and links of a sandbox, where they were; nothing is written through a link."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive:
+            parts = Path(member.name).parts
+            target = project.joinpath(*parts)
+            if not parts or ".." in parts or parts[0] not in ("testbed", "python"):
+                raise EnvironmentError(f"a sandbox handed out a file at {member.name}")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not target.parent.resolve().is_relative_to(project.resolve()):
+                raise EnvironmentError(f"a sandbox handed out a file behind a link: {member.name}")
+            target.unlink(missing_ok=True)
+            if member.issym():
+                target.symlink_to(member.linkname)
+            elif member.isfile():
+                content = archive.extractfile(member)
+                target.write_bytes(content.read() if content else b"")
+                target.chmod(0o755 if member.mode & 0o100 else 0o644)
+
+
+def _write(path: Path, document: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=2, default=str) + "\n")

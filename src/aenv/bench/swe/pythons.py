@@ -1,0 +1,153 @@
+"""The Python that an instance's tests run on, with its packages: a folder that works wherever a sandbox shows it.
+
+Packages are installed by uv, from wheels only: building one would run its code outside of any sandbox. uv keeps what it
+has downloaded, so a second instance of the same repository costs seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+
+from aenv.core.logging import getLogger
+from aenv.errors import EnvironmentError
+from aenv.isolation import rootfs
+from aenv.project.lock import find_uv
+
+log = getLogger("bench.swe")
+
+_NO_WHEEL = re.compile(r"(?<=Wheels are required for `)[^`]+|[\w.-]+(?=[=~<>]=?\S+ has no (?:usable )?wheels)")
+_UNNEEDED = shutil.ignore_patterns("__pycache__", "test", "idlelib", "tkinter", "turtledemo", "*.a", "site-packages")
+_TRIES = 20
+
+
+def install(folder: Path, version: str, pins: Sequence[str], build: Sequence[str], repository: Path) -> list[str]:
+    """Make ``folder/python``, and ``folder/interpreter`` where sandboxes do not see the host's; what is not as asked.
+
+    Raises:
+        EnvironmentError: there is no such Python, or a package cannot be had.
+    """
+    chosen = _interpreter(version)
+    target = folder / "python"
+    _uv(["venv", "--quiet", "--relocatable", "--python", chosen, str(target)])
+    python = str(target / "bin" / "python")
+    needed = [*(build or ("pip", "setuptools", "wheel")), *_build_requirements(repository)]
+    left_out = _packages(python, _one_each(needed), [])
+    left_out += _packages(python, list(pins), ["--no-deps"])
+    if build:
+        left_out += _packages(python, list(build), ["--no-deps"])  # whatever the others have asked for
+    _settle(folder, target)
+    return left_out
+
+
+def _one_each(lines: Sequence[str]) -> list[str]:
+    """The first line for each package."""
+    found: dict[str, str] = {}
+    for line in lines:
+        found.setdefault(_plain(_name_of(line.strip())), line)
+    return list(found.values())
+
+
+def _interpreter(version: str) -> str:
+    """One that is here, else the version, for uv to download."""
+    if not version or version == f"{sys.version_info.major}.{sys.version_info.minor}":
+        return sys.executable
+    found = subprocess.run(
+        [find_uv(), "python", "find", "--no-python-downloads", version], capture_output=True, text=True, check=False
+    )
+    if found.returncode == 0:
+        return found.stdout.strip()
+    versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    here = sorted(versions.glob(f"{version}.*/bin/python{version}"))
+    return str(here[-1]) if here else version
+
+
+def _build_requirements(repository: Path) -> list[str]:
+    try:
+        project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
+        return [str(line) for line in project["build-system"]["requires"]]
+    except (OSError, KeyError, tomllib.TOMLDecodeError):
+        return []
+
+
+def _packages(python: str, wanted: list[str], options: list[str]) -> list[str]:
+    """Install them. What has no wheel in its version is taken in the next one that has; which these are."""
+    other: dict[str, str] = {}
+    for _ in range(_TRIES):
+        lines = [line for line in (other.get(line, line) for line in wanted) if line]
+        if not lines:
+            break
+        common = ["pip", "install", "--quiet", "--no-progress", "--color", "never", "--only-binary", ":all:"]
+        done = subprocess.run(
+            [find_uv(), *common, "--python", python, *options, "--requirement", "-"],
+            input="\n".join(lines), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode == 0:
+            break
+        said = " ".join(done.stderr.split())
+        missing = {_plain(name) for name in _NO_WHEEL.findall(said)}
+        changed = {line: _next_best(line, other.get(line)) for line in wanted if _plain(_name_of(line)) in missing}
+        if not changed or all(other.get(line) == "" for line in changed):
+            raise EnvironmentError(f"packages cannot be installed:\n{done.stderr.strip()[-1500:]}")
+        other |= changed
+    if other:
+        log.warning("not as asked, since there are no wheels: %s", _said(other))
+    return [_said({line: instead}) for line, instead in other.items()]
+
+
+def _next_best(pin: str, tried: str | None) -> str:
+    """First a later bug fix, then any later version, then nothing."""
+    name, equals, version = pin.partition("==")
+    if not equals or tried == "":
+        return ""
+    if tried is None:
+        return f"{name}~={version}" if version.count(".") else f"{name}>={version}"
+    return "" if ">=" in tried else f"{name}>={version}"
+
+
+def _said(other: dict[str, str]) -> str:
+    return ", ".join(f"{line} ({instead or 'left out'})" for line, instead in other.items())
+
+
+def _name_of(line: str) -> str:
+    return re.split(r"[\[<>=!~; ]", line, maxsplit=1)[0]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _uv(arguments: list[str]) -> None:
+    done = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EnvironmentError(
+            f"uv {arguments[0]} failed: {done.stderr.strip()[-1000:]}",
+            details={"hint": "Install that version of Python, or let uv download it."},
+        )
+
+
+def _settle(folder: Path, target: Path) -> None:
+    """Have it work where sandboxes see the folder; an interpreter that they do not see comes along."""
+    python = target / "bin" / "python"
+    ask = "import sys; print(sys.base_prefix); print(f'python{sys.version_info[0]}.{sys.version_info[1]}')"
+    said = subprocess.run([str(python), "-I", "-c", ask], capture_output=True, text=True, check=True).stdout
+    prefix, name = said.split()
+    if rootfs.below(prefix, (*rootfs.SYSTEM, *rootfs.interpreter_paths())):
+        return
+    inside = folder / "interpreter"
+    shutil.copytree(prefix, inside, symlinks=True, ignore=_UNNEEDED)
+    (inside / "lib" / name / "site-packages").mkdir(exist_ok=True)
+    settings = target / "pyvenv.cfg"
+    lines = [
+        f"home = {rootfs.PROJECT}/interpreter/bin" if line.startswith("home") else line
+        for line in settings.read_text().splitlines()
+    ]
+    settings.write_text("\n".join(lines) + "\n")
+    python.unlink()
+    python.symlink_to(f"../../interpreter/bin/{name}")

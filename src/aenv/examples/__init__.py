@@ -1,0 +1,1 @@
+"""Programs that others import by name: trainers are configured with such names."""

@@ -1,0 +1,1 @@
+"""Episodes of TAU2-Bench for trainers."""

@@ -1,0 +1,66 @@
+"""One episode of TAU2-Bench, played by a model behind an OpenAI-compatible endpoint: what it earned.
+
+A trainer names `run_agent_return_reward` and sets OPENAI_BASE_URL, OPENAI_API_KEY and, if there are several models,
+OPENAI_MODEL. The environment is released however the episode ends, and an episode that could not be played raises: a
+trainer must not take it for one that earned nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+from typing import Any
+
+from aenv.adapters.agents.openai_agents import Speaker
+from aenv.core.environment import Environment
+
+ENV = "tau2-env@1.0.0"
+START_SECONDS = 300.0
+OPENING = "Begin."
+"""What the agent is told where nobody has said anything yet."""
+USER = ("TAU2_USER_LLM", "TAU2_USER_LLM_API_BASE", "TAU2_USER_LLM_API_KEY", "TAU2_SOLO_MODE", "TAU2_MAX_STEPS")
+"""Variables that are handed on to the environment."""
+
+
+async def run_agent_return_reward(data: dict[str, Any]) -> float:
+    """Play the task ``data["task_id"]`` of the domain ``data["domain"]``; its reward."""
+    variables = {name: os.environ[name] for name in USER if os.environ.get(name)}
+    variables["TAU2_DOMAIN"] = str(data.get("domain") or "telecom")
+    if data.get("task_id") not in (None, ""):
+        variables["TAU2_TASK_ID"] = str(data["task_id"])
+    async with Environment(ENV, environment_variables=variables, startup_timeout=START_SECONDS) as env:
+        await _play(env)
+        reward = await env.call_reward({}, timeout=START_SECONDS)
+    return float(reward["total_reward"])
+
+
+async def _play(env: Environment) -> None:
+    """Turn by turn until the episode is over, the steps are used up, or nobody is there to answer."""
+    prompt: str = await env.call_function("tau2_get_system_prompt", {})
+    speaker = await Speaker.open(env, "customer service", prompt)
+    status: dict[str, Any] = await env.call_function("tau2_get_status", {})
+    while not status["done"] and status["step"] < status["max_steps"]:
+        words = await speaker.answer(status["last_observation"] or OPENING)
+        status = await env.call_function("tau2_get_status", {})
+        if status["done"] or status["environment"]["solo_mode"]:
+            break
+        await env.call_function("tau2_send_message", {"message": words})
+        status = await env.call_function("tau2_get_status", {})
+    if not status["done"]:
+        await env.call_function("tau2_done", {}, timeout=START_SECONDS)
+
+
+def main() -> None:
+    """Play one task and write its reward."""
+    parser = argparse.ArgumentParser(description="Play one task of TAU2-Bench.")
+    parser.add_argument("--domain", default="telecom")
+    parser.add_argument("--task_id", default="", help="the domain's first unless told")
+    chosen = parser.parse_args()
+    reward = asyncio.run(run_agent_return_reward({"domain": chosen.domain, "task_id": chosen.task_id}))
+    sys.stdout.write(f"{reward}\n")
+
+
+if __name__ == "__main__":
+    main()
