@@ -21,7 +21,7 @@ from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
-from aenv.isolation.limits import group_name
+from aenv.isolation.limits import group_name, open_many_files
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 
@@ -34,6 +34,7 @@ MAX_BODY = 16 * 1024 * 1024
 
 def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub: OpenHub | None = None) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
+    open_many_files()
     janitor = start_janitor(paths.runtime, group_name(), paths.instances.name)
     try:
         return asyncio.run(

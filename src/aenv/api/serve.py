@@ -24,6 +24,7 @@ from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, NotFound, UsageError
+from aenv.isolation.limits import open_many_files
 from aenv.runtime.http import HttpServer
 from aenv.runtime.messages import Handler, Request, Response, Stream
 from aenv.schema import paths
@@ -57,6 +58,7 @@ def serve(
     settings: ServeSettings, *, open_hub: OpenHub, open_beside: OpenBeside | None, on_ready: Callable[[Ready], None]
 ) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code. SIGUSR2 does the same and leaves instances running."""
+    open_many_files()
     return asyncio.run(_serve(settings, open_hub, open_beside, on_ready))
 
 
