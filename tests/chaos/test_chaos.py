@@ -23,7 +23,7 @@ ROUNDS = int(os.environ.get("AENV_CHAOS_ROUNDS", "1"))
 SEED = int(os.environ.get("AENV_CHAOS_SEED", "0")) or random.randrange(1, 1 << 32)
 DISK = 96 << 20
 
-pytestmark = pytest.mark.timeout(240 + 180 * ROUNDS)
+pytestmark = pytest.mark.timeout(600 + 600 * ROUNDS)
 
 
 @pytest.fixture

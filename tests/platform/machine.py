@@ -68,7 +68,7 @@ class Machine:
         left += [f"mount {line}" for line in _read("/proc/self/mounts").splitlines() if f"{self.data}/" in line]
         return left
 
-    def is_clean(self, seconds: float = 20.0) -> None:
+    def is_clean(self, seconds: float = 60.0) -> None:
         """Wait for it: nobody is told of the last process that the kernel ends."""
         eventually(self.left_behind, "left behind", seconds)
 

@@ -172,14 +172,14 @@ def environ(data: Path) -> dict[str, str]:
 
 @contextmanager
 def serving(data: Path, *options: str, auth: bool = True, one_port: bool = True) -> Iterator[Served]:
-    """A server of its own process. Its sockets lie below ``data``, whose path must be short."""
+    """A server of its own process, with which its instances end. Its sockets lie below ``data``: a short path."""
     log = data / f"serve-{len(list(data.glob('serve-*.log')))}.log"
     planes = ["--one-port"] if one_port else ["--data-port", "0"]
     with log.open("ab") as stderr:
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "aenv.cli", "serve", "--port", "0", *planes, "--output", "json",
-                "--auth" if auth else "--no-auth", *options,
+                "--adopt-within", "0", "--auth" if auth else "--no-auth", *options,
             ],
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environ(data),
         )  # fmt: skip

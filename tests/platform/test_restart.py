@@ -9,6 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from tests.isolation.host import eventually
 from tests.platform.machine import Machine
 from tests.platform.parts import Served, serving
 from tests.storage.valkey import Valkey, started
+
+
+def lasting(data: Path, *options: str, auth: bool = True) -> AbstractContextManager[Served]:
+    """A server whose instances wait for the next one, for longer than a busy machine takes to start that."""
+    return serving(data, "--adopt-within", "120", *options, auth=auth)
 
 
 @pytest.fixture
@@ -54,7 +60,7 @@ def call(server: Served, name: str, tool: str, token: str = "", **arguments: Any
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR2])
 def test_instances_go_on_with_the_next_server(data: Path, machine: Machine, how: signal.Signals) -> None:
-    with serving(data) as first:
+    with lasting(data) as first:
         token = first.token("ann", "user", "--instances", "4")
         wishes = [{"labels": {"n": str(n)}, "ttl": "10m", "request_id": f"r{n}"} for n in range(4)]
         names = [make(first, token, **wish) for wish in wishes]  # the last ones are forks of what is loaded
@@ -65,7 +71,7 @@ def test_instances_go_on_with_the_next_server(data: Path, machine: Machine, how:
         call(first, names[0], "speak", token, text="before")
         first.kill(how)
         assert machine.sandboxes()
-    with serving(data) as second:
+    with lasting(data) as second:
         for name in names:
             assert call(second, name, "increment", token) == "2"
             assert call(second, name, "read", token, path="/tmp/mine") == name
@@ -88,19 +94,19 @@ def test_instances_go_on_with_the_next_server(data: Path, machine: Machine, how:
         other = make(second, token)
         assert call(second, other, "increment", token) == "1"
         second.kill()  # once more: what was adopted, what is new, and nothing that was deleted
-    with serving(data) as third:
+    with lasting(data) as third:
         assert {each["id"] for each in ask(third, "/*/list", token=token)} == {*names[1:], other}
         assert [call(third, name, "increment", token) for name in (*names[1:], other)] == ["3", "3", "3", "2"]
         assert len(machine.sandboxes()) == 4
 
 
 def test_without_a_next_server_all_ends_by_itself(data: Path, machine: Machine) -> None:
-    with serving(data, "--adopt-within", "1", auth=False) as first:
+    with lasting(data, "--adopt-within", "1", auth=False) as first:
         names = [make(first) for _ in range(3)]
         assert len(machine.sandboxes()) >= 3
         first.kill()
         machine.is_clean()
-    with serving(data, auth=False) as second:
+    with lasting(data, auth=False) as second:
         for name in names:
             found = ask(second, f"/{name}")
             assert (found["status"], found["reason"]) == ("Terminated", "the server that it ran on has ended")
@@ -109,7 +115,7 @@ def test_without_a_next_server_all_ends_by_itself(data: Path, machine: Machine) 
 
 
 def test_instances_end_with_a_server_that_is_to_have_no_next(data: Path, machine: Machine) -> None:
-    with serving(data, "--adopt-within", "0", auth=False) as first:
+    with lasting(data, "--adopt-within", "0", auth=False) as first:
         make(first)
         assert not machine.keepers()
         first.kill()
@@ -130,12 +136,12 @@ def test_neither_an_instance_without_a_record_nor_a_record_without_an_instance(d
         await store.close()
         return {entry.instance.id: str(entry.instance.status) for entry in entries}
 
-    with serving(data, "--pool", "0", auth=False) as first:
+    with lasting(data, "--pool", "0", auth=False) as first:
         unwritten, dying, expiring, staying = (make(first, ttl=ttl) for ttl in ("1h", "1h", "2s", "1h"))
         first.kill()
         run(strike_out(unwritten))
         assert len(machine.sandboxes()) == 4
-    with serving(data, "--pool", "0", auth=False) as second:
+    with lasting(data, "--pool", "0", auth=False) as second:
         fetch(second.url, "/tools/die", {}, headers={"AEnvCore-EnvInstance-ID": dying})
         eventually(lambda: ask(second, f"/{expiring}")["status"] == "Running", "it outlives its time")
         assert "time to live" in ask(second, f"/{expiring}")["reason"]
@@ -148,14 +154,14 @@ def test_neither_an_instance_without_a_record_nor_a_record_without_an_instance(d
 
 
 def test_what_ended_while_no_server_was_there_is_said_to_have(data: Path, machine: Machine) -> None:
-    with serving(data, "--pool", "0", auth=False) as first:
+    with lasting(data, "--pool", "0", auth=False) as first:
         one, other = make(first), make(first)
         first.kill()
     for process in machine.zygotes():
         if process.depth == 2:
             process.kill()
     eventually(machine.sandboxes, "instances outlive their warm parent")
-    with serving(data, auth=False) as second:
+    with lasting(data, auth=False) as second:
         assert {ask(second, f"/{name}")["reason"] for name in (one, other)} == {"its warm parent was killed"}
         assert ask(second, "/*/list") == []
         assert call(second, make(second), "increment") == "1"
@@ -176,11 +182,11 @@ def test_the_door_to_a_network_stays_open(data: Path, machine: Machine) -> None:
         thread = threading.Thread(target=web.serve_forever)
         thread.start()
         try:
-            with serving(data, auth=False) as first:
+            with lasting(data, auth=False) as first:
                 name = make(first, network=["127.0.0.0/8"])
                 assert call(first, name, "get", url=url) == "hello"
                 first.kill()
-            with serving(data, auth=False) as second:
+            with lasting(data, auth=False) as second:
                 assert call(second, name, "get", url=url) == "hello"
         finally:
             web.shutdown()
@@ -188,23 +194,23 @@ def test_the_door_to_a_network_stays_open(data: Path, machine: Machine) -> None:
 
 
 def test_a_server_that_cannot_listen_does_not_end_the_instances(data: Path, machine: Machine) -> None:
-    with serving(data, auth=False) as first:
+    with lasting(data, auth=False) as first:
         name = make(first)
         first.kill()
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
         pytest.raises(AssertionError, match="did not start"),
-        serving(data, "--port", str(taken.getsockname()[1]), auth=False),
+        lasting(data, "--port", str(taken.getsockname()[1]), auth=False),
     ):
         pass
-    with serving(data, auth=False) as third:
+    with lasting(data, auth=False) as third:
         assert call(third, name, "increment") == "1"
 
 
 def test_a_keeper_that_is_killed_takes_its_instances_along_and_another_takes_its_place(
     data: Path, machine: Machine
 ) -> None:
-    with serving(data, auth=False) as first:
+    with lasting(data, auth=False) as first:
         name = make(first)
         (keeper,) = machine.keepers()
         keeper.kill()
@@ -212,13 +218,13 @@ def test_a_keeper_that_is_killed_takes_its_instances_along_and_another_takes_its
         other = make(first)
         assert call(first, other, "increment") == "1"
         first.kill()
-    with serving(data, auth=False) as second:
+    with lasting(data, auth=False) as second:
         assert call(second, other, "increment") == "2"
         assert ask(second, f"/{name}")["status"] == "Terminated"
 
 
 def test_everybody_killed_at_once_leaves_nothing(data: Path, machine: Machine) -> None:
-    with serving(data, auth=False) as first:
+    with lasting(data, auth=False) as first:
         make(first)
         victims = [*machine.keepers(), *machine.servers()]
         assert len(victims) == 2
@@ -246,13 +252,13 @@ def test_servers_on_one_redis_go_on_with_their_own(data: Path, machine: Machine,
             assert _status(valkey, names[0]) == "Terminated"
 
 
-def _beside(data: Path, name: str, valkey: Valkey) -> Any:
+def _beside(data: Path, name: str, valkey: Valkey) -> AbstractContextManager[Served]:
     """A server with a data folder of its own, on a store that others have, too."""
     own = data / name
     if not own.exists():
         own.mkdir()
         shutil.copytree(data / "hub", own / "hub")
-    return serving(own, "--store", valkey.url(), auth=False)
+    return lasting(own, "--store", valkey.url(), auth=False)
 
 
 def _status(valkey: Valkey, name: str) -> str:

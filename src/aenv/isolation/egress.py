@@ -13,7 +13,6 @@ import contextlib
 import ipaddress
 import json
 import os
-import resource
 import socket
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 from aenv.isolation import linux
 from aenv.isolation.allow import Address, AllowList, Refused, is_public, unwrapped
+from aenv.isolation.limits import open_many_files
 from aenv.isolation.proxying import Failed, Target, Wish, answer, read_wish
 
 MESSAGE = 1 << 18
@@ -286,8 +286,7 @@ class Doors:
 def main() -> None:
     """``python -m aenv.isolation.egress``: its argument is the descriptor of the control socket."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    open_many_files()
     _become_nobody()
     linux.die_with_parent()  # should it be gone already, the control socket says so
     asyncio.run(Doors(control).run())

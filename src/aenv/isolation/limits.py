@@ -207,6 +207,12 @@ def set_resource_limits(limits: Limits, *, alone: bool) -> None:
         _lower(resource.RLIMIT_DATA, limits.memory)
 
 
+def open_many_files() -> None:
+    """Let this process have as many descriptors as it may: it needs some for every sandbox."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def limit_processes(limits: Limits, pid: int = 0) -> None:
     """For a process, its own by default, in a user namespace of its own: the kernel counts all that are in there."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)

@@ -1,0 +1,109 @@
+"""The keeper: who it belongs to, and what it does without anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aenv.engines.holding import SOCKET, Keeper
+from aenv.isolation import keeper
+from tests.conftest import run
+
+
+@pytest.fixture
+def runtime() -> Iterator[Path]:
+    """Short enough for the name of a socket."""
+    made = Path(tempfile.mkdtemp(prefix="aenv-k-", dir="/tmp"))
+    yield made
+    shutil.rmtree(made)
+
+
+def connected(runtime: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.settimeout(30)
+    connection.connect(str(runtime / SOCKET))
+    return connection
+
+
+async def begun(runtime: Path, patience: float) -> tuple[Keeper, int]:
+    """A keeper, and what ends when it has; it listens."""
+    ended, janitor = os.pipe()
+    made = Keeper(runtime, patience, janitor)
+    made.begin()
+    log = os.open(os.devnull, os.O_WRONLY)
+    process = await made.start("first", [sys.executable, "-c", "pass"], log, log, {})
+    os.close(log)
+    assert await process.wait() == 0
+    return made, ended
+
+
+def test_it_belongs_to_one_at_a_time_and_gives_all_to_the_next(runtime: Path) -> None:
+    async def main() -> None:
+        first, ended = await begun(runtime, 60)
+        with connected(runtime) as second:
+            assert second.recv(1) == b""  # while the first is there
+        reading, writing = os.pipe()
+        first.hold("mine", [reading], worth=True)
+        first.hold("other", [reading], worth=True)
+        first.drop("other")
+        os.close(reading)
+        os.write(writing, b"hello")
+        first.leave()
+        second_owner = await Keeper.found(runtime, 60)
+        assert second_owner is not None
+        assert second_owner.pid == first.pid
+        assert list(second_owner.held) == ["mine"]
+        assert os.read(second_owner.held["mine"][0], 5) == b"hello"
+        await second_owner.end()
+        assert await asyncio.to_thread(os.read, ended, 1000)  # a janitor hears of each server
+        assert await asyncio.to_thread(os.read, ended, 1) == b""
+        for fd in (*second_owner.held["mine"], writing, ended):
+            os.close(fd)
+        assert first._own is not None
+        first._own.wait()
+
+    run(main())
+
+
+@pytest.mark.parametrize("worth", [True, False])
+def test_without_anybody_it_waits_only_for_what_is_worth_it(runtime: Path, worth: bool) -> None:
+    async def main() -> None:
+        made, ended = await begun(runtime, 0.5 if worth else 600)
+        made.hold("mine", [ended], worth=worth)
+        made.leave()
+        assert await asyncio.to_thread(os.read, ended, 1) == b""
+        os.close(ended)
+        assert made._own is not None
+        assert made._own.wait() == 0
+        assert await Keeper.found(runtime, 60) is None
+
+    run(main())
+
+
+def test_one_of_another_version_is_ended(runtime: Path) -> None:
+    heard: list[bytes] = []
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(runtime / SOCKET))
+        listener.listen()
+
+        def be_a_keeper() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.send(json.dumps({"op": "hello", "version": keeper.VERSION + 1, "more": []}).encode())
+                heard.append(connection.recv(1000))
+
+        thread = threading.Thread(target=be_a_keeper)
+        thread.start()
+        assert run(Keeper.found(runtime, 60)) is None
+        thread.join()
+    assert json.loads(heard[0]) == {"op": "end"}
