@@ -17,7 +17,10 @@ from aenv.engines.boxes.dockerfile import BadDockerfile, expand, parse
 from aenv.engines.boxes.images import Image
 from aenv.errors import BuildFailed, ConfigError, Unavailable
 from aenv.isolation import container
+from tests.bench.debian import a_debian
 from tests.conftest import run
+
+__all__ = ["a_debian"]
 
 # --- reading
 
@@ -262,7 +265,7 @@ def test_a_box_is_no_way_to_the_host(context: Path, tmp_path: Path) -> None:
     run(main())
 
 
-@pytest.mark.skipif(roots.can_bootstrap() is not None, reason=f"no Debian can be made: {roots.can_bootstrap()}")
+@pytest.mark.usefixtures("a_debian")
 @pytest.mark.timeout(600)
 def test_a_debian_with_packages_of_its_own(tmp_path: Path) -> None:
     """Kept in the user's own cache: it is made once for each machine."""
