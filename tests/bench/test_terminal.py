@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shlex
@@ -22,7 +23,10 @@ from aenv.bench.terminal.benchmark import TerminalBench
 from aenv.cli.main import main
 from aenv.errors import ConfigError, UsageError
 from aenv.isolation.limits import sweep
+from tests.bench.debian import a_debian
 from tests.conftest import run
+
+__all__ = ["a_debian"]
 
 TASKS = Path(__file__).parent / "tasks"
 HARBOR, FIRST = TASKS / "harbor", TASKS / "first"
@@ -229,3 +233,31 @@ def _named(command: str) -> list[Path]:
 def _until(true: Callable[[], object]) -> None:
     while not true():
         time.sleep(0.05)
+
+
+@pytest.mark.usefixtures("a_debian")
+@pytest.mark.timeout(600)
+def test_other_programs_in_place_of_the_verifiers_own_get_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a Debian, where all of the system is the agent's to change; it is kept in the user's own cache."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    cheats = {
+        "shadowed": "printf '#!/bin/sh\\necho hello\\n' > /usr/local/bin/cat; chmod 755 /usr/local/bin/cat",
+        "replaced": "printf '#!/bin/sh\\necho hello\\n' > /tmp/cat; chmod 755 /tmp/cat; mv /tmp/cat /usr/bin/cat",
+        "linked": "rm -rf /usr/local/bin; mkdir /x; printf '#!/bin/sh\\necho hello\\n' > /x/cat; chmod 755 /x/cat;"
+        "ln -s /x /usr/local/bin",
+        "honest": "echo hello > greeting.txt",
+    }
+    for name, script in cheats.items():
+        task = tmp_path / "tasks" / name
+        shutil.copytree(HARBOR / "greet", task)
+        (task / "environment/Dockerfile").write_text("FROM debian:bookworm-slim\nWORKDIR /app\n")
+        (task / "solution/solve.sh").write_text(f"{script}\n")
+        (task / "tests/test.sh").write_text(
+            'if [ "$(cat /app/greeting.txt)" = hello ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
+        )
+    begun = Run.begin(tmp_path / "run", Asked("terminal", "oracle", {"tasks": str(tmp_path / "tasks")}))
+    asyncio.run(run_all(TerminalBench(begun.asked.options), begun, parallel=2, said=lambda *_: None))
+    rewards = {result.task: result.reward for result in begun.results()}
+    assert rewards == {"shadowed": 0.0, "replaced": 0.0, "linked": 0.0, "honest": 1.0}

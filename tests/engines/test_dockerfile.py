@@ -17,7 +17,10 @@ from aenv.engines.boxes.dockerfile import BadDockerfile, expand, parse
 from aenv.engines.boxes.images import Image
 from aenv.errors import BuildFailed, ConfigError, Unavailable
 from aenv.isolation import container
+from tests.bench.debian import a_debian
 from tests.conftest import run
+
+__all__ = ["a_debian"]
 
 # --- reading
 
@@ -126,7 +129,7 @@ WORKDIR /app
 WORKDIR sub
 COPY . /all/
 COPY src/*.txt run.sh ./
-COPY --chmod=600 src/a.txt renamed.txt
+COPY --chmod=600 /src/../src/a.txt renamed.txt
 COPY --from=maker /made/tree /tree
 COPY --from=0 /made/one.txt /tree/two.txt
 ADD more.tar.gz /unpacked/
@@ -156,6 +159,7 @@ CMD ["sleep", "1"]
     image, output = run(main())
     assert output.split() == WANTED.split()
     assert image.command == ("sleep", "1")
+    assert not Path("/made").exists()
     assert image.variables["OTHER"] == "2"
 
 
@@ -191,10 +195,14 @@ def test_several_who_want_the_same_step_make_it_once(context: Path) -> None:
 
 
 def test_what_cannot_be_followed_says_why(context: Path) -> None:
+    (context / "passwd").symlink_to("/etc/passwd")
     for text, why in (
         ("FROM aenv/host\nRUN echo begun; false\n", "line 2: RUN echo begun; false ended with exit code 1:\nbegun"),
         ("FROM aenv/host\nCOPY nothing /\n", "line 2: COPY nothing: there is no such file"),
         ("FROM aenv/host\nCOPY src/secret.key /\n", "there is no such file"),
+        ("FROM aenv/host\nCOPY passwd /\n", "passwd leads out of"),
+        ("FROM aenv/host\nCOPY /etc/hostname /\n", "there is no such file"),
+        ("FROM aenv/host\nCOPY ../../../../etc/hostname /\n", "there is no such file"),
         ("FROM aenv/host\nADD https://example.com/x /\n", "use RUN curl"),
         ("FROM scratch\nCOPY run.sh /\n", "FROM scratch"),
     ):
@@ -262,7 +270,7 @@ def test_a_box_is_no_way_to_the_host(context: Path, tmp_path: Path) -> None:
     run(main())
 
 
-@pytest.mark.skipif(roots.can_bootstrap() is not None, reason=f"no Debian can be made: {roots.can_bootstrap()}")
+@pytest.mark.usefixtures("a_debian")
 @pytest.mark.timeout(600)
 def test_a_debian_with_packages_of_its_own(tmp_path: Path) -> None:
     """Kept in the user's own cache: it is made once for each machine."""

@@ -28,6 +28,7 @@ from aenv.engines.boxes.outside import WayOut
 from aenv.engines.boxes.packing import add, add_tree
 from aenv.engines.boxes.tools import TOOLS
 from aenv.errors import EnvironmentTimeoutError, Unavailable
+from aenv.isolation.images import inside
 from aenv.isolation.limits import Cgroup
 
 SAID = 20_000
@@ -145,7 +146,7 @@ def suspects(state: Path, image: Image) -> Iterator[str]:
     """Files of the agent's that would run before, or in place of, the verifier: they are left out of its view."""
     upper = state / "upper"
     for name in _SETTINGS:
-        if os.path.lexists(upper / name) and not _has(image, name):
+        if _at(upper, name) and not _has(image, name):
             yield f"/{name}"
     for name in (
         ".config/uv",
@@ -157,7 +158,7 @@ def suspects(state: Path, image: Image) -> Iterator[str]:
         ".local/bin/uv",
         ".local/bin/uvx",
     ):
-        if os.path.lexists(upper / "root" / name) and not _has(image, f"root/{name}"):
+        if _at(upper, f"root/{name}") and not _has(image, f"root/{name}"):
             yield f"/root/{name}"
     for folder, _, names in os.walk(upper):
         below = os.path.relpath(folder, upper)
@@ -168,7 +169,7 @@ def suspects(state: Path, image: Image) -> Iterator[str]:
     for folder in _BINARIES:
         for name in _PROGRAMS:
             path = f"{folder}/{name}"
-            if os.path.lexists(upper / path) and not _has(image, path) and _elsewhere(image, name):
+            if _at(upper, path) and not _has(image, path) and _elsewhere(image, name):
                 yield f"/{path}"
 
 
@@ -178,7 +179,7 @@ async def _restore(image: Image, state: Path, box: images.Box) -> None:
         for name in sorted(_PROGRAMS):
             path = f"{folder}/{name}"
             original = _find(image, path)
-            if original is not None and os.path.lexists(state / "upper" / path):
+            if original is not None and _at(state / "upper", path):
                 await box.remove(f"/{path}")
                 await box.unpack(lambda target, p=path, o=original: _pack_one(o, p, target), "/")  # type: ignore[misc]
 
@@ -199,15 +200,23 @@ def _has(image: Image, path: str) -> bool:
 def _find(image: Image, path: str) -> Path | None:
     """A file of an image's, in the uppermost of its layers that has one."""
     for layer in reversed(image.layers):
-        found = Path(layer, path)
-        try:
+        found = _at(Path(layer), path)
+        if found is not None:
             about = found.lstat()
-        except OSError:
-            continue
-        gone = stat.S_ISCHR(about.st_mode) and about.st_rdev == 0
-        return None if gone else found
+            gone = stat.S_ISCHR(about.st_mode) and about.st_rdev == 0
+            return None if gone else found
     for place, source in image.shown.items():
         if f"/{path}".startswith(f"{place}/"):
             found = Path(source + f"/{path}"[len(place) :])
             return found if os.path.lexists(found) else None
     return None
+
+
+def _at(root: Path, path: str) -> Path | None:
+    """What is at a path of a tree; links on the way lead nowhere but into the tree."""
+    folder, name = os.path.split(path)
+    try:
+        found = Path(inside(str(root), folder), name)
+    except (OSError, ValueError):
+        return None
+    return found if os.path.lexists(found) else None

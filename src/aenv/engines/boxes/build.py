@@ -190,7 +190,7 @@ class _Build:
         self, archive: tarfile.TarFile, root: Path, source: str, mode: int | None, step: Step, *, filtered: bool
     ) -> None:
         """Members named ``N/...`` for what is in a folder, ``N`` for a file: see `_Plan`."""
-        wanted = posixpath.normpath("/" + source)[1:]
+        wanted = _below(source)
         if any(char in wanted for char in "*?["):
             names = sorted(_matching(root, wanted))
         else:
@@ -199,14 +199,16 @@ class _Build:
         if not names:
             raise BuildFailed(f"line {step.line}: {step.name} {source}: there is no such file in {root}")
         for name in names:
-            path = root / name
+            path = (root / name).resolve()
+            if not path.is_relative_to(root.resolve()):
+                raise BuildFailed(f"line {step.line}: {step.name} {source}: {name} leads out of {root}")
             if path.is_dir():
                 add_tree(
                     archive, path, f"folder/{len(archive.getnames())}", mode=mode,
                     leave_out=functools.partial(self._left_out, name) if filtered else lambda below: False,
                 )  # fmt: skip
             else:
-                add(archive, path.resolve(), f"file/{path.name}", mode=mode)
+                add(archive, path, f"file/{os.path.basename(name)}", mode=mode)
 
     def _left_out(self, folder: str, below: str) -> bool:
         return self._ignored(f"{folder}/{below}" if folder else below)
@@ -220,8 +222,8 @@ class _Build:
                 if any(char in source for char in "*?["):
                     raise BuildFailed(f"line {step.line}: COPY --from with a pattern cannot be followed here")
                 packed = root.parent / f"{place}.tar"
-                await box.pack(posixpath.normpath("/" + source), packed)
-                target = root / posixpath.normpath("/" + source)[1:]
+                await box.pack(f"/{_below(source)}", packed)
+                target = root / _below(source)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with tarfile.open(packed) as archive:
                     archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # a stage is as good as its steps
@@ -287,6 +289,11 @@ def _add_text(archive: tarfile.TarFile, text: str, name: str, mode: int | None) 
     member = tarfile.TarInfo(f"file/{name}")
     member.size, member.mode = len(text.encode()), mode or 0o644
     archive.addfile(member, io.BytesIO(text.encode()))
+
+
+def _below(path: str) -> str:
+    """A path as one below a root, whatever it says; two slashes at its start would stay, so there are none."""
+    return posixpath.normpath("/" + path.lstrip("/"))[1:]
 
 
 def _matching(root: Path, pattern: str) -> list[str]:

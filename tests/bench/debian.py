@@ -1,0 +1,31 @@
+"""Whether a Debian can be made here: for tests that need one. It takes a mirror, which not every machine reaches."""
+
+from __future__ import annotations
+
+import functools
+import socket
+from urllib.parse import urlsplit
+
+import pytest
+
+from aenv.engines.boxes import roots
+
+
+@functools.cache
+def _why_not() -> str | None:
+    reason = roots.can_bootstrap()
+    if reason is not None:
+        return reason
+    mirror = urlsplit(roots.MIRROR)
+    try:
+        socket.create_connection((mirror.hostname or "", mirror.port or 80), 5).close()
+    except OSError as error:
+        return f"{roots.MIRROR} cannot be reached: {error}"
+    return None
+
+
+@pytest.fixture(scope="session")
+def a_debian() -> None:
+    reason = _why_not()
+    if reason is not None:
+        pytest.skip(f"no Debian can be made here: {reason}")
