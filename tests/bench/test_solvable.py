@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,28 @@ def test_tasks_are_those_that_the_environment_lists(tmp_path: Path) -> None:
         ("multi_turn_miss_func_1", 1.0),
     ]
     assert results[0]["calls"][0]["tool"] == "cd"
+
+
+AGENT = """
+import asyncio
+from aenv import Environment
+
+async def main():
+    async with Environment("task") as env:
+        question = (await env.call_tool("get_question", {})).data
+        assert question == await env.call_function("get_instruction", {})
+        assert (await env.call_tool("submit_answer", {"answer": 7})).is_error
+        await env.call_tool("submit_answer", {"answer": "no idea"})
+
+asyncio.run(main())
+"""
+
+
+def test_a_program_is_an_agent_and_what_it_did_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    agent = f"{sys.executable} {tmp_path / 'agent.py'}"
+    summary = bench("reasoning-gym", agent, tmp_path / "rg", "tasks=gcd")
+    (result,) = summary["results"]  # type: ignore[misc]
+    assert result["reward"] == 0.0
+    assert [call["tool"] for call in result["calls"]] == ["get_question", "submit_answer", "submit_answer"]
+    assert result["calls"][2]["arguments"] == {"answer": "no idea"}

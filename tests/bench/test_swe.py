@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -194,16 +195,42 @@ def test_a_patch_does_not_resolve_it_that(how: str, instances: Path, tmp_path: P
     assert result.reward == 0.0
 
 
+AGENT = """
+import asyncio, os, sys
+from pathlib import Path
+from aenv import Environment
+
+async def main():
+    assert "add subtracts" in Path(os.environ["AENV_TASK_INSTRUCTION"]).read_text()
+    async with Environment("swebench@1.0.0") as env:
+        print((await env.call_tool("shell", {"command": sys.argv[1]})).data)
+
+asyncio.run(main())
+"""
+
+
+def agent(folder: Path, command: str) -> str:
+    """An agent that has one idea."""
+    (folder / "agent.py").write_text(AGENT)
+    return shlex.join([sys.executable, str(folder / "agent.py"), command])
+
+
 def test_what_a_cheating_agent_leaves_in_its_instance_earns_nothing(instances: Path, tmp_path: Path) -> None:
-    result = attempt(instances, tmp_path, CHEATING_AGENT)
+    result = attempt(instances, tmp_path, agent(tmp_path, CHEATING_AGENT))
     assert "test_calc.py" in (tmp_path / "patch.diff").read_text()
     assert result.reward == 0.0
 
 
-def test_an_agent_that_is_a_command_solves_it(instances: Path, tmp_path: Path) -> None:
-    result = attempt(instances, tmp_path, 'grep -q "add subtracts" $AENV_TASK_INSTRUCTION && sed -i s/-/+/ calc.py')
+def test_an_agent_that_is_a_program_solves_it_through_the_tools(instances: Path, tmp_path: Path) -> None:
+    result = attempt(instances, tmp_path, agent(tmp_path, "sed -i s/-/+/ calc.py"))
     assert result.reward == 1.0
-    assert result.calls[0]["result"]["returncode"] == 0
+    assert result.calls[0]["arguments"] == {"command": "sed -i s/-/+/ calc.py"}
+    assert '"returncode":0' in result.calls[0]["output"]
+
+
+def test_an_agent_that_fails_is_told_and_earns_nothing(instances: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="exit code 3:\nno idea"):
+        attempt(instances, tmp_path, "echo no idea; exit 3")
 
 
 def test_tools_work_on_the_repository_and_nothing_shows_the_solution(instances: Path) -> None:

@@ -2,7 +2,7 @@
 
 Such an environment has a function that lists its tasks, one that tells the steps of a solution (each a tool and its
 arguments), and a reward. So two agents come for free: one that does these steps through the tools, as any agent would,
-and one that does nothing.
+and one that does nothing. Others are programs of this machine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
+from aenv.bench import front
 from aenv.bench.base import Benchmark, Job, Result
 from aenv.core.environment import Environment
-from aenv.errors import EnvironmentError, UsageError
+from aenv.errors import EnvironmentError
 
 START_SECONDS = 300.0
 
@@ -24,7 +25,11 @@ START_SECONDS = 300.0
 class Solvable(Benchmark):
     """Tasks of a built-in environment."""
 
-    agents: ClassVar[Mapping[str, str]] = {"gold": "does what solves the task", "nop": "does nothing"}
+    agents: ClassVar[Mapping[str, str]] = {
+        "gold": "does what solves the task",
+        "nop": "does nothing",
+        "CMD": "a program of this machine, with the instance's tools at $AENV_TASK_URL and $AENV_TASK_MCP_URL",
+    }
     env: ClassVar[str]
     listing: ClassVar[str]
     """The function that lists the tasks."""
@@ -57,6 +62,11 @@ class Solvable(Benchmark):
     def variables(self, task: str) -> dict[str, str]:
         """What makes an instance be about a task."""
 
+    async def instruction(self, env: Environment) -> str:
+        """What an agent is told."""
+        task: dict[str, Any] = await env.call_function("get_task", {})
+        return str(task["instruction"])
+
     async def finish(self, env: Environment) -> None:
         """Say that the agent is done, where that has to be said."""
         return
@@ -65,11 +75,7 @@ class Solvable(Benchmark):
         return Environment(self.env, environment_variables=variables, startup_timeout=START_SECONDS)
 
     async def run(self, job: Job) -> Result:
-        """Do the task's solution, or nothing."""
-        if job.agent not in self.agents:
-            raise UsageError(
-                f"{self.name} has no agent {job.agent!r}", {"hint": f"There are: {', '.join(self.agents)}."}
-            )
+        """Have the agent do it, then ask for the reward."""
         result = Result(job.task)
         clock = time.monotonic()
         async with self._opened(self.variables(job.task)) as env:
@@ -77,6 +83,8 @@ class Solvable(Benchmark):
             clock = time.monotonic()
             if job.agent == "gold":
                 await self._solve(env, result)
+            elif job.agent != "nop":
+                await front.do(job, env, await self.instruction(env), result.calls.append)
             await self.finish(env)
             result.seconds["agent"] = _since(clock)
             clock = time.monotonic()
@@ -122,6 +130,12 @@ class Tau2(Solvable):
     def variables(self, task: str) -> dict[str, str]:
         """The domain and the task."""
         return {"TAU2_DOMAIN": self._domain, "TAU2_TASK_ID": task, "TAU2_MAX_STEPS": "200"}
+
+    async def instruction(self, env: Environment) -> str:
+        """The policy, and what the user has said first."""
+        prompt: str = await env.call_function("tau2_get_system_prompt", {})
+        status: dict[str, Any] = await env.call_function("tau2_get_status", {})
+        return f"{prompt}\n\n{status['last_observation']}"
 
     async def finish(self, env: Environment) -> None:
         """Hang up."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from aenv.bench import front
 from aenv.bench.base import Benchmark, Job, Result
 from aenv.bench.swe.instances import Instance, load
 from aenv.bench.swe.prepare import Prepared, prepare
@@ -18,11 +18,9 @@ from aenv.errors import UsageError
 
 NETWORK = "blackhole"
 """Tests of time-outs connect to where nobody answers: they fail where that is refused at once."""
-AGENT_SECONDS = 1800.0
 TEST_SECONDS = 1800.0
 MARGIN = 120.0
 _PATCH, _LOG, _REPORT = "patch.diff", "test.log", "report.json"
-_INSTRUCTION = "/tmp/instruction.md"
 
 
 class SweBench(Benchmark):
@@ -34,7 +32,7 @@ class SweBench(Benchmark):
         "gold": "the patch that solved it",
         "empty": "does nothing",
         "nop": "does nothing",
-        "CMD": "a command that is run in the repository, with $AENV_TASK_INSTRUCTION, a file that says what to do",
+        "CMD": "a program of this machine, with the instance's tools at $AENV_TASK_URL and $AENV_TASK_MCP_URL",
     }
     options: ClassVar[Mapping[str, str]] = {
         "instances": "a .json, .jsonl or .parquet file, a folder of tasks, or a dataset of the hub",
@@ -92,11 +90,7 @@ class SweBench(Benchmark):
             return instance.gold
         async with Environment(str(prepared.agent), network=NETWORK, ttl="4h") as env:
             task: dict[str, Any] = await env.call_function("get_task", {})
-            await env.upload(task["instruction"], _INSTRUCTION)
-            command = f"export AENV_TASK={shlex.quote(job.task)} AENV_TASK_INSTRUCTION={_INSTRUCTION}\n{job.agent}"
-            arguments = {"command": command, "timeout": AGENT_SECONDS}
-            done = await env.call_tool("shell", arguments, timeout=AGENT_SECONDS + MARGIN)
-            result.calls.append({"tool": "shell", "arguments": {"command": job.agent}, "result": done.data})
+            await front.do(job, env, task["instruction"], result.calls.append)
             patch: str = await env.call_function("get_patch", {}, timeout=MARGIN)
             return patch
 
