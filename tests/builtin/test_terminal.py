@@ -28,11 +28,11 @@ def test_an_agent_types_and_the_tests_that_it_never_sees_grade_it(tmp_path: Path
                 while wanted not in (await env.call_tool("capture_pane", {"wait_before_capture_sec": 0.05})).text:
                     pass
 
-            await shown("find / -name run-tests.sh -o -name check.sh 2>/dev/null | wc -l; echo do''ne", "0\ndone")
+            await shown("ls -R /app | grep -c -e run-tests.sh -e check.sh; echo do''ne", "0\ndone")
             nothing = await env.call_reward({"task_name": "count"})
             assert (nothing["status"], nothing["score"]) == ("success", 0.5)
-            await shown("(while :; do echo 0 > /tmp/count.txt; done) & sleep 0.2; echo le''ft", "left")
-            await shown("kill %1; echo 17 > /tmp/count.txt; echo wri''tten", "written")
+            await shown("(while :; do echo 0 > /tmp/count.txt; sleep 0.01; done) & echo le''ft", "left")
+            await shown("kill %1; wait; echo 17 > /tmp/count.txt; echo wri''tten", "written")
             good = await env.call_reward({"task_name": "count"})
             assert (good["task_name"], good["status"], good["score"]) == ("count", "success", 1.0)
 

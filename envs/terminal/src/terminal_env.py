@@ -33,7 +33,7 @@ def _pane() -> Pane:
         nowhere = subprocess.DEVNULL
         shell = subprocess.Popen(
             ["bash", "-c", ON_TERMINAL, name],
-            stdin=nowhere,
+            stdin=slave,  # a terminal that nobody has open has hung up
             stdout=nowhere,
             stderr=nowhere,
             env=variables,
