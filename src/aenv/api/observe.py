@@ -20,6 +20,10 @@ REQUEST_ID = b"x-request-id"
 _ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _INSTANCE = re.compile(rf"(?:{paths.INSTANCES}|{paths.INSTANCE_PATH})/([A-Za-z0-9._-]{{1,128}})(?:/.*)?")
 _NAMED, _PROXY = paths.INSTANCE_HEADER.lower().encode(), paths.PROXY_HEADER.lower().encode()
+_OURS = (
+    paths.INSTANCES, paths.INSTANCE_PATH, paths.SERVICES, paths.SERVICE_PATH, paths.PLATFORM_TOKENS, paths.LEASE,
+    paths.OPENAPI, paths.MCP, paths.TOOLS, paths.FUNCTIONS, paths.REWARD, "/api/v1/", "/env/",
+)  # fmt: skip
 _QUIET = (paths.HEALTH, paths.READY, paths.METRICS)
 
 
@@ -85,10 +89,12 @@ def _told(span: spans.Span, answer: Response, began: int) -> None:
 
 
 def _path(request: Request) -> str:
-    """What may be written down of it: the signature in the URL of a port opens that port."""
-    if not request.path.startswith(f"{paths.PORT}/"):
-        return request.path
-    return "/".join(request.path.split("/")[:5])  # instance, port and time
+    """What may be written down of it: the signature in the URL of a port opens that port, and what is no path of ours
+    may be anything.
+    """
+    if request.path.startswith(f"{paths.PORT}/"):
+        return "/".join(request.path.split("/")[:5])  # instance, port and time
+    return request.path if request.path.startswith(_OURS) else "/…"
 
 
 def _is_call(request: Request) -> bool:

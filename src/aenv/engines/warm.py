@@ -156,6 +156,7 @@ class Zygote:
         self.name = name
         self._process = process
         self._kept = asyncio.get_running_loop().create_future()
+        self._kept.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be gone before we ask
         self._belong(control)
         names = [*self.sandboxes, *(offshoot.name for offshoot in self._offshoots)]
         await self._send(json.dumps({"op": "keep", "id": "", "ids": names}).encode(), [])
