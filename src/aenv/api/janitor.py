@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -17,6 +18,7 @@ from pathlib import Path
 def main() -> None:
     """Wait until the server is gone, then tidy up."""
     runtime, server = sys.argv[1], sys.argv[2]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to a whole unit; what counts is the server's end
     groups = _possible_groups(server)
     while os.read(0, 1):
         pass

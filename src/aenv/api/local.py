@@ -21,6 +21,7 @@ from aenv.api.sources import OpenHub, Sources
 from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
+from aenv.isolation.delegation import enter_own_group
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 
@@ -33,6 +34,7 @@ MAX_BODY = 16 * 1024 * 1024
 
 def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub: OpenHub | None = None) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
+    enter_own_group()
     janitor = start_janitor(paths.runtime)
     try:
         return asyncio.run(_serve(paths, linger, ENGINES[engine](paths.instances, pool), Sources(open_hub)))

@@ -27,6 +27,7 @@ from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub, Sources
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, NotFound, UsageError
+from aenv.isolation.delegation import enter_own_group
 from aenv.runtime.http import HttpServer
 from aenv.runtime.messages import Handler, Request, Response, Stream
 from aenv.schema import paths
@@ -61,6 +62,7 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code."""
     runtime = Path(tempfile.mkdtemp(prefix="aenv-serve-"))  # short: a unix socket's path has 107 bytes
+    enter_own_group()
     janitor = start_janitor(runtime, whole=True)
     try:
         return asyncio.run(_serve(settings, runtime, open_hub, open_beside, on_ready))
