@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aenv.core.sync import SyncEnvironment
-from tests.isolation.host import Platform, begin_blocking_calls, own_platform
+from tests.isolation.host import PATIENCE, Platform, begin_blocking_calls, own_platform
 
 HERE = Path(__file__).parent
 PROBE = HERE / "probe"
@@ -27,7 +27,7 @@ class Box:
         self.env = env
 
     def call(self, tool: str, timeout: float | None = None, **arguments: Any) -> Any:
-        answer = self.env.call_tool(tool, arguments, timeout)
+        answer = self.env.call_tool(tool, arguments, timeout or 3 * PATIENCE)
         assert not answer.is_error, answer.text
         return answer.data
 

@@ -11,6 +11,7 @@ import pytest
 
 from aenv import Environment
 from aenv.core.sync import SyncEnvironment
+from aenv.isolation import linux
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform, eventually
 
@@ -109,3 +110,9 @@ def test_when_the_loaded_one_dies_its_forks_live_on_and_there_is_another(tmp_pat
 def _works(project: Path) -> bool:
     with SyncEnvironment(str(project)) as env:
         return "loaded" in env.call_tool("about", {}).data
+
+
+def test_a_kernel_that_does_not_tell_where_the_threads_number_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = linux._thread_number_at()
+    monkeypatch.setattr(linux, "_PR_GET_TID_ADDRESS", 0x7FFF)
+    assert linux._thread_number_at() == told

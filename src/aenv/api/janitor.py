@@ -7,6 +7,7 @@ of its own, with the standard library alone, so that it costs little while it wa
 import contextlib
 import fcntl
 import shutil
+import signal
 import socket
 import sys
 import time
@@ -20,6 +21,7 @@ def main() -> None:
     process ids of servers.
     """
     runtime, group, *folder = sys.argv[1:]
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to a whole unit; what counts is the server's end
     groups = {place for line in sys.stdin for place in _possible_groups(line.strip(), group)}
     for place in groups:
         _remove(place)

@@ -30,6 +30,7 @@ from aenv.client.local import LocalPaths
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
 from aenv.errors import AEnvError, NotFound
+from aenv.isolation.delegation import enter_own_group
 from aenv.isolation.limits import group_name, open_many_files
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
@@ -48,6 +49,7 @@ STREAM_OVER = 64 * 1024
 def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub: OpenHub | None = None) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
     open_many_files()
+    enter_own_group()
     janitor = start_janitor(paths.runtime, group_name(), paths.instances.name)
     try:
         chosen = choose(engine, paths.instances, pool=pool, group=group_name())

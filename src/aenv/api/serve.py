@@ -37,6 +37,7 @@ from aenv.api.tls import Tls, Where
 from aenv.api.tokens import token_routes
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, NotFound, UsageError
+from aenv.isolation.delegation import enter_own_group
 from aenv.isolation.limits import open_many_files
 from aenv.runtime.http import HttpServer
 from aenv.runtime.messages import Answer, Handler, Request, Response
@@ -73,6 +74,7 @@ def serve(
 ) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code. SIGUSR2 does the same and leaves instances running."""
     open_many_files()
+    enter_own_group()
     return asyncio.run(_serve(settings, open_hub, open_beside, on_ready))
 
 

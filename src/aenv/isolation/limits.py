@@ -90,7 +90,7 @@ class Cgroups:
 
 def sweep(prefix: str, top: Path = TOP) -> None:
     """Take away groups named ``prefix-PID`` whose process was killed before it could."""
-    parents = _unified_parents("self", top) if (top / "cgroup.controllers").exists() else [
+    parents = _unified_parents(top) if (top / "cgroup.controllers").exists() else [
         top / controller for controller in CONTROLLERS
     ]  # fmt: skip
     for path in (path for parent in parents for path in parent.glob(f"{prefix}-*")):
@@ -138,9 +138,9 @@ class Cgroup:
 
 
 def _writable_roots(name: str, top: Path) -> dict[str, Path]:
-    roots: dict[str, Path] = {}
     if (top / "cgroup.controllers").exists():
         return _unified_roots(name, top)
+    roots: dict[str, Path] = {}
     for controller in CONTROLLERS:
         path = top / controller / name
         with contextlib.suppress(OSError):
@@ -151,22 +151,36 @@ def _writable_roots(name: str, top: Path) -> dict[str, Path]:
 
 def _unified_roots(name: str, top: Path) -> dict[str, Path]:
     """Version 2: beside our own group rather than below it, as only a group without processes can limit others."""
-    for parent in _unified_parents("self", top):
+    for parent in _unified_parents(top):
         path = parent / name
         with contextlib.suppress(OSError):
             path.mkdir(exist_ok=True)
             enabled = [controller for controller in CONTROLLERS if _enable(controller, parent, path)]
-            if enabled:
+            if set(CONTROLLERS) - {"cpu"} <= set(enabled):  # else the limits of the process do more
                 return dict.fromkeys(enabled, path)
             path.rmdir()
     return {}
 
 
-def _unified_parents(process: str, top: Path = TOP) -> list[Path]:
-    """The groups that one of our own may be in, for a process that makes one: its own, the one above, and the top."""
-    lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()
-    own = next((line.removeprefix("0::/") for line in lines if line.startswith("0::")), "")
-    return list(dict.fromkeys((top / own, (top / own).parent if own else top, top)))
+def _unified_parents(top: Path) -> list[Path]:
+    """The groups that one of our own may be in: the one above ours, and the top."""
+    own = own_group(top)
+    parents = (top,) if own == top else (own.parent, top)
+    return [parent for parent in dict.fromkeys(parents) if _may_limit(parent)]
+
+
+def _may_limit(group: Path) -> bool:
+    """Not if it has processes: its controllers would refuse, or leave groups below it that nobody can join."""
+    try:
+        return not (group / "cgroup.type").exists() or not (group / "cgroup.procs").read_text().strip()
+    except OSError:
+        return False
+
+
+def own_group(top: Path = TOP) -> Path:
+    """The group of version 2 that this process is in."""
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    return top / next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
 
 
 def _enable(controller: str, parent: Path, path: Path) -> bool:

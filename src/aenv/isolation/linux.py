@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import os
 import signal
 import socket
 import struct
+import threading
 from collections.abc import Collection
 
 CLONE_PARENT = 0x00008000
@@ -30,6 +32,7 @@ _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_TID_ADDRESS = 40
+_THREAD_WORDS = 256  # of 4 bytes; glibc has the number in the 180th on x86_64
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAP_VERSION_3 = 0x20080522
 
@@ -81,14 +84,13 @@ def unshare(flags: int) -> None:
 
 def fork_into(namespaces: int) -> int:
     """Fork, with the child in new namespaces, all of which belong to its new user namespace. 0 in the child."""
-    known = ctypes.c_ulong()  # where the C library keeps the thread's number, as the kernel was told
-    _done(_libc.prctl(_PR_GET_TID_ADDRESS, ctypes.addressof(known), 0, 0, 0), "prctl(GET_TID_ADDRESS)")
+    known = _thread_number_at()
     flags = namespaces | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
     ctypes.pythonapi.PyOS_BeforeFork()
     if MACHINE == "aarch64":  # the last two arguments change places
-        pid = int(_holding.syscall(number("clone"), flags, 0, 0, 0, known.value))
+        pid = int(_holding.syscall(number("clone"), flags, 0, 0, 0, known))
     else:
-        pid = int(_holding.syscall(number("clone"), flags, 0, 0, known.value, 0))
+        pid = int(_holding.syscall(number("clone"), flags, 0, 0, known, 0))
     error = ctypes.get_errno()
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
@@ -97,6 +99,20 @@ def fork_into(namespaces: int) -> int:
     if pid < 0:
         raise OSError(error, f"clone({namespaces:#x}): {os.strerror(error)}")
     return pid
+
+
+def _thread_number_at() -> int:
+    """Where the C library keeps the number of this thread."""
+    told = ctypes.c_ulong()
+    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.addressof(told), 0, 0, 0) == 0:
+        return told.value
+    # A kernel without CONFIG_CHECKPOINT_RESTORE does not tell; it is in what the C library has of the thread.
+    about = threading.get_ident()
+    found = (ctypes.c_int * _THREAD_WORDS).from_address(about)
+    places = [place for place, word in enumerate(found) if word == threading.get_native_id()]
+    if len(places) != 1:
+        raise OSError(errno.ENOSYS, "the C library's record of the thread is not as expected")
+    return about + 4 * places[0]
 
 
 def setns(fd: int, kind: int) -> None:

@@ -1,0 +1,131 @@
+"""Servers in control groups of their own, which systemd hands out."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aenv.isolation import delegation
+from aenv.isolation.limits import own_group
+from tests.isolation.host import eventually, hands_out_groups
+
+SERVER = """
+from aenv.isolation.delegation import enter_own_group
+from aenv.isolation.limits import Cgroups, Limits, own_group
+
+assert enter_own_group()
+groups = Cgroups("aenv-test")
+group = groups.make(Limits(processes=16))
+print(own_group(), group.paths[0], *groups.controllers, flush=True)
+input()
+"""
+
+
+@pytest.fixture
+def unified(tmp_path: Path) -> Path:
+    """Version 2's files of the group that this process is in, and nobody else."""
+    group = own_group(tmp_path)
+    group.mkdir(parents=True, exist_ok=True)
+    (group / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids")
+    return tmp_path
+
+
+@pytest.fixture
+def systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
+    """A host with a systemd that answers like this script; the file has what it was asked."""
+    asked = tmp_path / "asked"
+
+    def answers(script: str) -> Path:
+        busctl = tmp_path / "bin" / "busctl"
+        busctl.parent.mkdir()
+        busctl.write_text(f'#!/bin/sh\necho "$@" >> {asked}\n{script}\n')
+        busctl.chmod(busctl.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", str(busctl.parent), prepend=":")
+        monkeypatch.setattr(delegation, "_systemd_runs", lambda: True)
+        monkeypatch.setattr(os, "geteuid", lambda: 0)  # the system's bus, which is there or not
+        return asked
+
+    return answers
+
+
+def test_systemd_gives_a_server_a_scope_which_goes_with_it() -> None:
+    if not hands_out_groups():
+        pytest.skip("no systemd that this user can reach manages control groups of version 2 here")
+    server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    own, made, *controllers = server.stdout.readline().split()
+    scope = Path(own).parent
+    assert scope.name.startswith(f"aenv-{server.pid}-")
+    assert Path(made).parent.parent == scope
+    assert {"memory", "pids"} <= set(controllers)
+    assert (Path(made) / "pids.max").read_text() == "16\n"
+    server.kill()
+    server.wait()
+    server.stdin.close() if server.stdin else None
+    server.stdout.close()
+    eventually(scope.exists, "the scope stays")
+
+
+def test_who_is_alone_in_a_group_that_nobody_manages_takes_it(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delegation, "_systemd_runs", lambda: False)
+    assert delegation.enter_own_group(unified)
+    assert (own_group(unified) / delegation.LEAF / "cgroup.procs").read_text() == "0"
+
+
+def test_a_group_that_others_are_in_stays_as_it_is(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delegation, "_systemd_runs", lambda: False)
+    (own_group(unified) / "cgroup.procs").write_text(f"{os.getpid()}\n{os.getppid()}\n")
+    assert not delegation.enter_own_group(unified)
+    assert not (own_group(unified) / delegation.LEAF).exists()
+
+
+def test_version_1_has_nothing_to_hand_out(tmp_path: Path, systemd: Callable[[str], Path]) -> None:
+    asked = systemd("exit 0")
+    assert not delegation.enter_own_group(tmp_path)
+    assert not asked.exists()
+
+
+@pytest.mark.parametrize("answer", ["exit 1", "exit 0"], ids=["no", "yes, but nothing happens"])
+def test_without_a_scope_everything_stays_as_it_is(
+    answer: str, unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = systemd(answer)
+    monkeypatch.setattr(delegation, "ANSWER", 60.0)
+    monkeypatch.setattr(delegation, "DONE", 0.1)
+    before = own_group()
+    assert not delegation.enter_own_group(unified)
+    assert f" PIDs au 1 {os.getpid()} Delegate b true " in asked.read_text()
+    assert own_group() == before
+
+
+def test_a_systemd_that_does_not_answer_is_not_waited_for_long(
+    unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    systemd("exec sleep 600")
+    monkeypatch.setattr(delegation, "ANSWER", 0.1)
+    assert not delegation.enter_own_group(unified)
+
+
+def test_an_ordinary_user_without_a_session_is_not_kept_waiting(
+    unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = systemd("exec sleep 60")
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    assert not delegation.enter_own_group(unified)
+    assert not asked.exists()
+
+
+def test_a_service_of_systemd_stays_in_its_service(
+    unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = systemd("exit 0")
+    monkeypatch.setenv("SYSTEMD_EXEC_PID", str(os.getpid()))
+    assert not delegation.enter_own_group(unified)
+    assert not asked.exists()
