@@ -21,9 +21,11 @@ _ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 _INSTANCE = re.compile(rf"(?:{paths.INSTANCES}|{paths.INSTANCE_PATH})/([A-Za-z0-9._-]{{1,128}})(?:/.*)?")
 _NAMED, _PROXY = paths.INSTANCE_HEADER.lower().encode(), paths.PROXY_HEADER.lower().encode()
 _OURS = (
-    paths.INSTANCES, paths.INSTANCE_PATH, paths.SERVICES, paths.SERVICE_PATH, paths.PLATFORM_TOKENS, paths.LEASE,
-    paths.OPENAPI, paths.MCP, paths.TOOLS, paths.FUNCTIONS, paths.REWARD, "/api/v1/", "/env/",
+    paths.INSTANCES, paths.SERVICES, paths.PLATFORM_TOKENS, paths.LEASE, paths.OPENAPI, paths.MCP, paths.REWARD,
+    "/api/v1/", "/env/",
 )  # fmt: skip
+_CUT = {paths.PORT: 3, paths.INSTANCE_PATH: 2, paths.SERVICE_PATH: 2, paths.TOOLS: 1, paths.FUNCTIONS: 1}
+"""Parts that are shown of a path."""
 _QUIET = (paths.HEALTH, paths.READY, paths.METRICS)
 
 
@@ -89,11 +91,12 @@ def _told(span: spans.Span, answer: Response, began: int) -> None:
 
 
 def _path(request: Request) -> str:
-    """What may be written down of it: the signature in the URL of a port opens that port, and what is no path of ours
-    may be anything.
+    """What may be written down of it: the signature in the URL of a port opens that port, and names of tools, or what
+    is no path of ours, may be anything.
     """
-    if request.path.startswith(f"{paths.PORT}/"):
-        return "/".join(request.path.split("/")[:5])  # instance, port and time
+    for start, parts in _CUT.items():
+        if request.path.startswith(f"{start}/"):
+            return "/".join(request.path.split("/")[: parts + 1])
     return request.path if request.path.startswith(_OURS) else "/…"
 
 
