@@ -7,25 +7,19 @@ same tools, which passes every call on and notes it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
-import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
 from aenv.bench.base import Job
+from aenv.bench.program import run_program, tools_served
 from aenv.core.declarations import fresh_registry, register_function, register_tool
 from aenv.core.environment import Environment
 from aenv.core.results import ToolResult
-from aenv.errors import UsageError
-from aenv.runtime.catalog import Catalog
-from aenv.runtime.serve import ServeOptions, open_server
 
 CALL_SECONDS = 3600.0
 SAID = 20_000
@@ -39,29 +33,8 @@ async def do(job: Job, env: Environment, instruction: str, note: Note) -> None:
     Raises:
         UsageError: it ended with an error.
     """
-    file = job.folder / "instruction.md"
-    file.write_text(instruction)
     async with _served(env, instruction, note) as url:
-        told = {"AENV_TASK": job.task, "AENV_TASK_INSTRUCTION": str(file), "AENV_TASK_URL": url}
-        variables = {**os.environ, **told, "AENV_TASK_MCP_URL": f"{url}/mcp", "DUMMY_INSTANCE_IP": url}
-        code = await _run(job.agent, job.folder, variables)
-    if code:
-        said = (job.folder / "agent.log").read_text(errors="replace").strip()[-1500:]
-        raise UsageError(f"the agent ended with exit code {code}:\n{said}")
-
-
-async def _run(command: str, folder: Path, variables: dict[str, str]) -> int:
-    with (folder / "agent.log").open("wb") as log:
-        process = await asyncio.create_subprocess_shell(
-            command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=variables, cwd=folder,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            return await process.wait()
-        finally:
-            with contextlib.suppress(ProcessLookupError):  # and whatever it has started
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+        await run_program(job.agent, job.folder, task=job.task, instruction=instruction, url=url)
 
 
 @asynccontextmanager
@@ -72,15 +45,8 @@ async def _served(env: Environment, instruction: str, note: Note) -> AsyncIterat
         for tool in listed:
             _offer(tool, env, loop, note)
         register_function(name="get_instruction")(lambda: instruction)
-    catalog = Catalog(registry)
-    server, mcp = await open_server(ServeOptions(path=Path("/"), name=env.env_name), catalog)
-    listener = await server.listen(host="127.0.0.1", port=0)
-    try:
-        yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
-    finally:
-        await server.close(0)
-        await mcp.close()
-        catalog.workers.close()
+    async with tools_served(registry, env.env_name) as url:
+        yield url
 
 
 def _offer(tool: dict[str, Any], env: Environment, loop: asyncio.AbstractEventLoop, note: Note) -> None:

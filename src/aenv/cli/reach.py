@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -58,6 +59,22 @@ def with_api(system_url: str | None, api_key: str | None, work: Callable[[ApiCli
             return await work(api)
 
     return asyncio.run(main())
+
+
+def log_options(function: F) -> F:
+    """``--tail`` and ``--follow``."""
+    tail = click.option("-n", "--tail", type=click.IntRange(min=0), help="Only so many lines of it.")
+    return tail(click.option("-f", "--follow", is_flag=True, help="Go on until it ends.")(function))
+
+
+async def show_log(log: str | AsyncIterator[str]) -> None:
+    """Show a log, as it is or as it comes."""
+    if isinstance(log, str):
+        click.echo(log, nl=False)
+        return
+    async for text in log:
+        click.echo(text, nl=False)
+        sys.stdout.flush()
 
 
 def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, str]:

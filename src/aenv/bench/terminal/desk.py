@@ -9,15 +9,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
+from aenv.bench.program import tools_served
 from aenv.core.declarations import fresh_registry, register_function, register_tool
 from aenv.core.pane import Pane
 from aenv.engines.boxes.box import Box
 from aenv.engines.boxes.images import Image
-from aenv.runtime.catalog import Catalog
-from aenv.runtime.serve import ServeOptions, open_server
 
 MOST_WAIT = 300.0
 SAID = 20_000
@@ -48,15 +46,10 @@ class Desk:
             for tool in (self.execute_command, self.keystrokes, self.capture_pane):
                 register_tool(tool)
             register_function(self.get_instruction)
-        catalog = Catalog(registry)
-        server, mcp = await open_server(ServeOptions(path=Path("/"), name="terminal"), catalog)
-        listener = await server.listen(host="127.0.0.1", port=0)
         try:
-            yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+            async with tools_served(registry, "terminal") as url:
+                yield url
         finally:
-            await server.close(0)
-            await mcp.close()
-            catalog.workers.close()
             if self._pane is not None:
                 self._pane.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from aenv.cli.output import Output, columns, note, output_option
-from aenv.cli.reach import chosen, pairs_of, platform_options, with_api
+from aenv.cli.reach import chosen, log_options, pairs_of, platform_options, show_log, with_api
 from aenv.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -184,19 +183,13 @@ def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output
 
 @command.command()
 @click.argument("id")
-@click.option("-n", "--tail", type=click.IntRange(min=0), help="Only so many lines of it.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until it ends.")
+@log_options
 @platform_options
 def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_key: str | None) -> None:
     """Show what an instance's tools wrote."""
 
     async def work(api: ApiClient) -> None:
-        if not follow:
-            click.echo(await api.get_instance_logs(id, tail), nl=False)
-            return
-        async for text in api.follow_instance_logs(id, tail):
-            click.echo(text, nl=False)
-            sys.stdout.flush()
+        await show_log(api.follow_instance_logs(id, tail) if follow else await api.get_instance_logs(id, tail))
 
     with_api(system_url, api_key, work)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aenv.cli.output import Output, columns, note, output_option
-from aenv.cli.reach import pairs_of, platform_options, with_api
+from aenv.cli.reach import log_options, pairs_of, platform_options, show_log, with_api
 from aenv.errors import AEnvError, EnvironmentError, EnvironmentTimeoutError, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -196,19 +195,13 @@ def delete(
 
 @command.command()
 @click.argument("id")
-@click.option("-n", "--tail", type=click.IntRange(min=0), help="Only so many lines of it.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until it ends.")
+@log_options
 @platform_options
 def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_key: str | None) -> None:
     """Show what the tools of a service's replicas wrote; each line begins with the replica's id."""
 
     async def work(api: ApiClient) -> None:
-        if not follow:
-            click.echo(await api.get_service_logs(id, tail), nl=False)
-            return
-        async for text in api.follow_service_logs(id, tail):
-            click.echo(text, nl=False)
-            sys.stdout.flush()
+        await show_log(api.follow_service_logs(id, tail) if follow else await api.get_service_logs(id, tail))
 
     with_api(system_url, api_key, work)
 
