@@ -240,31 +240,31 @@ def test_lists_are_by_name_in_pages_and_filtered(with_hub: Callable[[Use], None]
 
 def test_search_finds_words_anywhere_and_names_first(with_hub: Callable[[Use], None]) -> None:
     async def use(hub: Hub) -> None:
-        await push(hub, "weather-demo", "1.0.0", description="Ask for the forecast", tools=["getForecast"])
-        await push(hub, "zoo", "1.0.0", description="Animals and the weather", tags=["kids"])
-        await push(hub, "airline", "1.0.0", tools=["book_flights", "weather_at"], author="Grace Hopper")
+        await push(hub, "climate-demo", "1.0.0", description="Ask for the forecast", tools=["getForecast"])
+        await push(hub, "zoo", "1.0.0", description="Animals and the climate", tags=["kids"])
+        await push(hub, "airline", "1.0.0", tools=["book_flights", "climate_at"], author="Grace Hopper")
         await push(hub, "chinese", "1.0.0", description="天气环境")
 
         async def found(query: str, **more: Any) -> list[str]:
             return names(await hub.search(query, **more))
 
-        assert await found("weather") == ["weather-demo", "airline", "zoo"]
-        assert await found("Weat") == ["weather-demo"]
-        assert await found("weather kid") == ["zoo"]
-        assert await found("get forecast") == ["weather-demo"]
+        assert await found("climate") == ["climate-demo", "airline", "zoo"]
+        assert await found("Clim") == ["climate-demo"]
+        assert await found("climate kid") == ["zoo"]
+        assert await found("get forecast") == ["climate-demo"]
         assert await found("flight") == await found("FLIGHTS") == await found("hopper") == ["airline"]
         assert await found("天气") == ["chinese"]
-        assert await found("weather submarine") == await found("???") == await found("") == []
+        assert await found("climate submarine") == await found("???") == await found("") == []
         assert await found("greet visitor") == []
-        page = await hub.search("weather", limit=1)
-        assert names(page) == ["weather-demo"]
+        page = await hub.search("climate", limit=1)
+        assert names(page) == ["climate-demo"]
         rest: list[str] = []
         while page.next:
-            page = await hub.search("weather", limit=1, after=page.next)
+            page = await hub.search("climate", limit=1, after=page.next)
             rest += names(page)
         assert rest == ["airline", "zoo"]
         await push(hub, "zoo", "2.0.0", description="No more of that")
-        assert await found("weather") == ["weather-demo", "airline"], "it is found by what its name stands for now"
+        assert await found("climate") == ["climate-demo", "airline"], "it is found by what its name stands for now"
 
     with_hub(use)
 

@@ -84,13 +84,13 @@ def test_what_is_private_is_seen_only_with_a_token_and_what_is_public_by_everyon
         return {item.name for item in (await client.list()).items}
 
     async def found(client: HubClient) -> set[str]:
-        return {item.name for item in (await client.search("something")).items}
+        return {item.name for item in (await client.search("quixotic")).items}
 
     with serve("--auth") as hub:
         admin = hub.first_token
         mine = make_token(hub.url, admin, scope="read", namespaces=["a"])["token"]
         for name, public in (("a", None), ("b", None), ("c", True)):
-            run(as_(hub.url, admin, lambda c, n=name, p=public: push(c, n, "1.0.0", description="something", public=p)))
+            run(as_(hub.url, admin, lambda c, n=name, p=public: push(c, n, "1.0.0", description="quixotic", public=p)))
         assert run(as_(hub.url, None, seen)) == {"c"} | BUILT_IN
         assert run(as_(hub.url, mine, seen)) == {"a", "c"} | BUILT_IN
         assert run(as_(hub.url, admin, seen)) == {"a", "b", "c"} | BUILT_IN
