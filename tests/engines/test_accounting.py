@@ -47,8 +47,9 @@ def test_cpu_memory_and_processes_of_a_sandbox_are_told(folder: Path, sandboxes:
             engine._cgroups._roots.clear()  # as for a user whom the host lets make none
         try:
             ref = await engine.start(SandboxSpec("x", project, project))
-            before = engine.usage(ref)
             client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
+            await client.call("/tools/work", {"seconds": 0}, timeout=60)
+            before = engine.usage(ref)
             await client.call("/tools/work", {"seconds": 0.3}, timeout=60)
             client.close()
             after = engine.usage(ref)

@@ -345,7 +345,9 @@ class Sandbox:
             return used
         if self.group is not None:
             return {**accounting.usage(accounting.members(self.group.paths)), **used}
-        self.process = self.process or accounting.listener(self.path)
+        if self.process is None:
+            found = accounting.listener(self.path)
+            self.process = found if found != os.getpid() else None  # we made the socket; it does not listen itself yet
         return accounting.usage(accounting.tree(self.process)) if self.process is not None else {}
 
     @property
