@@ -46,6 +46,27 @@ def test_instances_go_on_when_their_project_changes(folder: Path) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.1, 0.4])
+def test_a_start_that_is_cancelled_leaves_nothing(folder: Path, seconds: float) -> None:
+    async def main() -> None:
+        project = folder / "project"
+        project.mkdir()
+        (project / "env.py").write_text(SOURCE)
+        engine = NativeEngine(folder / "native", pool=0)
+        try:
+            starting = asyncio.create_task(engine.start(SandboxSpec("mine@1.0.0", project, project)))
+            await asyncio.sleep(seconds)
+            starting.cancel()
+            await asyncio.wait({starting})
+            left = [ref async for ref in engine.running()] if starting.cancelled() else []
+            assert left == []
+        finally:
+            await engine.close()
+        assert list((folder / "native").iterdir()) == []
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 def test_a_log_keeps_the_last_of_what_was_written() -> None:
     log = Log()
     whole = b""

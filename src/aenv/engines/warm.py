@@ -83,7 +83,14 @@ class Zygote:
         command = [sys.executable, "-m", "aenv.isolation.zygote"]
         variables = {name: value for name, value in os.environ.items() if name in PASSED_ON} | FOR_IMPORTS
         with theirs, self.log.open("wb") as log_file:
-            self._process = await self._holder.start(self.name, command, theirs.fileno(), log_file.fileno(), variables)
+            try:
+                self._process = await self._holder.start(
+                    self.name, command, theirs.fileno(), log_file.fileno(), variables
+                )
+            except BaseException:
+                self._ready = None  # nobody waits for it
+                await self.end()
+                raise
         user = self._user() if os.geteuid() == 0 else None
         spec = ZygoteSpec(
             "aenv.runtime.sandboxed:serve",
@@ -239,7 +246,7 @@ class Zygote:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
                 await self._process.wait()
-            self.log.unlink(missing_ok=True)
+        self.log.unlink(missing_ok=True)
 
     async def _send(self, message: bytes, fds: list[int]) -> None:
         assert self._control is not None
