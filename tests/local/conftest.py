@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -62,7 +63,7 @@ def platform(sandboxes: None) -> Iterator[local.LocalPaths]:
         where = local.LocalPaths(Path(folder))
         local.stop(where)
         left = {p.name for p in where.runtime.iterdir()} - {"lock", "platform.log"}
-        shutil.rmtree(folder)
+        _remove(where.runtime)
         assert not left
 
 
@@ -71,6 +72,16 @@ def short_folder() -> Iterator[Path]:
     """A folder whose path leaves room for the names of sockets."""
     folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
     yield folder
+    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Also where a server's janitor is tidying up at the same time."""
+    for _ in range(100):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.05)
     shutil.rmtree(folder)
 
 
