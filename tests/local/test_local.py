@@ -179,6 +179,19 @@ def test_changed_sources_are_seen_by_the_next_instance(project: Path) -> None:
         assert before.call_tool("increment").data == 1
 
 
+def test_the_time_to_live_is_the_callers_then_the_projects_then_ours(project: Path) -> None:
+    async def lives(**options: Any) -> str | None:
+        async with Environment(str(project), **options) as env:
+            assert env._instance is not None
+            return env._instance.ttl
+
+    assert (run(lives()), run(lives(ttl="3m"))) == ("30m", "3m")
+    config = json.loads((project / "config.json").read_text())
+    config["deployConfig"]["ttl"] = "7m"
+    (project / "config.json").write_text(json.dumps(config))
+    assert (run(lives()), run(lives(ttl="3m"))) == ("7m", "3m")
+
+
 def test_an_instance_ends_at_its_time_to_live(project: Path) -> None:
     async def main() -> None:
         env = Environment(str(project), ttl="1s")

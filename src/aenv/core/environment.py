@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,6 +15,7 @@ from aenv.client import local
 from aenv.client.http import DeadlineExceeded
 from aenv.client.instance import InstanceClient
 from aenv.client.url import Planes, ServerUrl
+from aenv.core import transfer
 from aenv.core.breaker import Breaker
 from aenv.core.logging import getLogger
 from aenv.core.placement import OnPlatform, Placement, Started, Wish, why_gone
@@ -47,9 +46,6 @@ HEALTHY = ("success", "healthy")
 HEALTH_SECONDS = 10.0
 EXEC_MARGIN = 5.0
 """Seconds by which an answer may follow the end of a command's time."""
-STREAMED = 8 * 1024 * 1024
-"""Bytes from which a file is sent while it is read."""
-STREAM_SECONDS = 600.0
 
 
 class _Unsaid(str):
@@ -502,23 +498,15 @@ class Environment:
         A folder's content is added to what is at ``path``. A folder or a large file may have any size: it is never in
         memory as a whole, and without a ``timeout`` it has ten minutes.
         """
-        if isinstance(data, Path) and (data.is_dir() or data.stat().st_size > STREAMED):
-            await self._upload_tar(data, path, timeout)
-            return
-        body = data.read_bytes() if isinstance(data, Path) else data.encode() if isinstance(data, str) else data
-
-        async def put(client: InstanceClient, seconds: float) -> Any:
-            return await client.exchange("PUT", f"{paths.FILES}?{urlencode({'path': path})}", body, timeout=seconds)
-
-        await self._guarded(f"upload to {path}", put, timeout)
+        if isinstance(data, Path) and transfer.is_streamed(data):
+            send, timeout = transfer.put_stream(data, path), _long(timeout)
+        else:
+            send = transfer.put_file(data, path)
+        await self._guarded(f"upload to {path}", send, timeout)
 
     async def download(self, path: str, timeout: float | None = None) -> bytes:
         """The content of a file in the instance."""
-
-        async def get(client: InstanceClient, seconds: float) -> Any:
-            return await client.fetch(f"{paths.FILES}?{urlencode({'path': path})}", timeout=seconds)
-
-        data: bytes = await self._guarded(f"download of {path}", get, timeout)
+        data: bytes = await self._guarded(f"download of {path}", transfer.get_file(path), timeout)
         return data
 
     async def download_to(self, path: str, target: Path, timeout: float | None = None) -> None:
@@ -527,26 +515,7 @@ class Environment:
         A folder's content is added to what is there. Nothing is written outside of ``target``, whatever the instance
         sends. Without a ``timeout`` it has ten minutes.
         """
-        from aenv.core.folders import unpacked
-
-        async def get(client: InstanceClient, seconds: float) -> Any:
-            query = urlencode({"path": path})
-            async with client.receive_stream(f"{paths.ARCHIVE}?{query}", timeout=seconds) as stream:
-                await unpacked(stream, target, asyncio.to_thread, may_be_file=True)
-
-        await self._guarded(f"download of {path}", get, STREAM_SECONDS if timeout is None else timeout)
-
-    async def _upload_tar(self, source: Path, path: str, timeout: float | None) -> None:
-        from aenv.core.folders import packed
-
-        folder, name = (path, "") if source.is_dir() else posixpath.split(path)
-
-        async def put(client: InstanceClient, seconds: float) -> Any:
-            query = urlencode({"path": folder or "."})
-            async with contextlib.aclosing(packed(source, asyncio.to_thread, name)) as tar:
-                return await client.send_stream(f"{paths.ARCHIVE}?{query}", tar, timeout=seconds)
-
-        await self._guarded(f"upload to {path}", put, STREAM_SECONDS if timeout is None else timeout)
+        await self._guarded(f"download of {path}", transfer.get_stream(path, target), _long(timeout))
 
     # --- inside
 
@@ -595,9 +564,7 @@ class Environment:
         answer: dict[str, Any] = await self._guarded(f"GET {path}", get, timeout)
         return answer
 
-    async def _guarded(
-        self, what: str, send: Callable[[InstanceClient, float], Awaitable[Any]], timeout: float | None
-    ) -> Any:
+    async def _guarded(self, what: str, send: transfer.Send, timeout: float | None) -> Any:
         client = self._client
         if client is None or self._breaker.is_open:
             client = await self._ready_client()
@@ -644,6 +611,10 @@ class Environment:
     def __repr__(self) -> str:
         state = f"instance {self._instance.id}" if self._instance else "not started"
         return f"<Environment {self.env_name} ({state})>"
+
+
+def _long(timeout: float | None) -> float:
+    return transfer.STREAM_SECONDS if timeout is None else timeout
 
 
 def _as_strings(variables: Mapping[str, object] | None) -> dict[str, str]:
