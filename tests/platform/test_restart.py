@@ -241,7 +241,8 @@ def test_servers_on_one_redis_go_on_with_their_own(data: Path, machine: Machine,
         names = []
         for server in both:
             with server as running:
-                names.append(make(running))
+                names.append(made := make(running))
+                eventually(lambda name=made: _status(valkey, name) != "Running", "it is not written down as running")
                 running.kill()
         with _beside(data, "b", valkey) as again:
             assert call(again, names[1], "increment") == "1"
