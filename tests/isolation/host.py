@@ -102,6 +102,7 @@ class Platform:
     def __init__(self, runtime: Path) -> None:
         self.runtime = runtime
         self._seen: set[Process] = set()
+        self._servers: set[int] = set()  # only these have control groups; other programs have had the other numbers
         self._roots = set(_root_folders())
 
     @property
@@ -141,6 +142,7 @@ class Platform:
             ours |= below
             grown = bool(below)
         self._seen |= {everything[pid] for pid in ours}
+        self._servers |= {pid for pid in ours if "serve --local" in everything[pid].command}
         return sorted((p for p in self._seen if p.alive), key=lambda p: (p.started, p.pid))
 
     def servers(self) -> list[Process]:
@@ -162,7 +164,7 @@ class Platform:
 
     def cgroups(self) -> list[Path]:
         """Of all servers that were ever seen here."""
-        names = {f"aenv-{p.pid}" for p in self._seen}
+        names = {f"aenv-{pid}" for pid in self._servers}
         if (CGROUPS / "cgroup.controllers").exists():  # wherever systemd has put the scope, aenv-PID-*.scope
             found = (Path(folder, name) for folder, names_there, _ in os.walk(CGROUPS) for name in names_there)
             return sorted(path for path in found if path.name.rpartition("-")[0] in names or path.name in names)

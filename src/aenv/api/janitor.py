@@ -57,11 +57,11 @@ def _remove(group: Path) -> None:
     for _ in range(200):  # its last processes may still be ending
         if not group.is_dir():
             return
-        for child in group.iterdir():
-            if child.is_dir():
-                with contextlib.suppress(OSError):
-                    child.rmdir()
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # somebody else may be removing it, too
+            for child in group.iterdir():
+                if child.is_dir():
+                    with contextlib.suppress(OSError):
+                        child.rmdir()
             group.rmdir()
         time.sleep(0.01)
 
