@@ -191,7 +191,7 @@ class Record:
         """What this caller may know of it."""
         name, _, version = self.env_name.partition("@")
         created, updated = _written(self.created), _written(self.updated)
-        shown = EnvInstance(
+        return EnvInstance(
             id=self.id,
             env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
             status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
@@ -202,13 +202,14 @@ class Record:
             ended_at=_written(self.ended_at) if self.ended_at else None,
             expires_at=_written(self.expires_at) if self.expires_at else None,
             keep_alive=self.wish.keep_alive or None,
+            **self._way_for(caller),
         )  # fmt: skip
+
+    def _way_for(self, caller: Caller) -> dict[str, str]:
+        """How it is called."""
         if self._direct:
-            ref = self.ref
-            return shown.model_copy(update={"data_url": ref and ref.data_url, "token": ref and ref.token})
-        if caller.role == "read-only":
-            return shown
-        return shown.model_copy(update={"ip": f"{self.id}.{self.secret}"})
+            return {"data_url": self.ref.data_url, "token": self.ref.token} if self.ref else {}
+        return {} if caller.role == "read-only" else {"ip": f"{self.id}.{self.secret}"}
 
     def _used(self) -> dict[str, Any]:
         """Calls are known where they come through us."""

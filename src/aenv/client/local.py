@@ -281,10 +281,11 @@ def find_project(env_name: str) -> tuple[str, Path] | None:
 
 
 def _identity(path: Path) -> tuple[str | None, str | None]:
-    folder = path if path.is_dir() else path.parent
-    for place in (folder, folder.absolute().parent):
+    folder = os.path.abspath(path if path.is_dir() else path.parent)
+    for place in (folder, os.path.dirname(folder)):
         try:
-            config = json.loads((place / "config.json").read_text())
+            with open(f"{place}/config.json", "rb") as file:
+                config = json.load(file)
         except (OSError, ValueError):
             continue
         if isinstance(config, dict):

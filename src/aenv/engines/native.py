@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +31,8 @@ log = getLogger("native")
 
 IDLE_ZYGOTES = 8
 """Warm parents without sandboxes that are kept; the longest unused goes first."""
+FRESH = 0.05
+"""Seconds for which a look at a project's files is good."""
 _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 
 
@@ -58,13 +61,14 @@ class NativeEngine(Engine):
         self._bases = Bases()
         self._parents: Parents[Sandbox] = Parents(self._prepare, self._end_parent, lambda parent: parent.exit is None)
         self._later: asyncio.TimerHandle | None = None
+        self._looked: tuple[SandboxSpec | None, float, str] = (None, 0.0, "")
         self._families: set[Zygote] = set()
         """Zygotes that fork from one parent each."""
 
     def claim(self, spec: SandboxSpec) -> SandboxRef | None:
         if spec.base is not None:
             return None
-        key = _key(spec)
+        key = self._key(spec)
         sandbox = self._pool.take(key) if self._pool.has(key) else None
         if sandbox is None:
             return None
@@ -75,7 +79,7 @@ class NativeEngine(Engine):
         spec = await self._bases.resolved(spec)
         if spec.volume is not None:  # it has one writer, so nothing of it is made ahead
             return (await self._spawned(spec, await self._zygote(spec), "spawn", spare=False)).ref
-        key = _key(spec)
+        key = self._key(spec)
         sandbox = self._pool.take(key)
         if sandbox is None:
             sandbox = await self._fork(spec, key)
@@ -229,7 +233,7 @@ class NativeEngine(Engine):
         await self._tidy()
 
     async def _zygote(self, spec: SandboxSpec) -> Zygote:
-        key = (parent_name(spec), fingerprint(spec.project, spec.files))
+        key = (parent_name(spec), self._fingerprint(spec))
         lock = self._starting.setdefault(key, asyncio.Lock())
         async with lock:
             zygote = self._zygotes.get(key)
@@ -245,6 +249,19 @@ class NativeEngine(Engine):
                 self._zygotes[key] = self._zygotes.pop(key)  # the last one is the last one used
         self._starting.pop(key, None)
         return zygote
+
+    def _key(self, spec: SandboxSpec) -> str:
+        """The same for sandboxes of which any will do."""
+        return f"{self._fingerprint(spec)} {spec.key}"
+
+    def _fingerprint(self, spec: SandboxSpec) -> str:
+        """Of its project, as it was when this was asked for: one create looks at the files once."""
+        known, at, found = self._looked
+        if known is spec and time.monotonic() - at < FRESH:
+            return found
+        found = fingerprint(spec.project, spec.files)
+        self._looked = spec, time.monotonic(), found
+        return found
 
     async def _new_zygote(self, spec: SandboxSpec) -> Zygote:
         """With the project's imports made, unless they leave something running that a fork would break."""
@@ -269,11 +286,6 @@ class NativeEngine(Engine):
         idle = [key for key, zygote in self._zygotes.items() if not zygote.in_use]
         for key in idle[: max(0, len(idle) - IDLE_ZYGOTES)]:
             await self._zygotes.pop(key).end()
-
-
-def _key(spec: SandboxSpec) -> str:
-    """The same for sandboxes of which any will do."""
-    return f"{fingerprint(spec.project, spec.files)} {spec.key}"
 
 
 def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:

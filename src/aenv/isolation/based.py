@@ -22,6 +22,7 @@ from typing import NoReturn
 
 from aenv.isolation import linux, rootfs, volumes
 from aenv.isolation.images import inside
+from aenv.isolation.plan import Plan
 from aenv.isolation.volumes import Volume
 
 HOST = "/opt/aenv/host"
@@ -176,23 +177,26 @@ def restart(*words: str) -> NoReturn:
     os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
 
 
-def private_root(*, size: int, volume: Volume | None = None) -> None:
+def private_root(plan: Plan, *, size: int, volume: Volume | None = None) -> None:
     """The root of one sandbox, in its own mount namespace; what it changes lives in one tmpfs of ``size`` bytes."""
     flags = linux.MS_NOSUID | linux.MS_NODEV
-    linux.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
+    plan.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
     for folder in ("root", "upper", "work", "app", "app-work"):
-        os.makedirs(f"/mnt/{folder}")
+        plan.folder(f"/mnt/{folder}")
     root = "/mnt/root"
-    linux.mount(
+    plan.mount(
         "overlay", root, "overlay", flags, "lowerdir=/cover:/base,upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     )
-    linux.bind("/opt/aenv", f"{root}/opt/aenv")
-    linux.bind("/dev", f"{root}/dev")
-    linux.bind("/proc", f"{root}/proc")  # for the sandbox to put its own over it: see `rootfs.own_proc`
-    rootfs.fresh_places("/mnt", root)
+    plan.bind("/opt/aenv", f"{root}/opt/aenv")
+    plan.bind("/dev", f"{root}/dev")
+    plan.bind("/proc", f"{root}/proc")  # for the sandbox to put its own over it: see `rootfs.own_proc`
+    rootfs.fresh_places(plan, "/mnt", root)
     layers = f"lowerdir={rootfs.PROJECT},upperdir=/mnt/app,workdir=/mnt/app-work,userxattr"
-    linux.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
-    rootfs.terminals(root)
+    plan.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
+    rootfs.terminals(plan, root)
     if volume is not None:
-        volumes.show(volume, root)
-    linux.pivot_root(root)
+        volumes.show(plan, volume, root)
+    plan.do("chdir", root)
+    plan.do("pivot_root", ".", ".")
+    plan.do("umount2", ".", linux.MNT_DETACH)
+    plan.do("chdir", "/")

@@ -11,38 +11,32 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
 
-from aenv.isolation import linux, ptrace, rootfs
-from aenv.isolation.limits import Limits, limit_processes
+from aenv.isolation import linux, network, ptrace, rootfs
+from aenv.isolation.builder import Builder, waiting
+from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes
+from aenv.isolation.network import Mode
+from aenv.isolation.plan import Block, Later, Outcome, Plan
 
-BUILT = linux.CLONE_NEWNS | linux.CLONE_NEWCGROUP
-"""The namespaces that the builder makes: the parent's files are not what a child is to have. It is born with the
-others."""
+OWN = linux.CLONE_NEWNS | linux.CLONE_NEWCGROUP
+"""The namespaces that a child is not born with: the parent's files and control groups are not what it is to have. The
+first is built for it, the second it makes once it has joined its groups."""
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
 FIRST_FD = 200
 """Where the parent puts the descriptors of the child to come: the builder, then those that it is to have."""
-MESSAGE = 4096
 
-
-@dataclass
-class Builder:
-    """A builder, as the zygote knows it."""
-
-    link: socket.socket
-    pidfd: int = -1
-    """What the child enters its namespaces by."""
-
-    def close(self) -> None:
-        """Let it end."""
-        self.link.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
+IDLE = 16
+"""Builders' memories that are kept."""
+Kind = tuple[int, Mode]
+"""How much may be written to its files, and what its network is."""
+Furnish = Callable[[Plan, int, Mode], Outcome | None]
+"""Adds to a plan what new namespaces of a kind need; see `network.settle`."""
 
 
 @dataclass
@@ -50,28 +44,28 @@ class Branch:
     """One to be made."""
 
     id: str
-    wish: dict[str, Any]
-    """What the builder is told."""
+    limits: Limits
+    network: Mode
     fds: list[int]
     """Listener, status, log, parameters."""
     channel: list[int]
     """Through which its door to the network is handed out, if it has one."""
     cgroups: list[int]
-    counted: Limits | None = None
-    """Where no control group counts its processes: what its user namespace is to."""
     builder: Builder | None = None
     child: ptrace.Stopped | None = None
+    child_fd: int = -1
 
     def born(self, child: ptrace.Stopped) -> None:
         """Show the child to the builder."""
         self.child = child
         assert self.builder is not None
-        fd = os.pidfd_open(child.pid)
-        try:
-            fds = [fd, *self.channel, *self.cgroups]
-            socket.send_fds(self.builder.link, [json.dumps(self.wish).encode()], fds)
-        finally:
-            os.close(fd)
+        self.child_fd = os.pidfd_open(child.pid)
+        self.builder.go(child=self.child_fd)
+
+    @property
+    def kind(self) -> Kind:
+        """What has to be built for it."""
+        return self.limits.disk, self.network
 
     @property
     def given_up(self) -> bool:
@@ -80,11 +74,9 @@ class Branch:
 
     def close(self) -> None:
         """Let go of everything: who waits for a word hears that there will be none."""
-        if self.builder is not None:
-            self.builder.close()
-        for fd in (*self.fds, *self.channel, *self.cgroups):
+        for fd in (*self.fds, *self.channel, *self.cgroups, *([self.child_fd] if self.child_fd >= 0 else [])):
             os.close(fd)
-        self.fds, self.channel, self.cgroups, self.builder = [], [], [], None
+        self.fds, self.channel, self.cgroups, self.child_fd = [], [], [], -1
 
     def give_up(self, why: str) -> None:
         """End what has been made of it so far."""
@@ -103,6 +95,8 @@ class Parent:
 
     pid: int
     channel: socket.socket
+    come: Callable[[Branch], Builder]
+    """Has a builder come for one."""
     give_up: Callable[[Branch, str], None]
     waiting: deque[Branch] = field(default_factory=deque)
     asked: Branch | None = None
@@ -119,9 +113,9 @@ class Parent:
             if branch.given_up:
                 continue
             try:
+                builder = self.come(branch)
                 ptrace.watch_forks(self.pid)
-                assert branch.builder is not None
-                socket.send_fds(self.channel, [b"fork"], [branch.builder.pidfd, *branch.fds, *branch.cgroups])
+                socket.send_fds(self.channel, [b"fork"], [builder.pidfd, *branch.fds, *branch.cgroups])
             except OSError as error:
                 self.give_up(branch, str(error))
             else:
@@ -135,49 +129,85 @@ class Parent:
         self.waiting.clear()
 
 
+class Builders:
+    """Those who build for the children of one zygote, by what they build."""
+
+    def __init__(self, namespaces: int, furnish: Furnish) -> None:
+        self._born_with = namespaces & ~OWN
+        self._furnish = furnish
+        self._idle: dict[Kind, list[Builder]] = {}
+
+    def come(self, branch: Branch) -> Builder:
+        """One for this child to be."""
+        idle = self._idle.get(branch.kind)
+        builder = branch.builder = idle.pop() if idle else self._new(*branch.kind)
+        builder.come()
+        return builder
+
+    def leave(self, branch: Branch) -> None:
+        """It has done its work; the next of its kind may have its memory."""
+        builder, branch.builder = branch.builder, None
+        assert builder is not None
+        if sum(map(len, self._idle.values())) < IDLE:
+            builder.leave()
+            self._idle.setdefault(branch.kind, []).append(builder)
+        else:
+            builder.close()
+
+    def _new(self, disk: int, mode: Mode) -> Builder:
+        plan = waiting()
+        plan.do("setns", Later("child"), linux.CLONE_NEWUSER)
+        for name, text in linux.user_maps(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID):
+            plan.write(f"/proc/self/{name}", text)
+        plan.do("setns", Later("child"), self._born_with)
+        plan.do("unshare", linux.CLONE_NEWNS)
+        return Builder(plan, door=self._furnish(plan, disk, mode))
+
+
 def settle(branch: Branch) -> int:
     """Have a child, stopped at birth, take over what was built for it, and let it go on; its process id.
 
     Raises:
         OSError: it could not be.
     """
-    child = branch.child
+    child, builder = branch.child, branch.builder
     assert child is not None
-    first = FIRST_FD + 1 + len(branch.fds)
-    # One that moves itself waits for nobody; to move another one waits until every CPU has been through the scheduler.
-    joins = [(linux.number("write"), fd, _word("0"), 1) for fd in range(first, first + len(branch.cgroups))]
-    child.do([*joins, *_SETTLING], _WORDS)
-    if branch.counted is not None:
-        limit_processes(branch.counted, child.pid)
+    assert builder is not None
+    builder.check()
+    if builder.door is not None and branch.channel:
+        network.hand_over(builder.result(builder.door), branch.channel[0])
+    child.do(_settling(FIRST_FD + 1 + len(branch.fds), len(branch.cgroups)))
+    if not branch.cgroups and counts_processes_apart():
+        limit_processes(branch.limits, child.pid)
     child.go_on()
     return child.pid
 
 
-_NO_CAPABILITIES = struct.pack("=IiQQQ", linux.CAP_VERSION_3, 0, 0, 0, 0)
-_WORDS = _NO_CAPABILITIES + b"0\0" + b"".join(b"%s\0" % word.encode() for m in rootfs.PROC for word in m[:3] if word)
-
-
-def _word(word: str | None) -> int:
-    return -1 - _WORDS.index(b"%s\0" % word.encode()) if word else 0
-
-
-_PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
-_SETTLING = [
-    (linux.number("setns"), FIRST_FD, BUILT),
-    *((linux.number("mount"), _word(m[0]), _word(m[1]), _word(m[2]), m[3], 0) for m in rootfs.PROC),
-    (linux.number("setsid"),),
-    *((linux.number("prctl"), _PR_CAPBSET_DROP, capability) for capability in linux.capabilities()),
-    (linux.number("capset"), -1, -1 - 8),
-    (linux.number("prctl"), _PR_SET_DUMPABLE, 1),
-]
-"""System calls; what they point at is in _WORDS, of which -1 is the beginning."""
+@cache
+def _settling(first: int, cgroups: int) -> Plan:
+    """What a child does at its birth. ``first``: of the descriptors that it joins its control groups by."""
+    plan = Plan()
+    # One that moves itself waits for nobody; to move another one waits until every CPU has been through the scheduler.
+    for fd in range(first, first + cgroups):
+        plan.do("write", fd, "0", 1, what="joining a control group")
+    plan.do("unshare", linux.CLONE_NEWCGROUP)
+    plan.do("setns", FIRST_FD, linux.CLONE_NEWNS)
+    for source, target, kind, flags in rootfs.PROC:
+        plan.mount(source, target, kind or "", flags)
+    plan.do("setsid")
+    for capability in linux.capabilities():
+        plan.do("prctl", _PR_CAPBSET_DROP, capability)
+    none = struct.pack("=IiQQQ", linux.CAP_VERSION_3, 0, 0, 0, 0)
+    plan.do("capset", Block(none[:8]), Block(none[8:]))
+    plan.do("prctl", _PR_SET_DUMPABLE, 1)
+    return plan
 
 
 def fork_on_demand(channel: socket.socket, namespaces: int, count: int) -> list[int]:
     """In the parent: fork whenever told to, into new namespaces but for those that are built. Returns in the children
     only, with ``count`` descriptors for each.
     """
-    born_with = namespaces & ~BUILT | linux.CLONE_NEWUSER | linux.CLONE_NEWPID
+    born_with = namespaces & ~OWN | linux.CLONE_NEWUSER | linux.CLONE_NEWPID
     while True:
         data, fds, _, _ = socket.recv_fds(channel, 16, 16)
         if not data:
@@ -196,40 +226,3 @@ def fork_on_demand(channel: socket.socket, namespaces: int, count: int) -> list[
         if place not in mine:
             os.close(place)
     return mine
-
-
-Furnish = Callable[[dict[str, Any], list[int]], None]
-"""Puts into new namespaces what a wish and its descriptors ask for."""
-
-
-def build_on_demand(channel: socket.socket, namespaces: int, furnish: Furnish) -> None:
-    """In a process that is small, which makes forking it cheap: fork builders. Never returns."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    while True:
-        request, fds, _, _ = socket.recv_fds(channel, MESSAGE, 1)
-        if not request:
-            os._exit(0)
-        link = socket.socket(fileno=fds[0])
-        if os.fork() == 0:
-            _build(link, namespaces & ~BUILT, furnish)
-        link.close()
-
-
-def _build(link: socket.socket, born_with: int, furnish: Furnish) -> None:
-    """In a builder: wait for the child, then put into its namespaces what belongs there. Never returns."""
-    try:
-        socket.send_fds(link, [b"here"], [os.pidfd_open(os.getpid())])
-        wish, fds, _, _ = socket.recv_fds(link, MESSAGE, 8)
-        if fds:
-            linux.setns(fds[0], linux.CLONE_NEWUSER)
-            linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID)
-            linux.setns(fds[0], born_with)
-            linux.unshare(linux.CLONE_NEWNS)
-            furnish(json.loads(wish), fds[1:])
-            link.send(b"done")
-            link.recv(1)  # until the child has it
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            link.send(str(error).encode())
-    finally:
-        os._exit(0)

@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 from aenv.isolation import leaving, linux, rootfs, seccomp
+from aenv.isolation.plan import Plan
 from aenv.isolation.spec import FRESH, ZygoteSpec
 
 
@@ -31,7 +32,9 @@ def _try() -> None:
         if child == 0:
             try:
                 linux.unshare(FRESH)
-                rootfs.private_places(size=1 << 20, shown=hidden)
+                plan = Plan()
+                rootfs.private_places(plan, size=1 << 20, shown=hidden)
+                plan.run()
                 rootfs.own_proc()
             except OSError as error:
                 print(leaving.explain(error), flush=True)  # noqa: T201

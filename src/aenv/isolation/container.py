@@ -25,6 +25,7 @@ from typing import Any
 
 from aenv.isolation import init, linux, network, rootfs
 from aenv.isolation.leaving import explain
+from aenv.isolation.plan import Plan
 
 FIRST, COUNT = 0x60000000, 0x10000
 """The host's users that those of containers are, when root makes them: far away from all that are handed out."""
@@ -239,7 +240,11 @@ def _enter(spec: ContainerSpec, fds: list[int], mapped: int, *, privileged: bool
     linux.pivot_root(f"{spec.stage}/root")
     socket.sethostname(spec.hostname)
     if not spec.joined:
-        network.settle(spec.network, channel)
+        furnished = Plan()
+        door = network.settle(furnished, spec.network)
+        results = furnished.run()
+        if door is not None and channel is not None:
+            network.hand_over(results[door.call], channel)
     if channel is not None:
         os.close(channel)
 
@@ -253,7 +258,9 @@ def _furnish(spec: ContainerSpec, root: str) -> None:
     rootfs.places_of_devices(root)
     os.mkdir(f"{root}/dev/shm")
     linux.mount("shm", f"{root}/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1g,mode=1777")
-    rootfs.terminals(root)
+    own = Plan()
+    rootfs.terminals(own, root)
+    own.run()
     for name in rootfs.DEVICES:
         linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
     for source, target, kind, flags in rootfs.PROC:

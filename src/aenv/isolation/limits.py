@@ -40,6 +40,7 @@ class Cgroups:
 
     def __init__(self, name: str, top: Path = TOP) -> None:
         self._roots = _writable_roots(name, top)
+        self._unified = (top / "cgroup.controllers").exists()
         self._spare: dict[Limits, Cgroup] = {}
 
     @property
@@ -66,7 +67,8 @@ class Cgroups:
             for path in group.paths:
                 path.mkdir()
             for controller, path in paths.items():
-                _limit(controller, path, limits)
+                for file, text in _limit(controller, limits, unified=self._unified):
+                    _write(f"{path}/{file}", text)
         except OSError:
             group.remove()
             raise
@@ -112,8 +114,7 @@ class Cgroup:
         Version 1 has a file for threads, too: a thread that moves itself alone waits for nobody, while moving a
         process waits until every CPU has been through the scheduler, which takes the kernel some ten milliseconds.
         """
-        names = [(path, "tasks" if (path / "tasks").exists() else "cgroup.procs") for path in self.paths]
-        return [os.open(path / name, os.O_WRONLY | os.O_CLOEXEC) for path, name in names]
+        return [_open_to_write(f"{path}/tasks", f"{path}/cgroup.procs") for path in self.paths]
 
     def usage(self) -> dict[str, int]:
         """Bytes of memory and processes now, nanoseconds of CPU so far; what the host counts of these."""
@@ -194,22 +195,38 @@ def _enable(controller: str, parent: Path, path: Path) -> bool:
     return True
 
 
-def _limit(controller: str, path: Path, limits: Limits) -> None:
-    unified = (path / "cgroup.controllers").exists()
+def _limit(controller: str, limits: Limits, *, unified: bool) -> list[tuple[str, str]]:
+    """What to write into which files of a group."""
     if controller == "memory":
-        if unified:
-            (path / "memory.max").write_text(str(limits.memory))
-            with contextlib.suppress(OSError):
-                (path / "memory.swap.max").write_text("0")
-        else:
-            (path / "memory.limit_in_bytes").write_text(str(limits.memory))
-    elif controller == "pids":
-        (path / "pids.max").write_text(str(limits.processes))
-    elif unified:
-        (path / "cpu.max").write_text(f"{int(limits.cpus * PERIOD)} {PERIOD}")
-    else:
-        (path / "cpu.cfs_period_us").write_text(str(PERIOD))
-        (path / "cpu.cfs_quota_us").write_text(str(int(limits.cpus * PERIOD)))
+        most = str(limits.memory)
+        return [("memory.max", most), ("memory.swap.max", "0")] if unified else [("memory.limit_in_bytes", most)]
+    if controller == "pids":
+        return [("pids.max", str(limits.processes))]
+    quota = int(limits.cpus * PERIOD)
+    if unified:
+        return [("cpu.max", f"{quota} {PERIOD}")]
+    return [("cpu.cfs_period_us", str(PERIOD)), ("cpu.cfs_quota_us", str(quota))]
+
+
+def _write(path: str, text: str) -> None:
+    """Most of making a group is this, so it is done without ceremony."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            os.write(fd, text.encode())
+        finally:
+            os.close(fd)
+    except OSError:
+        if not path.endswith("memory.swap.max"):  # which not every kernel counts
+            raise
+
+
+def _open_to_write(*paths: str) -> int:
+    """The first of them that is there."""
+    for path in paths[:-1]:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    return os.open(paths[-1], os.O_WRONLY | os.O_CLOEXEC)
 
 
 def set_resource_limits(limits: Limits, *, alone: bool) -> None:

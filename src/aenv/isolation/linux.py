@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import signal
 import socket
@@ -38,25 +37,33 @@ CAP_VERSION_3 = 0x20080522
 
 _SYSCALLS = {
     "x86_64": {
-        "capset": 126, "clone": 56, "keyctl": 250, "mount": 165, "mount_setattr": 442, "pivot_root": 155,
-        "prctl": 157, "seccomp": 317, "setns": 308, "setsid": 112, "write": 1,
+        "bind": 49, "capset": 126, "chdir": 80, "clone": 56, "close": 3, "fchmodat": 268, "ioctl": 16, "keyctl": 250,
+        "listen": 50, "mkdirat": 258, "mount": 165, "mount_setattr": 442, "move_mount": 429, "open_tree": 428,
+        "openat": 257, "pivot_root": 155, "prctl": 157, "read": 0, "seccomp": 317, "sethostname": 170, "setns": 308,
+        "setsid": 112, "socket": 41, "umount2": 166, "unshare": 272, "write": 1, "writev": 20,
     },
     "aarch64": {
-        "capset": 91, "clone": 220, "keyctl": 219, "mount": 40, "mount_setattr": 442, "pivot_root": 41,
-        "prctl": 167, "seccomp": 277, "setns": 268, "setsid": 157, "write": 64,
+        "bind": 200, "capset": 91, "chdir": 49, "clone": 220, "close": 57, "fchmodat": 53, "ioctl": 29, "keyctl": 219,
+        "listen": 201, "mkdirat": 34, "mount": 40, "mount_setattr": 442, "move_mount": 429, "open_tree": 428,
+        "openat": 56, "pivot_root": 41, "prctl": 167, "read": 63, "seccomp": 277, "sethostname": 161, "setns": 268,
+        "setsid": 157, "socket": 198, "umount2": 39, "unshare": 97, "write": 64, "writev": 66,
     },
 }  # fmt: skip
 MACHINE = os.uname().machine
-_OPEN_TREE, _MOVE_MOUNT = 428, 429
-_AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
-_CLONE_TREE = ctypes.c_uint(0x1 | 0x80000)  # OPEN_TREE_CLONE, close on exec
-_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+HERE = -100
+"""AT_FDCWD: paths count from the current folder."""
+_AT_EMPTY_PATH = 0x1000
+CLONE_TREE = 0x1 | 0x80000
+"""For open_tree: a copy that is closed on exec."""
+MOVE_MOUNT_F_EMPTY_PATH = 0x4
+AT_RECURSIVE = 0x8000
 _ATTR_IDMAP = 0x100000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _libc.syscall.restype = ctypes.c_long
+_libc.mmap.restype = ctypes.c_void_p
 _holding = ctypes.PyDLL(None, use_errno=True)  # calls with the interpreter's lock held, as forking wants it
 _holding.syscall.argtypes = (ctypes.c_long,) * 6
 _holding.syscall.restype = ctypes.c_long
@@ -71,6 +78,24 @@ def _done(result: int, what: str) -> None:
 def number(name: str) -> int:
     """A system call's number on this processor."""
     return _SYSCALLS[MACHINE][name]
+
+
+def system_call(called: int, *arguments: int) -> int:
+    """Any of them, by its number; a negative result is an error's number."""
+    result = int(_libc.syscall(ctypes.c_long(called), *(ctypes.c_long(argument) for argument in arguments)))
+    return result if result != -1 else -ctypes.get_errno()
+
+
+def executable(code: bytes) -> int:
+    """The address of instructions, in memory that is never written to again, nor given back."""
+    readable, writable, runs, private, of_no_file = 0x1, 0x2, 0x4, 0x02, 0x20
+    size = ctypes.c_size_t(len(code))
+    address = _libc.mmap(None, size, readable | writable, private | of_no_file, -1, ctypes.c_long(0))
+    if address == ctypes.c_void_p(-1).value:
+        _done(-1, "mmap")
+    ctypes.memmove(address, code, len(code))
+    _done(_libc.mprotect(ctypes.c_void_p(address), size, readable | runs), "mprotect")
+    return int(address)
 
 
 def _syscall(name: str, *arguments: object) -> None:
@@ -139,7 +164,11 @@ def bind_as(source: str, target: str, owner: int, seen_as: int, count: int = 1) 
     """
     namespace = _user_namespace(owner, seen_as, count)
     try:
-        tree = _opened(_libc.syscall(ctypes.c_long(_OPEN_TREE), ctypes.c_int(_AT_FDCWD), source.encode(), _CLONE_TREE))
+        tree = _opened(
+            _libc.syscall(
+                ctypes.c_long(number("open_tree")), ctypes.c_int(HERE), source.encode(), ctypes.c_uint(CLONE_TREE)
+            )
+        )
         try:
             request = ctypes.create_string_buffer(struct.pack("=QQQQ", _ATTR_IDMAP, 0, 0, namespace))
             _syscall(
@@ -147,8 +176,8 @@ def bind_as(source: str, target: str, owner: int, seen_as: int, count: int = 1) 
                 ctypes.c_size_t(32),
             )  # fmt: skip
             moved = _libc.syscall(
-                ctypes.c_long(_MOVE_MOUNT), ctypes.c_int(tree), b"", ctypes.c_int(_AT_FDCWD), target.encode(),
-                ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH),
+                ctypes.c_long(number("move_mount")), ctypes.c_int(tree), b"", ctypes.c_int(HERE), target.encode(),
+                ctypes.c_uint(MOVE_MOUNT_F_EMPTY_PATH),
             )  # fmt: skip
             _done(moved, f"move_mount({target})")
         finally:
@@ -205,9 +234,8 @@ def make_plain(path: str) -> None:
 
 def _set_attributes(path: str, attributes: int) -> None:
     request = ctypes.create_string_buffer(struct.pack("=QQQQ", attributes, 0, 0, 0))
-    at_recursive = 0x8000
     _syscall(
-        "mount_setattr", ctypes.c_int(-100), ctypes.c_char_p(path.encode()), ctypes.c_uint(at_recursive), request,
+        "mount_setattr", ctypes.c_int(-100), ctypes.c_char_p(path.encode()), ctypes.c_uint(AT_RECURSIVE), request,
         ctypes.c_size_t(32),
     )  # fmt: skip
 
@@ -248,9 +276,16 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
     _syscall("capset", header, ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0), 24))
 
 
+def user_maps(inside: int, user: int, group: int) -> list[tuple[str, str]]:
+    """What to write into which files of /proc/self to make this user of the namespace above ``inside``, and nobody
+    else anybody.
+    """
+    return [("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")]
+
+
 def map_user(inside: int, user: int, group: int) -> None:
-    """In a new user namespace: make this user of the one above it ``inside``, and nobody else anybody."""
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")):
+    """Do so, in a new user namespace."""
+    for name, text in user_maps(inside, user, group):
         fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(fd, text.encode())
@@ -289,15 +324,6 @@ def load_seccomp(program: bytes) -> None:
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     set_mode_filter = 1
     _syscall("seccomp", ctypes.c_uint(set_mode_filter), ctypes.c_uint(0), ctypes.create_string_buffer(header))
-
-
-def loopback_up() -> None:
-    """Switch the loopback device of a fresh network namespace on."""
-    get_flags, set_flags, up = 0x8913, 0x8914, 0x1
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        request = struct.pack("16sh22x", b"lo", 0)
-        flags = struct.unpack("16sh22x", fcntl.ioctl(any_socket, get_flags, request))[1]
-        fcntl.ioctl(any_socket, set_flags, struct.pack("16sh22x", b"lo", flags | up))
 
 
 def peer_user(connection: socket.socket) -> int:

@@ -7,20 +7,24 @@ of hosts (`aenv.isolation.egress`). ``host``: the host's own network, with every
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from aenv.isolation.allow import AllowList
+
+if TYPE_CHECKING:
+    from aenv.isolation.plan import Outcome, Plan
 
 Mode = Literal["none", "loopback", "blackhole", "egress", "host"]
 PROXY_PORT = 3128
 """Where the door is, on the sandbox's own loopback."""
 _BACKLOG = 128
+_SET_FLAGS, _ADD_ROUTE = 0x8914, 0x890B
+_DEVICE = struct.calcsize("@L16s16s16sHhLBB3hhP") - 8  # where struct rtentry has it
 _WORDS: tuple[Mode, ...] = ("none", "loopback", "blackhole", "host")
 
 
@@ -72,35 +76,42 @@ class Network:
         return named | {name.upper(): value for name, value in named.items()}
 
 
-def settle(mode: str, channel: int | None) -> None:
-    """In a sandbox with a network namespace of its own, while it still may: make what it has.
-
-    ``channel`` is a unix socket to whoever holds the door: it is given the listening socket, which works from outside
-    the namespace, and which the sandbox keeps no descriptor of.
-    """
-    from aenv.isolation import linux  # here, so that reading a config.json does not load it
+def settle(plan: Plan, mode: str) -> Outcome | None:
+    """What a new network namespace needs. The door to the hosts on a list is what the call that comes back opens."""
+    from aenv.isolation.plan import Block  # here, so that reading a config.json does not load it
 
     if mode in ("none", "host"):
-        return
-    linux.loopback_up()
+        return None
+    with_a_socket = plan.do("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+    up = Block(struct.pack("16sh22x", b"lo", 1))
+    plan.do("ioctl", with_a_socket, _SET_FLAGS, up, what="switching the loopback on")
+    plan.do("close", with_a_socket)
     if mode == "blackhole":
-        _lose_everything()
-    if channel is not None:
-        door = socket.create_server(("127.0.0.1", PROXY_PORT), backlog=_BACKLOG)
-        with door, socket.socket(fileno=os.dup(channel)) as outside:
-            socket.send_fds(outside, [b"door"], [door.fileno()])
+        _lose_everything(plan)
+    if mode != "egress":
+        return None
+    door = plan.do("socket", socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 0)
+    address = struct.pack("=H2s4s8x", socket.AF_INET, PROXY_PORT.to_bytes(2, "big"), bytes((127, 0, 0, 1)))
+    for name, *more in (("bind", Block(address), len(address)), ("listen", _BACKLOG)):
+        plan.do(str(name), door, *more, what="opening the door")
+    return door
 
 
-def _lose_everything() -> None:
+def hand_over(door: int, channel: int) -> None:
+    """Give the door to whoever holds it, at the other end of this socket: it works from outside the namespace, and the
+    sandbox keeps no descriptor of it.
+    """
+    with socket.socket(fileno=door), socket.socket(fileno=os.dup(channel)) as outside:
+        socket.send_fds(outside, [b"door"], [door])
+
+
+def _lose_everything(plan: Plan) -> None:
     """A route for all addresses into the loopback, where they are nobody's: who connects waits until it gives up."""
-    import ctypes
+    from aenv.isolation.plan import Block
 
-    add_route, up = 0x890B, 0x1
-    anywhere = struct.pack("=H14x", socket.AF_INET)
-    name = ctypes.create_string_buffer(b"lo")
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        # struct rtentry: the destination, no gateway, the mask; flags; the device's name
-        route = struct.pack(
-            "@L16s16s16sHhLBB3hhPLLH6x", 0, anywhere, bytes(16), anywhere, up, *[0] * 8, ctypes.addressof(name), 0, 0, 0
-        )
-        fcntl.ioctl(any_socket, add_route, route)
+    anywhere, up = struct.pack("=H14x", socket.AF_INET), 0x1
+    # struct rtentry: the destination, no gateway, the mask; flags; the device's name
+    route = struct.pack("@L16s16s16sHhLBB3hhPLLH6x", 0, anywhere, bytes(16), anywhere, up, *[0] * 12)
+    with_a_socket = plan.do("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+    plan.do("ioctl", with_a_socket, _ADD_ROUTE, Block(route, ((_DEVICE, b"lo\0"),)), what="a route to nowhere")
+    plan.do("close", with_a_socket)

@@ -14,6 +14,7 @@ import struct
 from typing import Any
 
 from aenv.isolation.linux import MACHINE
+from aenv.isolation.plan import DO_ALL, Plan
 
 _SEIZE, _DETACH, _CONTINUE, _POKE = 0x4206, 17, 7, 5
 _GET_REGISTERS, _SET_REGISTERS, _GET_MESSAGE = 12, 13, 0x4201
@@ -26,14 +27,7 @@ _R15, _R14, _RAX, _ORIG_RAX, _RIP, _RSP = 0, 1, 10, 15, 16, 19
 _RED_ZONE = 512  # below the stack's end is memory that a function may be using
 _NONE = 0xFFFFFFFFFFFFFFFF
 
-_DO_ALL = bytes.fromhex(
-    "498b07 498b7f08 498b7710 498b5718 4d8b5720 4d8b4728"  # number and five arguments, from where r15 points to
-    "0f05"  # the system call
-    "4885c0 7809"  # to the end when it failed
-    "4983c730 49ffce 75d9"  # to the next one, until r14 is 0
-    "cc"  # a breakpoint
-)
-_ENTRY = 6  # words of a call
+_CODE = DO_ALL + b"\xcc"  # and then a breakpoint
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = (ctypes.c_ulong, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -79,25 +73,21 @@ class Stopped:
             _wait(pid)
         self._born = _registers(pid)
 
-    def do(self, calls: list[tuple[int, ...]], data: bytes = b"") -> None:
-        """Make it do system calls, number and arguments of each, until one fails. An argument that is negative points
-        into ``data``, counted from -1 on.
+    def do(self, plan: Plan) -> None:
+        """Make it do these system calls.
 
         Raises:
-            OSError: what that one came to.
+            OSError: what the first that failed came to.
         """
-        # The table lies below what a function may be using of the stack, the code where it was about to go on.
-        at = (self._born[_RSP] - _RED_ZONE - len(data) - 8 * _ENTRY * len(calls)) & ~0xF
-        words = []
-        for call in calls:
-            whole = (*call, 0, 0, 0, 0, 0)[:_ENTRY]
-            words += [value if value >= 0 else at + 8 * _ENTRY * len(calls) - value - 1 for value in whole]
-        _write(self.pid, at, struct.pack(f"={len(words)}Q", *words) + data)
+        # The plan lies below what a function may be using of the stack, the code where it was about to go on.
+        at = (self._born[_RSP] - _RED_ZONE - plan.size) & ~0xF
+        written = plan.written(at)
+        _write(self.pid, at, written.data)
         place = self._born[_RIP]
-        before = _read(self.pid, place, len(_DO_ALL))
-        _write_code(self.pid, place, _DO_ALL)
+        before = _read(self.pid, place, len(_CODE))
+        _write_code(self.pid, place, _CODE)
         registers = list(self._born)
-        registers[_R15], registers[_R14], registers[_ORIG_RAX] = at, len(calls), _NONE
+        registers[_R15], registers[_R14], registers[_ORIG_RAX] = at, written.count, _NONE
         _set_registers(self.pid, registers)
         _ptrace(_CONTINUE, self.pid, 0, 0)
         while _wait(self.pid) >> 16 == _FILTER:  # where the filter asks whether it may: it may
@@ -105,8 +95,7 @@ class Stopped:
         _write_code(self.pid, place, before)
         after = _registers(self.pid)
         if after[_R14]:
-            error = -ctypes.c_long(after[_RAX]).value
-            raise OSError(error, f"system call {calls[-after[_R14]][0]}: {os.strerror(error)}")
+            raise plan.failed(after[_R14], ctypes.c_long(after[_RAX]).value)
 
     def go_on(self) -> None:
         """Let it return from the fork that made it."""

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from aenv.isolation import linux, volumes
+from aenv.isolation.plan import Plan
 from aenv.isolation.volumes import Volume
 
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt")
@@ -189,45 +190,45 @@ def places_of_devices(root: str) -> None:
         os.symlink(target, f"{root}/dev/{name}")
 
 
-def private_places(*, size: int, shown: Iterable[str], volume: Volume | None = None) -> None:
+def private_places(plan: Plan, *, size: int, shown: Iterable[str], volume: Volume | None = None) -> None:
     """The writable places of one sandbox, in its own mount namespace.
 
     All of them live in one tmpfs of ``size`` bytes, and so does what the sandbox changes in the project. ``shown`` is
     what `build` returned: it would disappear below the new places.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
-    held = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in shown]
-    linux.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
-    fresh_places("/mnt")
-    for path, fd in held:
-        os.makedirs(path, exist_ok=True)
-        linux.bind(f"/proc/self/fd/{fd}", path)
-        os.close(fd)
-    os.mkdir("/mnt/upper")
-    os.mkdir("/mnt/work")
+    whole = linux.CLONE_TREE | linux.AT_RECURSIVE
+    held = [(path, plan.do("open_tree", linux.HERE, path, whole, what=f"open({path})")) for path in shown]
+    plan.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
+    fresh_places(plan, "/mnt")
+    for path, tree in held:
+        plan.folder(path)
+        plan.do("move_mount", tree, "", linux.HERE, path, linux.MOVE_MOUNT_F_EMPTY_PATH, what=f"show({path})")
+        plan.do("close", tree)
+    plan.folder("/mnt/upper")
+    plan.folder("/mnt/work")
     layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
-    linux.mount("overlay", PROJECT, "overlay", flags, layers)
-    terminals()
+    plan.mount("overlay", PROJECT, "overlay", flags, layers)
+    terminals(plan)
     if volume is not None:
-        volumes.show(volume)
-        linux.mount("hidden", volumes.HELD, "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
+        volumes.show(plan, volume)
+        plan.mount("hidden", volumes.HELD, "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
     # Not seen, not reached: through it a sandbox could write into its own lower layers.
-    linux.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
+    plan.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
 
 
-def fresh_places(layer: str, root: str = "") -> None:
+def fresh_places(plan: Plan, layer: str, root: str = "") -> None:
     """Empty folders of a sandbox's own, which live in ``layer``."""
     for place in _FRESH:
         own = layer + place
-        os.makedirs(own)
-        os.chmod(own, 0o1777 if place != HOME else 0o700)
-        linux.mount(own, root + place, flags=linux.MS_BIND)
+        plan.folder(own, mode=0o1777 if place != HOME else 0o700)
+        plan.mount(own, root + place, flags=linux.MS_BIND)
 
 
-def terminals(root: str = "") -> None:
+def terminals(plan: Plan, root: str = "") -> None:
     """Of the sandbox's own."""
     flags = linux.MS_NOSUID | linux.MS_NOEXEC
-    linux.mount("devpts", f"{root}/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
+    plan.mount("devpts", f"{root}/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
 
 
 def own_proc() -> None:

@@ -15,20 +15,30 @@ from typing import Any
 
 from aenv.isolation import based, branches, forkable, linux, network, rootfs
 from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes, set_resource_limits
+from aenv.isolation.plan import Outcome, Plan, Table
 from aenv.isolation.spec import ZygoteSpec
 
 ERROR_LENGTH = 8000
 Report = Callable[[dict[str, Any]], None]
 
 
+class Furnishing:
+    """What new namespaces of one kind need, ready to be done."""
+
+    def __init__(self, spec: ZygoteSpec, hidden: list[str], disk: int, mode: network.Mode) -> None:
+        plan = Plan()
+        self.door = furnish(plan, spec, hidden, disk, mode)
+        self.table = Table(plan)
+
+
 class Sandbox:
     """One sandbox, from within."""
 
     def __init__(
-        self, spec: ZygoteSpec, message: dict[str, Any], fds: list[int], program: bytes, hidden: list[str]
+        self, spec: ZygoteSpec, message: dict[str, Any], fds: list[int], program: bytes, furnishing: Furnishing
     ) -> None:
         self._spec = spec
-        self._hidden = hidden
+        self._furnishing = furnishing
         self._limits = Limits(**message["limits"])
         self._network = message["network"]
         self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
@@ -94,7 +104,12 @@ class Sandbox:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         linux.unshare(self._spec.fresh)
-        furnish(self._spec, self._hidden, self._limits, self._network, self._channel, self._cgroups)
+        self._furnishing.table.run()
+        if self._furnishing.door is not None and self._channel is not None:
+            network.hand_over(self._furnishing.table.result(self._furnishing.door), self._channel)
+        for fd in self._cgroups:
+            os.write(fd, b"0")
+        linux.unshare(linux.CLONE_NEWCGROUP)
         rootfs.own_proc()
         self._keep_only_our_descriptors(keep)
         if keep < 0 and not self._cgroups and counts_processes_apart():
@@ -133,25 +148,14 @@ class Sandbox:
             self._status = -1
 
 
-def furnish_for(spec: ZygoteSpec, hidden: list[str], wish: dict[str, Any], fds: list[int]) -> None:
-    """In a builder: the same for what is still to come."""
-    channel = fds.pop(0) if wish["network"] == "egress" else None
-    furnish(spec, hidden, Limits(**wish["limits"]), wish["network"], channel, fds)
-
-
-def furnish(
-    spec: ZygoteSpec, hidden: list[str], limits: Limits, mode: network.Mode, channel: int | None, cgroups: list[int]
-) -> None:
-    """What new namespaces need to be lived in."""
+def furnish(plan: Plan, spec: ZygoteSpec, hidden: list[str], disk: int, mode: network.Mode) -> Outcome | None:
+    """What new namespaces need to be lived in; what comes back is the call that opens a door, see `network.settle`."""
     if spec.base is not None:
-        based.private_root(size=limits.disk, volume=spec.volume)
+        based.private_root(plan, size=disk, volume=spec.volume)
     else:
-        rootfs.private_places(size=limits.disk, shown=hidden, volume=spec.volume)
-    socket.sethostname("sandbox")
-    network.settle(mode, channel)
-    for fd in cgroups:
-        os.write(fd, b"0")
-    linux.unshare(linux.CLONE_NEWCGROUP)
+        rootfs.private_places(plan, size=disk, shown=hidden, volume=spec.volume)
+    plan.do("sethostname", "sandbox", len("sandbox"))
+    return network.settle(plan, mode)
 
 
 def load(name: str) -> Callable[..., Any]:

@@ -44,6 +44,7 @@ _ARCHITECTURES = {
     "aarch64": (0xC00000B7, _AARCH64, 220, 435, 198),
 }
 _X32_BIT = 0x40000000
+_CLONE_NEWCGROUP = 0x02000000
 _CLONE_NAMESPACES = 0x7E020000  # every CLONE_NEW* flag that clone takes
 _FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 
@@ -58,8 +59,9 @@ def supported() -> bool:
 
 
 def program(*, movable: bool = False, allowed: Collection[str] = ()) -> bytes:
-    """The filter, as the kernel takes it. ``movable``: who traces the process may have it enter other namespaces and
-    mount; where nobody traces it, there are no such system calls. ``allowed``: system calls that pass all the same.
+    """The filter, as the kernel takes it. ``movable``: who traces the process may have it enter other namespaces, make
+    one of control groups, and mount; where nobody traces it, there are no such system calls. ``allowed``: system calls
+    that pass all the same.
     """
     audit, denied, clone, clone3, open_socket = _ARCHITECTURES[MACHINE]
     refuse = _ERRNO | errno.EPERM
@@ -69,6 +71,11 @@ def program(*, movable: bool = False, allowed: Collection[str] = ()) -> bytes:
         _op(_LOAD, _ARCH), _op(_JUMP_EQ, audit, 1, 0), _op(_RETURN, _KILL),
         _op(_LOAD, _NR), _op(_JUMP_GE, _X32_BIT, 0, 1), _op(_RETURN, _KILL),
     ]  # fmt: skip
+    if "unshare" not in allowed:
+        code += [
+            _op(_JUMP_EQ, denied["unshare"], 0, 4), _op(_LOAD, _ARG0), _op(_JUMP_EQ, _CLONE_NEWCGROUP, 0, 1),
+            _op(_RETURN, ask), _op(_RETURN, refuse),
+        ]  # fmt: skip
     for number in sorted(number for name, number in denied.items() if name not in allowed):
         code += [_op(_JUMP_EQ, number, 0, 1), _op(_RETURN, ask if number in asked else refuse)]
     # clone3 hides its flags behind a pointer; glibc falls back to clone when there is none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from aenv.isolation import linux, network
@@ -72,7 +73,13 @@ class Spawn:
 
 def spawn_message(spawn: Spawn) -> bytes:
     """As the zygote reads it. With it go descriptors: see `_Sandbox`; that of an ``egress`` channel comes fifth."""
-    return json.dumps(asdict(spawn)).encode()
+    message = {"id": spawn.id, "limits": _told(spawn.limits), "op": spawn.op, "network": spawn.network}
+    return json.dumps(message).encode()
+
+
+@lru_cache(maxsize=64)
+def _told(limits: Limits) -> dict[str, Any]:
+    return asdict(limits)
 
 
 def parameters_file(parameters: dict[str, Any]) -> int:

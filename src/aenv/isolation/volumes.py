@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from aenv.isolation import linux
+from aenv.isolation.plan import Plan
 
 HELD = "/.volume"
 """Where the warm parent has it. A sandbox mounts it where it belongs: that may be in a place of the sandbox's own, or
@@ -54,11 +55,11 @@ def hold(volume: Volume, root: str) -> None:
     (linux.make_read_only if volume.read_only else linux.make_plain)(root + HELD)
 
 
-def show(volume: Volume, root: str = "") -> None:
+def show(plan: Plan, volume: Volume, root: str = "") -> None:
     """In a sandbox's own mount namespace."""
     target = root + volume.target
-    os.makedirs(target, exist_ok=True)
-    linux.bind(HELD, target)
+    plan.folder(target)
+    plan.bind(HELD, target)
 
 
 def _below(path: str, tops: Iterable[str]) -> bool:

@@ -20,17 +20,17 @@ import selectors
 import signal
 import socket
 import sys
-from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from aenv.isolation import based, branches, forkable, linux, ptrace, seccomp
-from aenv.isolation.branches import Branch, Builder, Parent
+from aenv.isolation.branches import Branch, Parent
+from aenv.isolation.builder import Builder
 from aenv.isolation.leaving import explain, leave_files, leave_users
-from aenv.isolation.limits import Limits, counts_processes_apart
-from aenv.isolation.sandbox import Sandbox, call, furnish_for
+from aenv.isolation.limits import Limits
+from aenv.isolation.sandbox import Furnishing, Sandbox, call, furnish
 from aenv.isolation.spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
 
 
@@ -60,23 +60,15 @@ def main() -> None:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)
     linux.die_with_parent()  # once more: becoming another user has cleared it
-    building, requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     first = os.fork()  # only a child is in the new process namespace
     if first:
         control.close()
-        building.close()
-        if os.fork() == 0:
-            branches.build_on_demand(requests, spec.fresh, lambda wish, fds: furnish_for(spec, hidden, wish, fds))
-        requests.close()
-        ended, status = os.wait()
-        while ended != first:  # it cannot end before the other has been seen to
-            ended, status = os.wait()
+        _, status = os.wait()
         sys.exit(os.waitstatus_to_exitcode(status) and 1)
     linux.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    requests.close()
-    _Zygote(spec, control, hidden, building).run()
+    _Zygote(spec, control, hidden).run()
 
 
 def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
@@ -90,18 +82,16 @@ def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
 class _Zygote:
     """The loop that forks."""
 
-    def __init__(self, spec: ZygoteSpec, control: socket.socket, hidden: list[str], building: socket.socket) -> None:
+    def __init__(self, spec: ZygoteSpec, control: socket.socket, hidden: list[str]) -> None:
         self._spec = spec
         self._hidden = hidden
         self._control = control
-        self._building = building
         self._children: dict[int, str] = {}
         self._parent: Parent | None = None
         self._branches: dict[str, Branch] = {}  # that are being made
-        self._unbuilt: deque[Branch] = deque()
-        self._builders: deque[Builder] = deque()
-        self._coming = 0
+        self._builders = branches.Builders(spec.fresh, lambda plan, *wish: furnish(plan, spec, hidden, *wish))
         self._early: set[int] = set()  # stopped at birth, before the parent was seen to have forked them
+        self._furnishings: dict[branches.Kind, Furnishing] = {}
         self._selector = selectors.DefaultSelector()
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._filter = seccomp.program()
@@ -161,10 +151,20 @@ class _Zygote:
                 self._branch(name, message, fds)
                 fds = []  # until it is forked
             else:
-                self._fork(name, lambda: Sandbox(self._spec, message, fds, self._filter, self._hidden).run())
+                furnishing = self._furnishing(message)
+                self._fork(name, lambda: Sandbox(self._spec, message, fds, self._filter, furnishing).run())
         finally:
             for fd in fds:
                 os.close(fd)
+
+    def _furnishing(self, message: dict[str, Any]) -> Furnishing:
+        """For a sandbox that does it itself. It is written down here, once for all of a kind."""
+        kind: branches.Kind = message["limits"]["disk"], message["network"]
+        if kind not in self._furnishings:
+            if len(self._furnishings) >= branches.IDLE:
+                self._furnishings.clear()
+            self._furnishings[kind] = Furnishing(self._spec, self._hidden, *kind)
+        return self._furnishings[kind]
 
     def _keep(self, names: set[str]) -> None:
         """For a server that has taken over from another: end all that it knows nothing of, and say what there is."""
@@ -183,86 +183,55 @@ class _Zygote:
 
     def _multiply(self, control: socket.socket) -> None:
         """In a fork: be one like this."""
-        _Zygote(self._spec, control, self._hidden, self._building)._serve()
+        _Zygote(self._spec, control, self._hidden)._serve()
 
     def _prepare(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Have the author's code loaded by a process that others are then forked from."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        furnishing = self._furnishing(message)
         with theirs:
             pid = os.fork()
             if pid == 0:
-                Sandbox(self._spec, message, fds, self._movable, self._hidden).prepare(theirs)
+                Sandbox(self._spec, message, fds, self._movable, furnishing).prepare(theirs)
         self._children[pid] = name
-        self._parent = Parent(pid, ours, self._give_up)
-        self._bring_together()
+        self._parent = Parent(pid, ours, self._come, self._give_up)
 
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Have the parent fork, and a builder build for its child."""
-        wish = {"limits": message["limits"], "network": message["network"]}
         doors = 5 if message["network"] == "egress" else 4
-        counted = Limits(**message["limits"]) if not fds[doors:] and counts_processes_apart() else None
-        branch = self._branches[name] = Branch(name, wish, fds[:4], fds[4:doors], fds[doors:], counted)
-        self._unbuilt.append(branch)
-        self._bring_together()
+        branch = Branch(name, Limits(**message["limits"]), message["network"], fds[:4], fds[4:doors], fds[doors:])
+        self._branches[name] = branch
+        if self._parent is None:
+            self._give_up(branch, "there is nothing to fork it from")
+        else:
+            self._parent.add(branch)
 
-    def _bring_together(self) -> None:
-        """Give those that are to be made a builder, and have one more come for the next."""
-        while self._unbuilt and self._builders:
-            branch = self._unbuilt.popleft()
-            if branch.given_up:
-                continue
-            branch.builder = self._builders.popleft()
-            if self._parent is None:
-                self._give_up(branch, "there is nothing to fork it from")
-            else:
-                self._parent.add(branch)
-        while self._coming + len(self._builders) <= len(self._unbuilt):
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
-                try:
-                    socket.send_fds(self._building, [b"come"], [theirs.fileno()])
-                except OSError:  # who forks them has been killed
-                    ours.close()
-                    while self._unbuilt:
-                        self._give_up(self._unbuilt.popleft(), "there is nobody to build for it")
-                    return
-            self._coming += 1
-            self._when_readable(ours, partial(self._heard, Builder(ours)))
+    def _come(self, branch: Branch) -> Builder:
+        """Have somebody come who builds for it."""
+        builder = self._builders.come(branch)
+        self._when_readable(builder.done, partial(self._built, branch))
+        return builder
 
-    def _heard(self, builder: Builder) -> None:
-        """A builder has come, or has done its work."""
-        said, fds, _, _ = socket.recv_fds(builder.link, branches.MESSAGE, 1)
-        if fds:
-            builder.pidfd = fds[0]
-            self._coming -= 1
-            self._builders.append(builder)
-            self._bring_together()
-            return
-        self._selector.unregister(builder.link)
-        branch = next((b for b in self._branches.values() if b.builder is builder), None)
-        if branch is None:  # it was killed
-            if builder in self._builders:
-                self._builders.remove(builder)
-            else:
-                self._coming -= 1
-            builder.close()
-            self._bring_together()
-            return
+    def _built(self, branch: Branch) -> None:
+        assert branch.builder is not None
+        self._selector.unregister(branch.builder.done)
         try:
-            if said != b"done":
-                raise OSError(0, said.decode(errors="replace") or "its builder has ended")
             self._children[branches.settle(branch)] = branch.id
         except OSError as error:
             self._give_up(branch, str(error))
         else:
             del self._branches[branch.id]
+            self._builders.leave(branch)
             branch.close()
 
     def _give_up(self, branch: Branch, why: str) -> None:
-        if branch.builder is not None:
+        builder, branch.builder = branch.builder, None
+        if builder is not None:
             with contextlib.suppress(KeyError):
-                self._selector.unregister(branch.builder.link)
+                self._selector.unregister(builder.done)
         branch.give_up(why)
+        if builder is not None:
+            builder.close()
         if self._branches.pop(branch.id, None) is not None:
             self._send({"op": "exit", "id": branch.id, "code": -9})
 
