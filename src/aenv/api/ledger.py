@@ -129,14 +129,9 @@ class Ledger:
 
     async def servers(self) -> list[ServerEntry]:
         """The others that live."""
-        found: list[ServerEntry] = []
-        after = None
-        while True:
-            page = await self.store.page(Query(SERVER, after=after, limit=BATCH))
-            found += [ServerEntry.model_validate_json(record.value) for record in page.records]
-            after = page.next
-            if after is None:
-                return [each for each in found if each.id != self.server.id and not each.is_dead]
+        records = self.store.all(Query(SERVER, limit=BATCH))
+        found = [ServerEntry.model_validate_json(record.value) async for record in records]
+        return [each for each in found if each.id != self.server.id and not each.is_dead]
 
     async def server_of(self, server_id: str) -> ServerEntry | None:
         """One of them; None when it is gone."""
@@ -146,14 +141,8 @@ class Ledger:
 
     async def alive(self) -> AsyncIterator[Entry]:
         """What is written of all instances that have not ended, on every server."""
-        after = None
-        while True:
-            page = await self.store.page(Query(INSTANCE, (ALIVE,), after=after, limit=BATCH))
-            for record in page.records:
-                yield Entry.model_validate_json(record.value)
-            after = page.next
-            if after is None:
-                return
+        async for record in self.store.all(Query(INSTANCE, (ALIVE,), limit=BATCH)):
+            yield Entry.model_validate_json(record.value)
 
     async def keep(self, instance: EnvInstance, account: str) -> None:
         """Write it down; return when that is done.

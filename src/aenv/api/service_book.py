@@ -139,14 +139,8 @@ class ServiceBook:
 
     async def all(self) -> list[ServiceRecord]:
         """Every one, in the order of their names."""
-        found: list[ServiceRecord] = []
-        after = None
-        while True:
-            page = await self._store.page(Query(SERVICE, after=after, limit=BATCH))
-            found += [ServiceRecord.model_validate_json(record.value) for record in page.records]
-            after = page.next
-            if after is None:
-                return found
+        records = self._store.all(Query(SERVICE, limit=BATCH))
+        return [ServiceRecord.model_validate_json(record.value) async for record in records]
 
     async def state(self, name: str) -> ServiceState:
         """How one was when that was last written."""

@@ -160,14 +160,8 @@ async def needed(store: Store) -> AsyncIterator[str]:
 
 
 async def _manifests(store: Store) -> dict[str, None]:
-    found: dict[str, None] = {}
-    after = None
-    while True:
-        page = await store.page(Query(VERSION, limit=1000, after=after))
-        found.update((digest, None) for record in page.records if (digest := summary(record).digest))
-        after = page.next
-        if after is None:
-            return found
+    digests = [summary(record).digest async for record in store.all(Query(VERSION, limit=1000))]
+    return dict.fromkeys(digest for digest in digests if digest)
 
 
 async def _with_files(blobs: BlobStore, manifests: dict[str, None]) -> AsyncIterator[str]:

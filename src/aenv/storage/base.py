@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, TypeVar
 
 from aenv.errors import AEnvError, UsageError
@@ -138,6 +138,16 @@ class Store(ABC):
     @abstractmethod
     async def page(self, query: Query) -> Page:
         """Records in the order of an index."""
+
+    async def all(self, query: Query) -> AsyncIterator[Record]:
+        """The records of a query, whatever their number; ``limit`` are looked up at a time."""
+        while True:
+            page = await self.page(query)
+            for record in page.records:
+                yield record
+            if page.next is None:
+                return
+            query = replace(query, after=page.next)
 
     @abstractmethod
     def dump(self) -> AsyncIterator[Put]:

@@ -85,14 +85,8 @@ class TokenBook(Generic[R]):
 
     async def all(self) -> list[R]:
         """All of them, by id."""
-        found: list[R] = []
-        after = None
-        while True:
-            page = await self._store.page(Query(self.space, limit=500, after=after))
-            found += [self.record.model_validate_json(record.value) for record in page.records]
-            after = page.next
-            if after is None:
-                return found
+        records = self._store.all(Query(self.space, limit=500))
+        return [self.record.model_validate_json(record.value) async for record in records]
 
     async def get(self, token_id: str) -> R:
         """One of them."""

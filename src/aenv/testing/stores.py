@@ -135,6 +135,8 @@ class StoreContract:
                         break
                 assert seen == (keys[::-1] if reverse else keys)
                 assert pages in (6, 7)
+                every = opened.all(Query("a", ("i",), reverse=reverse, limit=10))
+                assert [record.key async for record in every] == seen
 
         self._run(store, use)
 
