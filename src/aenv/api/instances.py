@@ -23,6 +23,7 @@ from aenv.api.phases import phase
 from aenv.api.quota import Quota
 from aenv.api.record import ENDED, LAST_LOG, STARTING, Record, Replica, parse_ttl, place_of
 from aenv.api.sources import Sources
+from aenv.api.strangers import Strangers
 from aenv.core.correlation import is_about
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxSpec
@@ -41,8 +42,6 @@ ENDED_KEPT = 500
 SLICE = 20
 """Instances that are measured before somebody else has a turn."""
 WITH_ITS_OWNER = "it goes with its owner"
-ORPHAN_SECONDS = 120.0
-"""A sandbox that belongs to nobody for so long is a leak. One that is being made belongs to nobody yet."""
 
 
 class Instances:
@@ -72,7 +71,7 @@ class Instances:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
         self._neighbours = Neighbours()
-        self._strangers: dict[str, float] = {}
+        self._strangers = Strangers(engine, self.metrics)
         self.changed = asyncio.Event()
         """Set whenever an instance came or went."""
         self.on_gone: Callable[[str], None] = lambda name: None
@@ -363,18 +362,7 @@ class Instances:
         began = time.perf_counter()
         for record in list(self._records.values()):
             await self._refresh(record, measure=False)
-        known = {record.ref.id for record in self._records.values() if record.ref is not None}
-        now = time.monotonic()
-        seen: dict[str, float] = {}
-        async for ref in self.engine.running():
-            if ref.id in known:
-                continue
-            seen[ref.id] = self._strangers.get(ref.id, now)
-            if now - seen[ref.id] > ORPHAN_SECONDS:
-                log.warning("sandbox %s belongs to nobody: it is ended", ref.id)
-                self.metrics.count("leaks_found_total")
-                await self.engine.stop(ref)
-        self._strangers = seen
+        await self._strangers.end({record.ref.id for record in self._records.values() if record.ref is not None})
         self.metrics.observe("sweep_duration_ms", (time.perf_counter() - began) * 1000)
 
     async def adopt(self, keeper: Keeper | None) -> int:
