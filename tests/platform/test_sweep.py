@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from aenv.api.instances import Instances
+from aenv.api.metrics import Metrics
+from aenv.api.strangers import SECONDS, Strangers
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
 from aenv.schema.instance import EnvInstanceCreateRequest
 from tests.conftest import run
@@ -60,5 +62,22 @@ def test_use_is_measured_of_those_that_are_shown_and_of_no_others(tmp_path: Path
         assert (await instances.get(made[-1].id)).usage == {"memory_bytes": 1}
         assert engine.measured == 4
         await instances.close()
+
+    run(main())
+
+
+def test_a_sandbox_that_belongs_to_nobody_is_ended_once_it_cannot_be_one_that_is_being_made() -> None:
+    async def main() -> None:
+        engine, metrics, now = Counting(), Metrics(), 0.0
+        strangers = Strangers(engine, metrics, lambda: now)
+        owned, leaked = [await engine.start(SandboxSpec("x", Path(), Path())) for _ in range(2)]
+        await strangers.end({owned.id})
+        now = SECONDS
+        await strangers.end({owned.id})
+        assert set(engine.refs) == {owned.id, leaked.id}
+        now = SECONDS + 1
+        await strangers.end({owned.id})
+        assert set(engine.refs) == {owned.id}
+        assert "leaks_found_total 1" in metrics.text()
 
     run(main())
