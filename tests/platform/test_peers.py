@@ -20,6 +20,7 @@ from aenv.errors import InstanceEnded, NotFound
 from aenv.storage.base import Put
 from aenv.storage.open import open_store
 from tests.conftest import fetch, run
+from tests.isolation.host import eventually
 from tests.platform.parts import Served, hang_up, serving, waiting_call
 from tests.storage.valkey import Valkey, started
 
@@ -228,3 +229,22 @@ def test_a_server_that_stops_takes_its_instances_with_it_and_says_so(data: Path,
 def test_a_server_on_all_addresses_says_one_that_others_reach() -> None:
     assert reached_at("http://0.0.0.0:8080/p", "redis://127.0.0.1:6379") == "http://127.0.0.1:8080/p"
     assert reached_at("http://10.1.2.3:8080", "redis://127.0.0.1") == "http://10.1.2.3:8080"
+
+
+def test_what_a_token_may_use_counts_on_all_servers_together(two: Two) -> None:
+    token = two.one.token("greedy", "user", "--store", two.store, "--instances", "2")
+    header = {"authorization": f"Bearer {token}"}
+    first = make(two.one, header)
+    make(two.other, header)
+    for server in (two.one, two.other):
+        status, body = fetch(server.url, "/env-instance", {"envName": "counter"}, headers=header)
+        assert status == 403, body
+        assert "uses 2 of 2 instances" in body["message"]
+    status, body = fetch(two.one.url, f"/env-instance/{first['id']}", method="DELETE", headers=header)
+    assert status == 200, body
+
+    def refused() -> object:  # for as long as its end is not written down
+        status, body = fetch(two.other.url, "/env-instance", {"envName": "counter"}, headers=header)
+        return None if status == 200 else body
+
+    eventually(refused, "what was deleted there still counts here")

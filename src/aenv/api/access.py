@@ -33,6 +33,11 @@ class Allowance(BaseModel):
     """Bytes."""
     creates_per_second: float = Field(default=0.0, ge=0)
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether anything has to be counted."""
+        return bool(self.instances or self.cpus or self.memory)
+
     def over(self, default: Allowance) -> Allowance:
         """The same, with the default where it says nothing."""
         own = {name: value for name, value in self.model_dump().items() if value}

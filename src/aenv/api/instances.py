@@ -91,6 +91,7 @@ class Instances:
         if record is None:
             if replica is None:
                 self.quota.admit(caller, 1)
+            await self.count_elsewhere(caller)
             with phase(self.metrics, "source"):
                 project = await self._sources.find(wish)
             record = await self._begin(wish, project, caller, replica=replica)
@@ -119,6 +120,7 @@ class Instances:
         wishes = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
         if self._known(wishes[0], caller) is None:
             self.quota.admit(caller, count)
+            await self.count_elsewhere(caller)
         with phase(self.metrics, "source"):
             project = await self._sources.find(wish)
         made: list[Record] = []
@@ -134,6 +136,13 @@ class Instances:
                 turn.leave()
             raise
         return [record.shown(caller) for record in made]
+
+    async def count_elsewhere(self, caller: Caller) -> None:
+        """Hear what a token with an allowance uses on other servers. What is being made there at this very moment may
+        not be written down yet.
+        """
+        if self._ledger is not None and caller.token_id and caller.allowance.is_limited:
+            self.quota.learn(caller.token_id, await self._ledger.charged_elsewhere(caller.token_id))
 
     def asked(self, wish: EnvInstanceCreateRequest, caller: Caller) -> Record | None:
         """What a wish with a ``request_id`` has become so far."""
@@ -189,7 +198,7 @@ class Instances:
                 record.became(EnvStatus.PENDING, self.admission.why(record.turn))
             if self._ledger is not None:
                 with phase(self.metrics, "record"):
-                    await self._ledger.keep(record.shown(), record.account)
+                    await self._ledger.keep(record.shown(), record.account, record.charge)
             if record.status is EnvStatus.PENDING:
                 await record.turn.come()
                 record.became(EnvStatus.CREATING)
@@ -523,7 +532,7 @@ class Instances:
 
     def _note(self, record: Record) -> None:
         if self._ledger is not None:
-            self._ledger.note(record.shown(), record.account)
+            self._ledger.note(record.shown(), record.account, record.charge)
 
     def _forget_request(self, record: Record) -> None:
         if record.wish.request_id:

@@ -32,12 +32,24 @@ AGAIN = 0.5
 BATCH = 200
 
 
+class Charge(BaseModel):
+    """Whose allowance it uses, and how much of it."""
+
+    token: str = ""
+    cpus: float = 0.0
+    memory: int = 0
+
+
 class Entry(BaseModel):
     """What is kept of an instance. Its variables are not: they may hold secrets."""
 
     instance: EnvInstance
     account: str
     server: str
+    charge: Charge = Charge()
+
+
+NOBODYS = Charge()
 
 
 class ServerEntry(BaseModel):
@@ -144,23 +156,23 @@ class Ledger:
         async for record in self.store.all(Query(INSTANCE, (ALIVE,), limit=BATCH)):
             yield Entry.model_validate_json(record.value)
 
-    async def keep(self, instance: EnvInstance, account: str) -> None:
+    async def keep(self, instance: EnvInstance, account: str, charge: Charge = NOBODYS) -> None:
         """Write it down; return when that is done.
 
         Raises:
             Unavailable: the store cannot be reached; it is not written.
         """
-        self.note(instance, account)
+        self.note(instance, account, charge)
         try:
             await self._flushed()
         except AEnvError:
             self._changes.pop(instance.id, None)
             raise
 
-    def note(self, instance: EnvInstance, account: str) -> None:
+    def note(self, instance: EnvInstance, account: str, charge: Charge = NOBODYS) -> None:
         """Write it down soon."""
         bare = instance.model_copy(update={"ip": None, "token": None, "data_url": None, "usage": None})
-        entry = Entry(instance=bare, account=account, server=self.server.id)
+        entry = Entry(instance=bare, account=account, server=self.server.id, charge=charge)
         self._changes[instance.id] = self._put(entry)
         self._wake.set()
 
@@ -169,6 +181,12 @@ class Ledger:
         self._changes[name] = Delete(INSTANCE, name)
         self._struck_out.add(name)
         self._wake.set()
+
+    async def charged_elsewhere(self, token: str) -> list[Charge]:
+        """What instances of other servers use of a token's allowance."""
+        records = self.store.all(Query(INSTANCE, (_of(token),), limit=BATCH))
+        entries = [Entry.model_validate_json(record.value) async for record in records]
+        return [entry.charge for entry in entries if entry.server != self.server.id]
 
     async def get(self, name: str) -> Entry | None:
         """What is written of one."""
@@ -231,11 +249,12 @@ class Ledger:
 
     def _put(self, entry: Entry, expect: int = -1) -> Put:
         alive = entry.instance.status not in (EnvStatus.FAILED, EnvStatus.TERMINATED)
+        indexes = (ALIVE, _of(entry.charge.token)) if entry.charge.token else (ALIVE,)
         return Put(
             INSTANCE,
             entry.instance.id,
             entry.model_dump_json(exclude_none=True).encode(),
-            ((ALIVE, entry.instance.id),) if alive else (),
+            tuple((index, entry.instance.id) for index in indexes) if alive else (),
             None if alive else self._clock() + KEPT,
             expect,
         )
@@ -280,6 +299,11 @@ class Ledger:
                 await self.clear()
             except AEnvError as error:
                 log.warning("the store does not answer: %s", error.message)
+
+
+def _of(token: str) -> str:
+    """The index of what is alive and charged to a token."""
+    return f"token-{token}"
 
 
 def _ended(entry: Entry) -> Entry:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aenv.api.access import Caller
+from aenv.api.ledger import Charge
 from aenv.errors import QuotaExceeded, RateLimited
 from aenv.isolation.limits import Limits
 
@@ -36,11 +37,20 @@ class Quota:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._used: dict[str, Used] = {}
+        self._elsewhere: dict[str, Used] = {}
         self._buckets: dict[str, _Bucket] = {}
 
     def used(self, token_id: str) -> Used:
-        """By one token."""
-        return self._used.get(token_id, Used())
+        """By one token, on all servers."""
+        here, there = self._used.get(token_id, Used()), self._elsewhere.get(token_id, Used())
+        return Used(here.instances + there.instances, here.cpus + there.cpus, here.memory + there.memory)
+
+    def learn(self, token_id: str, charges: Sequence[Charge]) -> None:
+        """Hear what it uses on other servers."""
+        cpus, memory = (sum(charge.cpus for charge in charges), sum(charge.memory for charge in charges))
+        self._elsewhere.pop(token_id, None)
+        if charges:
+            self._elsewhere[token_id] = Used(len(charges), cpus, memory)
 
     def admit(self, caller: Caller, count: int) -> None:
         """Count the asking.

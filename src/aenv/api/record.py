@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from aenv.api.access import OWNER, Caller
 from aenv.api.admission import Turn
+from aenv.api.ledger import Charge
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.imports import Neighbours
@@ -148,6 +149,11 @@ class Record:
     def lease(self) -> str | None:
         """What ends it when it ends."""
         return None if self.wish.keep_alive else self.wish.lease
+
+    @property
+    def charge(self) -> Charge:
+        """What it uses of an allowance."""
+        return Charge(token=self.token_id, cpus=self.limits.cpus, memory=self.limits.memory)
 
     @property
     def labels(self) -> dict[str, str]:

@@ -119,6 +119,7 @@ class Services:
         replicas = _replicas(wish.replicas or 1)
         own = _own(wish)
         self._instances.quota.admit(caller, 1)
+        await self._instances.count_elsewhere(caller)
         self._instances.quota.check(caller, own.over(limits_of(project)), replicas)
         claim = await self._claim(wish, caller, name, env.partition("@")[0], replicas)
         now = _now()
