@@ -20,7 +20,9 @@ def find() -> str | None:
         return MISSING
     os.environ.setdefault("TAU2_DATA_DIR", str(Path(next(iter(data.submodule_search_locations)))))
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing it asks a web server
-    os.environ.setdefault("LOGURU_LEVEL", "WARNING")
+    os.environ.setdefault("LOGURU_LEVEL", "ERROR")
+    if os.environ.get("HTTP_PROXY"):  # a model on this machine's own loopback is reached through the proxy as well
+        os.environ["NO_PROXY"] = os.environ["no_proxy"] = ""
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # a process with threads cannot be forked
         os.environ.setdefault(name, "1")
     return None
