@@ -219,12 +219,18 @@ class Episode:
             try:
                 run.step()
             except Exception as error:  # of the user's model: what was said last has no answer, so this cannot go on
-                self._failed = f"the episode could not go on: {_models.told(error)}"
+                self._failed = f"the episode could not go on: {_models.told(error)}{self._hint()}"
                 raise RuntimeError(self._failed) from None  # the cause may have shown the key
             run._check_termination()
         self.last = "\n".join(_shown(message) for message in run.trajectory[seen:])
         if run.done:
             self._grade()
+
+    def _hint(self) -> str:
+        user = self._loaded.user
+        if not user or user["llm_args"].get("api_base"):
+            return ""
+        return " (TAU2_USER_LLM_API_BASE says where the user's model is; an instance reaches nothing that nobody named)"
 
     def _grade(self) -> None:
         loaded = self._loaded

@@ -21,11 +21,16 @@ if TYPE_CHECKING:
 
 PREVIEW = 500
 problem = find()
-with contextlib.suppress(ModuleNotFoundError):  # here, so that these are imported once, for all instances of all tasks
+# What follows is here so that it is imported once, for all instances of all tasks.
+with contextlib.suppress(ModuleNotFoundError):
+    import tau2_bench_data  # noqa: F401
+with contextlib.suppress(ModuleNotFoundError):
     import multiprocessing.context  # noqa: F401
 
     import litellm  # noqa: F401
     import pandas  # noqa: F401
+    import tau2.evaluator.evaluator
+    import tau2.orchestrator.orchestrator  # noqa: F401
 
 
 def _setting(name: str, default: str = "") -> str:

@@ -1,5 +1,7 @@
 """Episodes with the benchmark itself, where it is installed; without it, how to get it is said."""
 
+import importlib.util
+
 import pytest
 import tau2_source
 
@@ -13,6 +15,13 @@ def test_without_the_benchmark_every_function_says_how_to_get_it():
 
     with pytest.raises(RuntimeError, match=r"install\.py --source CHECKOUT.*on PyPI is something else"):
         tau2_env.tau2_get_task_info()
+
+
+@installed
+def test_a_python_without_audioop_is_told_what_replaces_it(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "audioop" else find(name))
+    assert "pip install audioop-lts" in tau2_source.find()
 
 
 def load(domain, task_id="", solo=None, judge=""):
