@@ -4,16 +4,20 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+import httpx
 import litellm
 from loguru import logger
 from tau2.data_model.tasks import RewardType, Task
 from tau2.evaluator import evaluator_nl_assertions
 from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
+from tau2.utils import llm_utils
 
 KEYS = ("TAU2_USER_LLM_API_KEY", "TAU2_JUDGE_LLM_API_KEY", "OPENAI_API_KEY")
 NONE = "none"
 HIDDEN = "***"
 litellm.suppress_debug_info = True  # it writes advertisements to stdout
+if os.environ.get("HTTP_PROXY"):  # the benchmark's own client was made on import, before there was a proxy
+    litellm.client_session = httpx.Client(limits=llm_utils.httpx_limits)
 
 
 @dataclass(frozen=True)

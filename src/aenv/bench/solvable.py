@@ -105,7 +105,7 @@ class Solvable(Benchmark):
         if not steps:
             raise EnvironmentError(f"{result.task}: no solution is known")
         for step in steps:
-            done = await env.call_tool(step["tool"], step["arguments"])
+            done = await env.call_tool(step["tool"], step["arguments"], timeout=START_SECONDS)
             result.calls.append({**step, "result": done.text, "is_error": done.is_error})
 
 
