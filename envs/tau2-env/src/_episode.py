@@ -102,9 +102,10 @@ class Loaded:
 
     def solution(self, wrong: bool = False) -> list[dict[str, Any]]:
         """The benchmark's own; or, if ``wrong``, one with a mistake in it."""
-        steps = solution(self.task, self._environment, self.solo)
+        steps = solution(self.task, self.solo)
         if wrong:
-            steps = spoiled(steps, self._environment, registry.get_tasks_loader(self.domain)())
+            others = (other for load in [registry.get_tasks_loader(self.domain)] for other in load())
+            steps = spoiled(steps, self.task, self._environment, others)
         return [{"tool": step.tool, "arguments": step.arguments} for step in steps]
 
     def _options(self) -> dict[str, Any]:

@@ -169,7 +169,7 @@ def tau2_get_solution(wrong: bool = False) -> list[dict[str, Any]]:
     """Tell a program what solves the task: the calls that an agent would make.
 
     Args:
-        wrong: Leave out the last of them that matters; or, where nothing is to be changed, change something.
+        wrong: Stop before the last of them that matters; or, where nothing is to be changed, change something.
     """
     return _ready().solution(wrong)
 

@@ -116,7 +116,7 @@ class Tau2(Solvable):
     summary = "TAU2-Bench: customer service with tools, a policy and a user"
     agents: ClassVar[Mapping[str, str]] = {
         "gold": Solvable.agents["gold"],
-        "wrong": "does the same but for the last step that matters, or changes what should stay as it is",
+        "wrong": "hangs up before the last step that matters, or changes what should stay as it is",
         "nop": Solvable.agents["nop"],
         "CMD": Solvable.agents["CMD"],
     }
