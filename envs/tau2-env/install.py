@@ -23,6 +23,16 @@ COMMIT = "a2c0247"
 NAME = "tau2_bench"
 DATA = "tau2_bench_data"
 EXTRA = ["rank-bm25>=0.2.2", "audioop-lts; python_version >= '3.13'"]
+BESIDE = '''"""The data of TAU2-Bench. To be imported before it: the benchmark looks at these variables once."""
+
+import os
+
+os.environ.setdefault("TAU2_DATA_DIR", os.path.dirname(os.path.abspath(__file__)))
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # or importing it asks a web server
+os.environ.setdefault("LOGURU_LEVEL", "ERROR")
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # a process with threads cannot be forked
+    os.environ.setdefault(name, "1")
+'''
 HASHES = {
     "airline/db.json": "c6a1e817aa9102c5822e83affb3595acbc312701",
     "airline/tasks.json": "ea4ff5e3f5e3d97ca391846a6e8dd9eb3437dc80",
@@ -93,6 +103,7 @@ def pack(checkout: Path, folder: Path) -> Path:
         f"{info}/METADATA": f"Metadata-Version: 2.1\nName: tau2-bench\nVersion: {version}\n{asked}".encode(),
         f"{info}/WHEEL": b"Wheel-Version: 1.0\nGenerator: tau2-env\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/LICENSE": (checkout / "LICENSE").read_bytes(),
+        f"{DATA}/__init__.py": BESIDE.encode(),
     }
     for root, base, into in ((checkout / "src", "tau2", ""), (checkout / "data", "tau2", f"{DATA}/")):
         for path in sorted((root / base).rglob("*")):

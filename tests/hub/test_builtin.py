@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import shutil
@@ -31,6 +32,8 @@ def test_there_are_some() -> None:
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
 def test_its_schemas_are_those_of_its_code(project: Path) -> None:
+    if project.name == "tau2-env" and importlib.util.find_spec("tau2_bench_data"):
+        pytest.skip("TAU2-Bench is installed here, and has the tools of a task offered as well")
     done = subprocess.run(
         [sys.executable, "-m", "aenv.runtime.describe", str(project)], capture_output=True, check=True, timeout=60
     )

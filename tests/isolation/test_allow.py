@@ -112,6 +112,34 @@ def test_a_network_is_written_as_it_was_read(value: str | list[str]) -> None:
     assert Network.parse(value).written == value
 
 
+@pytest.mark.parametrize(
+    ("url", "opened"),
+    [
+        ("https://models.example/v1", ["pypi.org", "models.example:443"]),
+        ("http://10.0.0.7:8000/v1", ["pypi.org", "10.0.0.7:8000"]),
+        ("http://[fd00::7]/v1", ["pypi.org", "[fd00::7]:80"]),
+        ("http://localhost:8000", ["pypi.org", "localhost:8000", "127.0.0.1:8000", "[::1]:8000"]),
+        ("https://pypi.org/simple", ["pypi.org", "pypi.org:443"]),
+        ("", ["pypi.org"]),
+    ],
+)
+def test_a_variable_opens_the_server_whose_url_it_has(url: str, opened: list[str]) -> None:
+    network = Network.parse(["pypi.org", "$MODEL", "$OTHER"])
+    assert network.filled({"MODEL": url, "UNNAMED": "http://10.0.0.1"}).written == opened
+    AllowList(opened)
+
+
+def test_variables_without_servers_open_nothing() -> None:
+    assert Network.parse(["$MODEL"]).filled({}) == Network("loopback")
+    assert Network.parse("host").filled({"MODEL": "http://10.0.0.1"}) == Network("host")
+
+
+@pytest.mark.parametrize("url", ["models.example", "ftp://models.example", "http://", "http://x:y/", "10.0.0.0/8"])
+def test_a_variable_that_names_no_server_is_said(url: str) -> None:
+    with pytest.raises(ValueError, match="the variable MODEL names a server by its URL"):
+        Network.parse(["$MODEL"]).filled({"MODEL": url})
+
+
 @given(st.ip_addresses())
 def test_nothing_but_public_addresses_is_behind_a_name(address: ipaddress.IPv4Address) -> None:
     if reached(["*"], str(address), behind="any.example"):

@@ -97,6 +97,21 @@ def test_a_host_on_the_list_can_be_reached(door: Box, server: int) -> None:
     assert seen == {"path": "/path?q=1", "host": f"{HOST}:{server}", "body": "hello"}
 
 
+THROUGH_THE_DOOR = """
+    import http.client
+    door = http.client.HTTPConnection("127.0.0.1", 3128, timeout=20)  # for NO_PROXY says that 127.0.0.1 is inside
+    door.request("GET", {url!r})
+    result = door.getresponse().status
+"""
+
+
+def test_a_server_named_by_a_variable_can_be_reached_and_no_other(platform: Platform, server: int) -> None:
+    url = f"http://127.0.0.1:{server}/v1"
+    with boxed(["$MODEL"], environment_variables={"MODEL": url}) as box:
+        assert box.python(THROUGH_THE_DOOR.format(url=url)) == 200
+        assert box.python(THROUGH_THE_DOOR.format(url="http://127.0.0.1:1/v1")) == 403
+
+
 def test_a_host_that_is_not_on_the_list_is_refused_in_words(door: Box) -> None:
     answer = door.python("""
         import urllib.error, urllib.request

@@ -145,6 +145,7 @@ def test_a_platform_of_many_takes_no_paths_hubs_or_inner_networks(platform: Serv
         ({"network": ["127.0.0.0/8"]}, "administrator"),
         ({"network": ["8.0.0.0/5"]}, "administrator"),
         ({"network": ["[::1]:6379"]}, "administrator"),
+        ({"network": ["$MODEL"], "environment_variables": {"MODEL": "http://127.0.0.1:6379"}}, "administrator"),
     ):
         status, body = fetch(
             platform.url, "/env-instance", {"envName": "counter", **wish}, headers=bearer(tokens("ann"))

@@ -480,10 +480,12 @@ def test_the_blocking_twin_offers_what_the_handle_offers() -> None:
         return {n for n, m in vars(cls).items() if callable(m) and not n.startswith("_")}
 
     assert methods(Environment) - {"sync", "list_openai_tools"} <= methods(SyncEnvironment)
-    for name in methods(Environment) & methods(SyncEnvironment) - {"destroy"}:
+    for name in methods(Environment) & methods(SyncEnvironment) - {"destroy", "call_function"}:
         assert str(inspect.signature(getattr(Environment, name))) == str(
             inspect.signature(getattr(SyncEnvironment, name))
         )
+    of_calls = [inspect.signature(cls.call_function).parameters for cls in (Environment, SyncEnvironment)]
+    assert of_calls[0] == of_calls[1]
 
 
 def test_info_lines_have_the_known_shape_and_no_arguments() -> None:

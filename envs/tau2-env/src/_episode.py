@@ -9,11 +9,12 @@ import time
 from copy import deepcopy
 from typing import Any
 
+import _models
+from _solutions import solution, spoiled
 from _users import ScriptedUser
 from tau2.agent.base_agent import HalfDuplexAgent
 from tau2.data_model.message import AssistantMessage, ToolCall, UserMessage
 from tau2.data_model.tasks import Task
-from tau2.evaluator.evaluator import EvaluationType, evaluate_simulation
 from tau2.orchestrator.orchestrator import Orchestrator, Role
 from tau2.registry import registry
 from tau2.user.user_simulator import DummyUser, UserSimulator
@@ -52,15 +53,24 @@ class GymAgent(HalfDuplexAgent):
 class Loaded:
     """A task and how it is played; cheap to begin again."""
 
-    def __init__(self, domain: str, task_id: str, solo: bool | None, max_steps: int, user: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        domain: str,
+        task_id: str,
+        solo: bool | None,
+        max_steps: int,
+        user: dict[str, Any] | None = None,
+        judge: _models.Judge | None = None,
+    ) -> None:
         self.domain = ALIASES.get(domain, domain)
         if self.domain not in registry.get_domains():
             known = ", ".join(sorted(registry.get_domains()))
             raise ValueError(f"TAU2_DOMAIN: there is no domain {domain!r}; there are: {known}")
         self.task = _find_task(self.domain, task_id)
-        self.solo = bool(self.task.ticket) and self.domain in ("telecom", "mock") if solo is None else solo
+        self.solo = self._is_for_one() if solo is None else solo
         self.max_steps = max_steps
-        self.user = user
+        self.user = user or {}
+        self.judge = judge or _models.Judge()
         if self.solo and not self.task.ticket:
             raise ValueError(
                 f"TAU2_SOLO_MODE: task {self.task.id} of {domain} has a user; set TAU2_SOLO_MODE=false, and "
@@ -73,25 +83,30 @@ class Loaded:
         theirs = self._user_tools()
         self.tools = self._environment.get_tools() + (theirs if self.solo else [])
 
+    def _is_for_one(self) -> bool:
+        """Whether it can be played without a user, and nobody has to be told anything."""
+        criteria = self.task.evaluation_criteria
+        to_tell = criteria is not None and bool(criteria.communicate_info)
+        return bool(self.task.ticket) and self.domain in ("telecom", "mock") and not to_tell
+
     def begin(self) -> "Episode":
         """A new episode of it."""
         return Episode(self, deepcopy(self._environment), self._make_user())
 
-    def solution(self) -> list[dict[str, Any]]:
-        """The benchmark's own: its calls, a word to the user where they have something to do, and what to tell them."""
-        criteria = self.task.evaluation_criteria
-        steps: list[dict[str, Any]] = []
-        asked = False
-        for action in (criteria.actions if criteria else None) or []:
-            theirs = action.requestor == "user" and not self.solo
-            if not theirs:
-                steps.append({"tool": action.name, "arguments": action.arguments})
-            elif not asked:
-                steps.append(_said("Please do that."))
-            asked = theirs
-        if criteria and criteria.communicate_info:
-            steps.append(_said("; ".join(criteria.communicate_info)))
-        return [*steps, {"tool": "done", "arguments": {}}]
+    def do_nothing(self) -> float | None:
+        """What an agent gets that says goodbye at once. No words matter for that, so no model is asked to speak."""
+        user = DummyUser() if self.solo else ScriptedUser(self.task, self._user_tools() or None)
+        idle = Episode(self, deepcopy(self._environment), user, frugal=True)
+        idle.finish()
+        return idle.reward
+
+    def solution(self, wrong: bool = False) -> list[dict[str, Any]]:
+        """The benchmark's own; or, if ``wrong``, one with a mistake in it."""
+        steps = solution(self.task, self.solo)
+        if wrong:
+            others = (other for load in [registry.get_tasks_loader(self.domain)] for other in load())
+            steps = spoiled(steps, self.task, self._environment, others)
+        return [{"tool": step.tool, "arguments": step.arguments} for step in steps]
 
     def _options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"solo_mode": self.solo} if self.solo else {}
@@ -118,8 +133,9 @@ class Loaded:
 class Episode:
     """From the first word to the reward."""
 
-    def __init__(self, loaded: Loaded, environment: Any, user: Any) -> None:
+    def __init__(self, loaded: Loaded, environment: Any, user: Any, frugal: bool = False) -> None:
         self._loaded = loaded
+        self._frugal = frugal
         self._agent = GymAgent(tools=loaded.tools, domain_policy=loaded.policy)
         self._run = Orchestrator(
             domain=loaded.domain,
@@ -154,22 +170,28 @@ class Episode:
         """Use a tool; what came of it."""
         return self._say(tool_calls=[ToolCall(id=f"call_{self.steps}", name=name, arguments=arguments)])
 
-    def speak(self, text: str) -> str:
+    def speak(self, message: str) -> str:
         """Say something to the user; what they answer."""
-        return self._say(content=text)
+        return self._say(content=message)
 
     def finish(self) -> None:
         """The agent is done."""
         if not self.done:
             self._say(content=STOP)
 
-    def graded(self) -> float:
-        """The reward. Raises when the benchmark could not compute it: that is not a 0."""
+    def rewards(self) -> list[float]:
+        """The reward, once it is over. Raises when there is none, since something broke: that is not a 0."""
         if self._failed is not None:
-            raise RuntimeError(f"the benchmark could not grade this episode: {self._failed}")
-        return self.reward or 0.0
+            raise RuntimeError(self._failed)
+        return [self.reward or 0.0] if self.done else []
+
+    def graded(self) -> float:
+        """The reward so far. Raises as `rewards` does."""
+        return sum(self.rewards())
 
     def _say(self, **message: Any) -> str:
+        if self._failed is not None:
+            raise RuntimeError(self._failed)
         if self.done:
             raise RuntimeError("this episode is over; make a new instance for another")
         self.open()
@@ -195,31 +217,35 @@ class Episode:
         """On until it is the agent's turn, or over. What came since `seen` messages is what the agent observes."""
         run = self._run
         while not run.done and not (run.to_role is Role.AGENT and self._agent.said is None):
-            run.step()
+            try:
+                run.step()
+            except Exception as error:  # of the user's model: what was said last has no answer, so this cannot go on
+                self._failed = f"the episode could not go on: {_models.told(error)}{self._hint()}"
+                raise RuntimeError(self._failed) from None  # the cause may have shown the key
             run._check_termination()
         self.last = "\n".join(_shown(message) for message in run.trajectory[seen:])
         if run.done:
             self._grade()
 
+    def _hint(self) -> str:
+        user = self._loaded.user
+        if not user or user["llm_args"].get("api_base"):
+            return ""
+        return " (TAU2_USER_LLM_API_BASE says where the user's model is; an instance reaches nothing that nobody named)"
+
     def _grade(self) -> None:
         loaded = self._loaded
         try:
-            result = evaluate_simulation(
+            self.reward, self.reward_info = loaded.judge.evaluated(
+                loaded.task,
+                frugal=self._frugal,
                 simulation=self._run._finalize(),
-                task=loaded.task,
-                evaluation_type=EvaluationType.ALL,
                 solo_mode=loaded.solo,
                 domain=loaded.domain,
                 env_kwargs=loaded.grading_options(),
             )
         except Exception as error:
-            self._failed = f"{type(error).__name__}: {error}"
-            return
-        self.reward, self.reward_info = result.reward, result.model_dump(mode="json")
-
-
-def _said(text: str) -> dict[str, Any]:
-    return {"tool": "tau2_send_message", "arguments": {"message": text}}
+            self._failed = f"the benchmark could not grade this episode: {_models.told(error)}"
 
 
 def task_names(domain: str, split: str = "") -> list[str]:

@@ -1,7 +1,8 @@
 """TAU2-Bench as an environment: the tools of one task's domain, its functions and its reward.
 
 Which task is played, and with which user, is said by variables: TAU2_DOMAIN, TAU2_TASK_ID, TAU2_MAX_STEPS,
-TAU2_SOLO_MODE, TAU2_USER_LLM, TAU2_USER_LLM_API_BASE, TAU2_USER_LLM_API_KEY.
+TAU2_SOLO_MODE; TAU2_USER_LLM, TAU2_USER_LLM_API_BASE and TAU2_USER_LLM_API_KEY for the user's model; the same with
+JUDGE for the model that judges what was said.
 """
 
 import contextlib
@@ -20,11 +21,16 @@ if TYPE_CHECKING:
 
 PREVIEW = 500
 problem = find()
-with contextlib.suppress(ModuleNotFoundError):  # here, so that these are imported once, for all instances of all tasks
+# What follows is here so that it is imported once, for all instances of all tasks.
+with contextlib.suppress(ModuleNotFoundError):
+    import tau2_bench_data  # noqa: F401
+with contextlib.suppress(ModuleNotFoundError):
     import multiprocessing.context  # noqa: F401
 
     import litellm  # noqa: F401
     import pandas  # noqa: F401
+    import tau2.evaluator.evaluator
+    import tau2.orchestrator.orchestrator  # noqa: F401
 
 
 def _setting(name: str, default: str = "") -> str:
@@ -33,21 +39,25 @@ def _setting(name: str, default: str = "") -> str:
 
 def _load() -> "Loaded":
     from _episode import Loaded
+    from _models import Judge
 
     solo = _setting("TAU2_SOLO_MODE").lower()
     if solo not in ("", "true", "false", "1", "0", "yes", "no"):
         raise ValueError(f"TAU2_SOLO_MODE: say true or false, not {solo!r}")
-    options = {"api_base": _setting("TAU2_USER_LLM_API_BASE"), "api_key": _setting("TAU2_USER_LLM_API_KEY")}
-    user: dict[str, Any] = {}
-    if _setting("TAU2_USER_LLM"):
-        user = {"llm": _setting("TAU2_USER_LLM"), "llm_args": {name: value for name, value in options.items() if value}}
+    user = {"llm": _setting("TAU2_USER_LLM"), "llm_args": _endpoint("USER")} if _setting("TAU2_USER_LLM") else None
     return Loaded(
         _setting("TAU2_DOMAIN", "telecom"),
         _setting("TAU2_TASK_ID"),
         None if not solo else solo in ("true", "1", "yes"),
         int(_setting("TAU2_MAX_STEPS", "50")),
         user,
+        Judge(_setting("TAU2_JUDGE_LLM"), {**_endpoint("USER"), **_endpoint("JUDGE")}),
     )
+
+
+def _endpoint(whose: str) -> dict[str, str]:
+    said = {name: _setting(f"TAU2_{whose}_LLM_{name.upper()}") for name in ("api_base", "api_key")}
+    return {name: value for name, value in said.items() if value}
 
 
 loaded = _load() if problem is None else None
@@ -66,8 +76,7 @@ def _ready() -> "Loaded":
 
 def _after(observation: str) -> dict[str, Any]:
     episode = _episode()
-    reward = episode.graded() if episode.done else 0.0
-    return {"observation": observation, "reward": reward, "done": episode.done, "step": episode.steps}
+    return {"observation": observation, "reward": episode.graded(), "done": episode.done, "step": episode.steps}
 
 
 def _publish(tool: Any) -> None:
@@ -156,9 +165,13 @@ def tau2_list_tasks(domain: str = "", split: str = "") -> list[str]:
 
 
 @register_function
-def tau2_get_solution() -> list[dict[str, Any]]:
-    """Tell a program what solves the task: the calls that an agent would make."""
-    return _ready().solution()
+def tau2_get_solution(wrong: bool = False) -> list[dict[str, Any]]:
+    """Tell a program what solves the task: the calls that an agent would make.
+
+    Args:
+        wrong: Stop before the last of them that matters; or, where nothing is to be changed, change something.
+    """
+    return _ready().solution(wrong)
 
 
 @register_function
@@ -166,7 +179,7 @@ def tau2_get_status() -> dict[str, Any]:
     """Tell how far the episode is. The user's model and its key are nobody's business."""
     episode, task = _episode(), _ready()
     episode.open()
-    rewards = [episode.graded()] if episode.done else []
+    rewards = episode.rewards()
     return {
         "step": episode.steps,
         "max_steps": task.max_steps,
@@ -186,7 +199,9 @@ def tau2_send_message(message: str) -> dict[str, Any]:
     Args:
         message: The words.
     """
-    seen = _after(_episode().speak(message))
+    episode = _episode()
+    # To go on talking after the end does no harm; loops do so where the agent has used the tool that ends it.
+    seen = _after(episode.last if episode.done else episode.speak(message))
     return {name: seen[name] for name in ("observation", "reward", "done")}
 
 
@@ -214,7 +229,7 @@ def tau2_done() -> dict[str, Any]:
 def tau2_reward() -> dict[str, Any]:
     """Score the episode with the benchmark's own evaluator, beside what doing nothing at all would score."""
     episode = _episode()
-    rewards = [episode.graded()] if episode.done else []
+    rewards = episode.rewards()
     return {
         "rewards": rewards,
         "total_reward": sum(rewards),
@@ -227,9 +242,7 @@ def tau2_reward() -> dict[str, Any]:
 
 @cache
 def _do_nothing() -> float | None:
-    idle = _ready().begin()
-    idle.finish()
-    return idle.reward
+    return _ready().do_nothing()
 
 
 def _user_kind() -> str:

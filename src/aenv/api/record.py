@@ -6,6 +6,7 @@ import asyncio
 import math
 import secrets
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -134,7 +135,8 @@ class Record:
             raise UsageError("mount_points: this platform's engine mounts nothing into instances; use upload()")
         if own and own.deploy_config.base and not engine.bases:
             raise UsageError(f"{env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do")
-        network = _network_of(env_name, wish, own.network() if own else Network(), engine)
+        variables = {**project.variables, **(wish.environment_variables or {})}
+        network = _network_of(env_name, wish, own.network() if own else Network(), variables, engine)
         if not direct:
             _refuse_inner_networks(network, caller)
         limits = limits_of(project) if replica is None else replica.over(limits_of(project))
@@ -303,13 +305,16 @@ def _refuse_inner_networks(network: Network, caller: Caller) -> None:
             raise Forbidden(f"network: {inside} is not all in the internet; only an administrator may open it")
 
 
-def _network_of(env_name: str, wish: EnvInstanceCreateRequest, own: Network, engine: Engine) -> Network:
+def _network_of(
+    env_name: str, wish: EnvInstanceCreateRequest, own: Network, variables: Mapping[str, str], engine: Engine
+) -> Network:
     """What the caller asks for, else what the environment's config.json does.
 
     A config.json alone does not open the host's network: who wrote it need not be who runs it.
     """
     try:
-        asked = Network.parse(wish.network) if wish.network is not None else None
+        own = own.filled(variables)
+        asked = Network.parse(wish.network).filled(variables) if wish.network is not None else None
     except ValueError as error:
         raise ConfigError(f"network: {error}") from None
     if asked is not None and asked.mode not in engine.networks:

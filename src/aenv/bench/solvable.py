@@ -8,6 +8,7 @@ and one that does nothing. Others are programs of this machine.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from aenv.core.environment import Environment
 from aenv.errors import EnvironmentError
 
 START_SECONDS = 300.0
+ENDPOINTS = ("TAU2_USER_LLM_API_BASE", "TAU2_USER_LLM_API_KEY", "TAU2_JUDGE_LLM_API_BASE", "TAU2_JUDGE_LLM_API_KEY")
+"""Variables that are handed on to instances, and so are in no record of a run."""
 
 
 class Solvable(Benchmark):
@@ -34,6 +37,8 @@ class Solvable(Benchmark):
     listing: ClassVar[str]
     """The function that lists the tasks."""
     solution: ClassVar[str] = "get_solution"
+    players: ClassVar[Mapping[str, Mapping[str, Any]]] = {"gold": {}}
+    """The agents that do what this function tells, and what it is asked with."""
     score: ClassVar[str] = "score"
     """The number in the reward."""
     _tasks: Sequence[str] | None = None
@@ -81,8 +86,8 @@ class Solvable(Benchmark):
         async with self._opened(self.variables(job.task)) as env:
             result.seconds["start"] = _since(clock)
             clock = time.monotonic()
-            if job.agent == "gold":
-                await self._solve(env, result)
+            if job.agent in self.players:
+                await self._solve(env, result, self.players[job.agent])
             elif job.agent != "nop":
                 await front.do(job, env, await self.instruction(env), result.calls.append)
             await self.finish(env)
@@ -95,12 +100,12 @@ class Solvable(Benchmark):
             result.outputs["do_nothing"] = float(answer["do_nothing_reward"])
         return result
 
-    async def _solve(self, env: Environment, result: Result) -> None:
-        steps: list[dict[str, Any]] = await env.call_function(self.solution, {}, timeout=START_SECONDS)
+    async def _solve(self, env: Environment, result: Result, asked: Mapping[str, Any]) -> None:
+        steps: list[dict[str, Any]] = await env.call_function(self.solution, dict(asked), timeout=START_SECONDS)
         if not steps:
             raise EnvironmentError(f"{result.task}: no solution is known")
         for step in steps:
-            done = await env.call_tool(step["tool"], step["arguments"])
+            done = await env.call_tool(step["tool"], step["arguments"], timeout=START_SECONDS)
             result.calls.append({**step, "result": done.text, "is_error": done.is_error})
 
 
@@ -108,11 +113,20 @@ class Tau2(Solvable):
     """Customer service, by a policy and with tools."""
 
     name = "tau2"
-    summary = "TAU2-Bench: customer service with tools, a policy and a user that follows a script"
+    summary = "TAU2-Bench: customer service with tools, a policy and a user"
+    agents: ClassVar[Mapping[str, str]] = {
+        "gold": Solvable.agents["gold"],
+        "wrong": "hangs up before the last step that matters, or changes what should stay as it is",
+        "nop": Solvable.agents["nop"],
+        "CMD": Solvable.agents["CMD"],
+    }
+    players: ClassVar[Mapping[str, Mapping[str, Any]]] = {"gold": {}, "wrong": {"wrong": True}}
     options: ClassVar[Mapping[str, str]] = {
         "domain": "airline, retail, telecom, banking or mock; airline unless told",
         "split": "base, train, test or another of the domain's; base unless told",
         "tasks": "only these, divided by commas",
+        "user": "the user's model, like openai/NAME, at $TAU2_USER_LLM_API_BASE; one that follows a script unless told",
+        "judge": "the model that judges what was said, at $TAU2_JUDGE_LLM_API_BASE; none to do without",
     }
     env = "tau2-env@1.0.0"
     listing = "tau2_list_tasks"
@@ -128,8 +142,12 @@ class Tau2(Solvable):
         return self.given.get("domain") or "airline"
 
     def variables(self, task: str) -> dict[str, str]:
-        """The domain and the task."""
-        return {"TAU2_DOMAIN": self._domain, "TAU2_TASK_ID": task, "TAU2_MAX_STEPS": "200"}
+        """The domain, the task and the models."""
+        chosen = {"TAU2_DOMAIN": self._domain, "TAU2_TASK_ID": task, "TAU2_MAX_STEPS": "200"}
+        for option in ("user", "judge"):
+            if self.given.get(option):
+                chosen[f"TAU2_{option.upper()}_LLM"] = self.given[option]
+        return chosen | {name: os.environ[name] for name in ENDPOINTS if os.environ.get(name)}
 
     async def instruction(self, env: Environment) -> str:
         """The policy, and what the user has said first."""

@@ -16,6 +16,7 @@ from aenv.client.http import DeadlineExceeded
 from aenv.client.instance import InstanceClient
 from aenv.client.url import Planes, ServerUrl
 from aenv.core import transfer
+from aenv.core.answer import Answer
 from aenv.core.breaker import Breaker
 from aenv.core.logging import getLogger
 from aenv.core.placement import OnPlatform, Placement, Started, Wish, why_gone
@@ -440,10 +441,10 @@ class Environment:
             is_json=data.get("is_json", False),
         )
 
-    async def call_function(
+    def call_function(
         self, function_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
-    ) -> Any:
-        """What the function returned.
+    ) -> Answer:
+        """What the function returned, once it is awaited.
 
         Raises:
             FunctionFailed: the function raised. InvalidArguments, NotFound: it was not called.
@@ -451,7 +452,7 @@ class Environment:
             EnvironmentError: anything else; all of these are EnvironmentErrors, with a ``fault``.
         """
         path = f"{paths.FUNCTIONS}/{quote(self._bare(function_name), safe='')}"
-        return await self._call(f"function '{function_name}'", path, arguments, timeout)
+        return Answer(self._call(f"function '{function_name}'", path, arguments, timeout))
 
     async def call_reward(
         self,

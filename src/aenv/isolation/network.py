@@ -8,11 +8,13 @@ of hosts (`aenv.isolation.egress`). ``host``: the host's own network, with every
 from __future__ import annotations
 
 import os
+import re
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from aenv.isolation.allow import AllowList
 
@@ -26,6 +28,8 @@ _BACKLOG = 128
 _SET_FLAGS, _ADD_ROUTE = 0x8914, 0x890B
 _DEVICE = struct.calcsize("@L16s16s16sHhLBB3hhP") - 8  # where struct rtentry has it
 _WORDS: tuple[Mode, ...] = ("none", "loopback", "blackhole", "host")
+_VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
+_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Network:
 
     mode: Mode = "loopback"
     allow: tuple[str, ...] = ()
-    """For ``egress``: as `AllowList` reads it."""
+    """For ``egress``: as `AllowList` reads it, but for variables, which `filled` replaces."""
 
     @classmethod
     def parse(cls, value: Any) -> Network:
@@ -55,8 +59,24 @@ class Network:
             raise ValueError('a network is none, loopback, blackhole or host, or a list of hosts: ["pypi.org"]')
         if not value:
             raise ValueError("a list without hosts opens nothing; write loopback")
-        AllowList(value)
+        AllowList(entry for entry in value if not _is_variable(entry))
         return cls("egress", tuple(value))
+
+    def filled(self, variables: Mapping[str, str]) -> Network:
+        """With the servers whose URLs these variables have in the place of each ``$NAME``.
+
+        Raises:
+            ValueError: a variable has something else.
+        """
+        if self.mode != "egress":
+            return self
+        hosts: dict[str, None] = {}
+        for entry in self.allow:
+            if not _is_variable(entry):
+                hosts[entry] = None
+            elif url := variables.get(entry[1:]):
+                hosts |= dict.fromkeys(_server(entry[1:], url))
+        return Network("egress", tuple(hosts)) if hosts else Network()
 
     @property
     def written(self) -> str | list[str]:
@@ -74,6 +94,24 @@ class Network:
             "no_proxy": "localhost,127.0.0.1,::1"
         }
         return named | {name.upper(): value for name, value in named.items()}
+
+
+def _is_variable(entry: Any) -> bool:
+    return isinstance(entry, str) and _VARIABLE.fullmatch(entry) is not None
+
+
+def _server(name: str, url: str) -> list[str]:
+    """Where a URL leads, as entries of a list."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or _PORTS[parts.scheme]
+        if not host:
+            raise KeyError(host)
+    except (ValueError, KeyError):
+        raise ValueError(f"the variable {name} names a server by its URL, like https://example.com/v1") from None
+    # A name that leads to this machine opens nothing by itself, but whoever writes "localhost" means it.
+    hosts = [host, "127.0.0.1", "::1"] if host == "localhost" else [host]
+    return [f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in hosts]
 
 
 def settle(plan: Plan, mode: str) -> Outcome | None:

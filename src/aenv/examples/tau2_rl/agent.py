@@ -20,13 +20,16 @@ ENV = "tau2-env@1.0.0"
 START_SECONDS = 300.0
 OPENING = "Begin."
 """What the agent is told where nobody has said anything yet."""
-USER = ("TAU2_USER_LLM", "TAU2_USER_LLM_API_BASE", "TAU2_USER_LLM_API_KEY", "TAU2_SOLO_MODE", "TAU2_MAX_STEPS")
-"""Variables that are handed on to the environment."""
+HANDED_ON = (
+    "TAU2_USER_LLM", "TAU2_USER_LLM_API_BASE", "TAU2_USER_LLM_API_KEY", "TAU2_JUDGE_LLM", "TAU2_JUDGE_LLM_API_BASE",
+    "TAU2_JUDGE_LLM_API_KEY", "TAU2_SOLO_MODE", "TAU2_MAX_STEPS",
+)  # fmt: skip
+"""Variables for the environment."""
 
 
 async def run_agent_return_reward(data: dict[str, Any]) -> float:
     """Play the task ``data["task_id"]`` of the domain ``data["domain"]``; its reward."""
-    variables = {name: os.environ[name] for name in USER if os.environ.get(name)}
+    variables = {name: os.environ[name] for name in HANDED_ON if os.environ.get(name)}
     variables["TAU2_DOMAIN"] = str(data.get("domain") or "telecom")
     if data.get("task_id") not in (None, ""):
         variables["TAU2_TASK_ID"] = str(data["task_id"])
