@@ -69,7 +69,7 @@ class SweBench(Benchmark):
         clock = time.monotonic()
         prepared = await self.prepared(job.task)
         result.seconds["prepare"] = _since(clock)
-        result.outputs["image"] = prepared.image
+        result.outputs |= {"image": prepared.image} if prepared.image else {}
         clock = time.monotonic()
         patch = await self._patch(job, self._instances[job.task], prepared, result)
         result.seconds["agent"] = _since(clock)
