@@ -13,7 +13,6 @@ import io
 import json
 import os
 import re
-import secrets
 import shutil
 import tarfile
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from aenv.bench.swe.instances import PUBLIC, Instance
 from aenv.core.environment import Environment
 from aenv.core.logging import getLogger
 from aenv.errors import EnvironmentError
+from aenv.isolation.whole import made_whole
 from aenv.project.builtin import folder as builtin_folder
 
 log = getLogger("bench.swe")
@@ -62,16 +62,9 @@ async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> 
     source = "" if image else sources.source_of(str(instance.row["repo"]), repos)
     target = folder() / f"{instance.name}-{_digest(instance, image)}"
     if not target.is_dir():
-        made = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
+        with made_whole(target) as made:
+            made.chmod(0o755)
             await _make(instance, source, image, made)
-            try:
-                made.rename(target)
-            except OSError:
-                if not target.is_dir():  # else somebody was faster
-                    raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
     return Prepared(target / "agent", target / "grade", image.name if image else "")
 
 
