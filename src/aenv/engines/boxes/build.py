@@ -28,7 +28,7 @@ log = getLogger("boxes")
 
 SAID = 3000
 """Characters of a failed step's output that are shown."""
-_SILENT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER", "ENTRYPOINT"])
+_SILENT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"])
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 
 
@@ -143,6 +143,8 @@ class _Build:
             stage.image = replace(image, shell=tuple(step.listed or ("/bin/sh", "-c")))
         elif step.name == "CMD":
             stage.image = replace(image, command=tuple(step.listed or (*image.shell, step.text)))
+        elif step.name == "ENTRYPOINT":
+            stage.image = replace(image, entrypoint=tuple(step.listed or (*image.shell, step.text)), command=())
         elif step.name == "WORKDIR":
             cwd = posixpath.normpath(posixpath.join(image.cwd, expand(step.text.strip("\"'"), stage.variables)))
             stage.image = replace(await self._layer(stage, step, ("WORKDIR", cwd), _make_folder(cwd)), cwd=cwd)

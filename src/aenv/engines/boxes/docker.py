@@ -162,7 +162,8 @@ def _image(place: Path, key: str) -> Image:
     variables = dict(each.split("=", 1) for each in about.get("Env") or [] if "=" in each)
     return Image(
         f"docker-{key}", (str(place / "upper"),), variables=variables, cwd=about.get("WorkingDir") or "/",
-        user=about.get("User") or "", command=tuple(about.get("Cmd") or ()),
+        user=about.get("User") or "", entrypoint=tuple(about.get("Entrypoint") or ()),
+        command=tuple(about.get("Cmd") or ()),
     )  # fmt: skip
 
 
