@@ -52,7 +52,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(Path(sys.base_prefix, "lib", version), python / "lib" / version, ignore=unneeded)
     for library in Path(sys.base_prefix, "lib").glob("libpython3*.so*"):
         shutil.copy(library, python / "lib" / library.name, follow_symlinks=False)
-    packages = python / "lib" / version / "site-packages"
+    packages = python / "packages"
     packages.mkdir()
     for pattern in PACKAGES:
         for source in Path(pytest.__file__).parents[1].glob(pattern):
@@ -60,8 +60,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             copy(source, packages / source.name)
     (python / "bin").mkdir()
     shutil.copy(os.path.realpath(sys.executable), python / "bin" / "python.real")
+    home = Path("/", python.relative_to(root))
     (python / "bin" / "python").write_text(
-        f'#!/bin/sh\nexport LD_LIBRARY_PATH={Path("/", python.relative_to(root))}/lib\nexec "${{0}}.real" "$@"\n'
+        f"#!/bin/sh\nexport LD_LIBRARY_PATH={home}/lib PYTHONHOME={home} PYTHONPATH={home}/packages\n"
+        'exec "${0}.real" "$@"\n'
     )
     (python / "bin" / "pytest").write_text('#!/bin/sh\nexec python -m pytest "$@"\n')
     for name in ("python", "pytest"):
