@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from aenv import Environment
 from aenv.bench.base import Job, Result
@@ -321,11 +323,38 @@ def test_instances_are_read_from_files_and_folders(tmp_path: Path) -> None:
         assert found.row["version"] == "1.0"
 
 
+def test_instances_are_read_from_parquet_and_from_a_downloaded_dataset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    rows = [{**row("0" * 40), "instance_id": name} for name in ("one", "two")]
+    for split, chosen in (("test", rows), ("dev", rows[:1])):
+        parquet.write_table(pyarrow.Table.from_pylist(chosen), tmp_path / "data" / f"{split}-00000-of-00001.parquet")
+    whole = load(str(tmp_path / "data" / "test-00000-of-00001.parquet"))
+    assert [found.row for found in whole] == rows
+    assert (whole[0].pins, whole[0].python) == (tuple(PINS), row("")["python"])
+    assert [found.name for found in load(str(tmp_path), ["two"])] == ["two"]
+    assert [found.name for found in load(str(tmp_path), split="dev")] == ["one"]
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match="only be read with the package pyarrow"):
+        load(str(tmp_path))
+
+
+def test_a_hub_that_cannot_be_reached_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "datasets.py").write_text("def load_dataset(name, split):\n    raise ConnectionError(f'no {name}')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match="cannot be loaded from the datasets hub: no acme/set") as raised:
+        load("acme/set")
+    assert "HF_HOME" in raised.value.details["hint"]
+    del sys.modules["datasets"]
+
+
 def test_what_is_no_instance_is_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file or folder nowhere"):
         load("nowhere")
-    with pytest.raises(UsageError, match=r"neither a file nor a folder|cannot be loaded"):
+    with pytest.raises(UsageError, match="need the package datasets") as raised:
         load("acme/no-such-dataset")
+    assert "pip install datasets" in raised.value.details["hint"]
     (tmp_path / "rows.jsonl").write_text('{"instance_id": "x", "repo": "a/b"}\n')
     with pytest.raises(ConfigError, match="x has no base_commit, problem_statement"):
         load(str(tmp_path / "rows.jsonl"))
@@ -349,5 +378,8 @@ def test_a_package_without_a_wheel_is_taken_in_a_later_version(tmp_path: Path) -
     assert changed == ["zss==1.2.0 (left out)"]
     said = subprocess.run([tmp_path / "made/python/bin/python", "-c", "import setuptools, pip"], check=False)
     assert said.returncode == 0
+    with pytest.raises(EnvironmentError, match=r"no Python 3\.5 to run the tests on") as raised:
+        pythons.install(tmp_path / "old", "3.5", [], (), tmp_path)
+    assert (raised.value.fault, Result("x").failed(raised.value).reward) == ("infra", None)
     with pytest.raises(EnvironmentError, match="cannot be installed"):
         pythons.install(tmp_path / "other", "", ["aenv-no-such-package==1.0"], (), tmp_path)

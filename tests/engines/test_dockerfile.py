@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines.boxes import images, roots
+from aenv.engines.boxes import docker, images, roots
 from aenv.engines.boxes.box import Box
 from aenv.engines.boxes.build import build
 from aenv.engines.boxes.dockerfile import BadDockerfile, expand, parse
@@ -194,7 +194,8 @@ def test_several_who_want_the_same_step_make_it_once(context: Path) -> None:
     run(main())
 
 
-def test_what_cannot_be_followed_says_why(context: Path) -> None:
+def test_what_cannot_be_followed_says_why(context: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(docker, "PROGRAMS", ())
     (context / "passwd").symlink_to("/etc/passwd")
     for text, why in (
         ("FROM aenv/host\nRUN echo begun; false\n", "line 2: RUN echo begun; false ended with exit code 1:\nbegun"),
@@ -212,6 +213,10 @@ def test_what_cannot_be_followed_says_why(context: Path) -> None:
     (context / "Dockerfile").write_text("FROM aenv/host\nONBUILD RUN x\n")
     with pytest.raises(ConfigError, match="line 2: ONBUILD"):
         run(build(context / "Dockerfile", context))
+    (context / "Dockerfile").write_text("FROM debian:12\nONBUILD RUN x\n")
+    with pytest.raises(ConfigError, match="line 2: ONBUILD") as raised:
+        run(build(context / "Dockerfile", context))
+    assert raised.value.details["hint"].endswith("where it works; there is no Docker here.")
 
 
 # --- boxes

@@ -19,6 +19,7 @@ from aenv.errors import AEnvError
 from tests.conftest import run
 from tests.isolation.conftest import Box, make_project
 from tests.isolation.host import Platform
+from tests.tiny import make_root
 
 PROGRAMS = ("sh", "cat", "ls", "id", "touch", "env", "rm")
 RELEASE = "trixie"
@@ -27,23 +28,10 @@ RELEASE = "trixie"
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A root file system with a few of the host's programs, and nothing else."""
-    root = tmp_path_factory.mktemp("tiny") / "root"
-    for folder in ("usr/bin", "etc", "tmp", "kept"):
-        (root / folder).mkdir(parents=True)
-    (root / "bin").symlink_to("usr/bin")
-    (root / "etc" / "os-release").write_text("NAME=tiny\n")
-    (root / "etc" / "passwd").write_text("root:x:0:0::/:/bin/sh\nsomebody:x:1000:1000::/:/bin/sh\n")
+    root = make_root(tmp_path_factory.mktemp("tiny") / "root", PROGRAMS)
     (root / "etc" / "secret").symlink_to("/etc/shadow")
+    (root / "kept").mkdir()
     (root / "kept" / "file").write_text("of the base\n")
-    for name in PROGRAMS:
-        program = shutil.which(name)
-        assert program is not None
-        shutil.copy(program, root / "usr" / "bin" / name)
-        said = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
-        for word in said.split():
-            if word.startswith("/"):
-                (root / word[1:]).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(word, root / word[1:])
     return root
 
 

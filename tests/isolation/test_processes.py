@@ -141,9 +141,11 @@ def test_a_program_that_it_starts_inherits_three_descriptors(box: Box) -> None:
 def test_a_secret_of_the_users_shell_is_nowhere(box: Box) -> None:
     assert os.environ["PROBE_SECRET"] == SECRET
     assert "PROBE_SECRET" not in box.shell("env")["out"]
-    assert "PROBE_SECRET" not in box.python("result = open('/proc/1/environ').read()")
+    assert "PROBE_SECRET" not in box.python(READABLE + "result = open('/proc/self/environ').read()")
 
 
+READABLE = "import ctypes; ctypes.CDLL(None).prctl(4, 1)\n"
+"""An instance's own code may make itself readable; nobody else may."""
 MEMORY = """
     head, rest = bytes.fromhex({head!r}), bytes.fromhex({rest!r})
     result = 0
@@ -169,12 +171,19 @@ MEMORY = """
 def times_in_memory(text: str) -> str:
     """Code that counts a text in its own memory, without having that text itself."""
     head, rest = text[:8].encode(), text[8:].encode()
-    return textwrap.dedent(MEMORY).format(head=head.hex(), rest=bytes(byte ^ 1 for byte in rest).hex())
+    return READABLE + textwrap.dedent(MEMORY).format(head=head.hex(), rest=bytes(byte ^ 1 for byte in rest).hex())
 
 
 def test_a_secret_of_the_users_shell_is_not_in_memory_either(box: Box) -> None:
     assert box.python("kept = ' '.join(['known', 'to', 'be', 'here'])\n" + times_in_memory("known to be here")) > 0
     assert box.python(times_in_memory(SECRET)) == 0
+
+
+@pytest.mark.parametrize("name", ["mem", "environ", "fd/0", "exe"])
+def test_a_program_that_it_starts_cannot_look_into_it_or_change_it(fresh: Box, name: str) -> None:
+    assert fresh.python("import os; result = os.getpid()") == 1
+    done = fresh.shell(f"cat /proc/1/{name} > /dev/null; : >> /proc/1/mem")
+    assert done["err"].count("ermission denied") == 2, done
 
 
 def test_core_dumps_are_off(box: Box) -> None:

@@ -3,8 +3,10 @@
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,11 @@ IN_IMAGE = Path("/testbed")
 TESTBED = IN_IMAGE if IN_IMAGE.is_dir() else PROJECT / "testbed"
 PYTHON = PROJECT / "python"
 INTERPRETER = PROJECT / "interpreter"
+GIT = PROJECT / "git"
+"""For a repository of an image: a git that knows its base commit alone, and takes the place of the image's own."""
+SWAPPED = TESTBED / ".git" / "aenv-swapped"
+CONDA = Path("/opt/miniconda3/envs/testbed")
+_swapping = threading.Lock()
 TASK = PROJECT / "task" / "instance.json"
 IN_SANDBOX = Path("/app") == PROJECT
 SHOWN_LINES = 400
@@ -37,8 +44,21 @@ def ready() -> dict[str, Any]:
     """The task, as far as an agent may know it."""
     if not TESTBED.is_dir() or not TASK.is_file():
         raise RuntimeError(MISSING)
+    if GIT.is_dir():
+        with _swapping:
+            _forget_what_came_later()
     task: dict[str, Any] = json.loads(TASK.read_text())
     return task
+
+
+def _forget_what_came_later() -> None:
+    """Before anybody looks: the image's own git has the solution in it."""
+    if SWAPPED.exists():
+        return
+    own = TESTBED / ".git"
+    shutil.rmtree(own) if own.is_dir() else own.unlink(missing_ok=True)
+    shutil.copytree(GIT, own, symlinks=True)
+    SWAPPED.touch()
 
 
 def instruction(task: dict[str, Any]) -> str:
@@ -50,6 +70,7 @@ def variables() -> dict[str, str]:
     """For commands: the prepared Python first, and a pip that takes what is there."""
     task = ready()
     path = os.environ.get("PATH", "/usr/local/bin:/usr/bin:/bin")
+    python = CONDA if TESTBED == IN_IMAGE else PYTHON
     found = {
         **os.environ,
         "GIT_CONFIG_COUNT": "3",
@@ -60,17 +81,15 @@ def variables() -> dict[str, str]:
         "GIT_CONFIG_KEY_2": "user.email",
         "GIT_CONFIG_VALUE_2": "agent@localhost",
         "GIT_PAGER": "cat",
+        "PATH": f"{python / 'bin'}:{path}",
+        "PIP_NO_BUILD_ISOLATION": "false",  # which is how pip is told not to isolate
+        "PIP_NO_DEPS": "1",
+        "PIP_NO_INDEX": "1",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "SETUPTOOLS_SCM_PRETEND_VERSION": str(task.get("pretend_version") or "1.0.0"),
     }
     if TESTBED != IN_IMAGE:
-        found |= {
-            "PATH": f"{PYTHON / 'bin'}:{path}",
-            "VIRTUAL_ENV": str(PYTHON),
-            "PIP_NO_BUILD_ISOLATION": "false",  # which is how pip is told not to isolate
-            "PIP_NO_DEPS": "1",
-            "PIP_NO_INDEX": "1",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "SETUPTOOLS_SCM_PRETEND_VERSION": str(task.get("pretend_version") or "1.0.0"),
-        }
+        found["VIRTUAL_ENV"] = str(PYTHON)
     if INTERPRETER.is_dir():  # it was built to find its library elsewhere
         found["LD_LIBRARY_PATH"] = str(INTERPRETER / "lib")
     return found
@@ -111,10 +130,10 @@ def _end_session(leader: int) -> None:
 
 
 def end_all_others() -> None:
-    """Everything in this sandbox but this process and the first one, which it may be a child of."""
-    for pid in _sessions():
-        if IN_SANDBOX and pid not in (1, os.getpid()):
-            _kill(pid)
+    """Everything in this sandbox but this process and the first one, all at once: none can start another in time."""
+    if IN_SANDBOX:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(-1, signal.SIGKILL)
 
 
 def _sessions() -> dict[int, int]:
@@ -200,8 +219,8 @@ def apply(patch: str) -> str | None:
 
 
 def diff() -> str:
-    """All changes since the base commit, new files too."""
-    base = ready()["base_commit"]
+    """All changes since the start, new files too."""
+    base = ready()["start"]
     run(["git", "add", "--all", "--intent-to-add"], 120)
     options = ["--no-color", "--no-ext-diff", "--binary"]
     found = run(["git", "-c", "core.fileMode=false", "diff", *options, base], 120, limit=10**8)

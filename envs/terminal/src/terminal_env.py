@@ -7,6 +7,7 @@ sandbox the tests are taken out of the agent's sight when the environment is loa
 import asyncio
 import os
 import subprocess
+import threading
 
 from grading import Tasks, grade, sandboxed
 
@@ -18,12 +19,15 @@ MOST_WAIT = 300.0
 ON_TERMINAL = 'exec <>"$0" >&0 2>&0; exec bash --norc --noprofile -i'
 
 tasks = Tasks(TASKS, hide=sandboxed())
+_grading = threading.Lock()
 _shown: list[Pane] = []
 _shells: list[subprocess.Popen[bytes]] = []
 
 
 def _pane() -> Pane:
-    """The terminal; a new one where there is none, or the last has ended."""
+    """The terminal; a new one where there is none, or the last has ended. While tests run there is none."""
+    if _grading.locked():
+        raise RuntimeError("the task is being graded: the terminal is closed until that is done")
     if _shown and not _shown[0].ended:
         return _shown[0]
     master, slave = os.openpty()
@@ -82,7 +86,12 @@ async def caculate_reward(task_name: str) -> dict:
     Args:
         task_name: The task's folder.
     """
-    for pane in _shown:
-        pane.close()
-    _shown.clear()
-    return await asyncio.to_thread(grade, tasks, task_name)
+    if not _grading.acquire(blocking=False):
+        raise RuntimeError("a task is being graded already")
+    try:
+        for pane in _shown:
+            pane.close()
+        _shown.clear()
+        return await asyncio.to_thread(grade, tasks, task_name)
+    finally:
+        _grading.release()

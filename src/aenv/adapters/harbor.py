@@ -66,6 +66,8 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
     def _validate_definition(self) -> None:
         if not (self.environment_dir / "Dockerfile").is_file():
             raise FileNotFoundError(f"{self.environment_dir / 'Dockerfile'}: a box is made from a Dockerfile")
+        if any(self.environment_dir.glob("docker-compose.y*ml")):
+            raise ValueError(f"{self.environment_dir}: several containers are made by `aenv bench terminal` alone")
 
     async def start(self, force_build: bool) -> None:
         """Build the system, if nobody has, and start it."""

@@ -10,12 +10,12 @@ import os
 import re
 import shutil
 import sys
-import tempfile
 from pathlib import Path
 
 from aenv import config
 from aenv.core.logging import getLogger
 from aenv.errors import LoadError
+from aenv.isolation.whole import made_whole
 from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current
 
 log = getLogger("layers")
@@ -92,19 +92,10 @@ async def layer(requirements: list[str], folder: Path) -> Path:
     target = folder / digest
     if target.is_dir():
         return target
-    folder.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f"{digest}.", dir=folder))
-    made.chmod(0o755)
-    try:
+    with made_whole(target) as made:
+        made.chmod(0o755)
         log.info("installing %s", ", ".join(map(_named, requirements)))
         await _install(requirements, made)
-        try:
-            made.rename(target)
-        except OSError:
-            if not target.is_dir():  # else somebody was faster
-                raise
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
     return target
 
 

@@ -17,13 +17,14 @@ import shutil
 import stat
 import sys
 import tarfile
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+from aenv.isolation.whole import made_whole
 
 MOST_BYTES = 32 << 30
 MOST_FILES = 4_000_000
@@ -402,19 +403,11 @@ def store(source: Path, folder: Path) -> Path:
             return target
         folder.mkdir(parents=True, exist_ok=True)
         _sweep(folder)
-        made = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=folder))
-        try:
+        with made_whole(target) as made:
             (made / "root").mkdir()
             image.unpack(made / "root")
             (made / "root").chmod(0o755)
             (made / "image.json").write_text(json.dumps({"variables": image.variables}))
-            try:
-                made.rename(target)
-            except OSError:
-                if not target.is_dir():  # else somebody was faster
-                    raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
     return target
 
 

@@ -144,7 +144,7 @@ def _exec(message: dict[str, Any], fds: list[int], program: bytes | None) -> Non
     os.closerange(3, fds[-1])
     user, group, groups, home = _who(message.get("user") or "")
     if message.get("nice"):
-        os.setpriority(os.PRIO_PROCESS, 0, message["nice"])
+        os.nice(message["nice"])  # on top of what it has: who was made nice may not be less so
     if program is not None:
         linux.load_seccomp(program)
     linux.drop_capabilities(CAPABILITIES)

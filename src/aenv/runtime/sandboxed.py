@@ -14,6 +14,7 @@ from typing import Any
 
 from aenv.core.logging import setup_logging
 from aenv.errors import AEnvError
+from aenv.isolation import linux
 from aenv.runtime import rehearsal
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
@@ -66,6 +67,7 @@ def _load(parameters: dict[str, Any], report: Report) -> Catalog | None:
 def _serve(
     catalog: Catalog, orphans: Orphans, listener: socket.socket, parameters: dict[str, Any], report: Report
 ) -> int:
+    linux.set_dumpable(False)  # else any program that a tool starts can read this memory, and write to it
     path, token = Path(parameters["path"]), parameters["token"]
     options = ServeOptions(path, name=parameters["name"], token=token, sandboxed=True)
 

@@ -39,12 +39,15 @@ class SweBench(Benchmark):
         "ids": "only these instances, divided by commas",
         "split": "of a dataset of the hub; test unless told",
         "repos": "a folder with clones, or what URLs of repositories begin with; https://github.com unless told",
+        "images": "no: prepare all without the images of SWE-bench, even where they can be had",
     }
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         if not options.get("instances"):
             raise UsageError("which instances?", {"hint": f"Name them with --instances: {self.options['instances']}."})
+        if options.get("images") not in (None, "", "no"):
+            raise UsageError("images is either not given, or no")
         ids = [name.strip() for name in options.get("ids", "").split(",") if name.strip()]
         found = load(options["instances"], ids, options.get("split") or "test")
         self._instances = {instance.name: instance for instance in found}
@@ -57,7 +60,8 @@ class SweBench(Benchmark):
     async def prepared(self, task: str) -> Prepared:
         """The projects of an instance."""
         async with self._locks[task]:
-            return await prepare(self._instances[task], self.given.get("repos", ""))
+            use_image = self.given.get("images") != "no"
+            return await prepare(self._instances[task], self.given.get("repos", ""), use_image=use_image)
 
     async def run(self, job: Job) -> Result:
         """Have the agent make a patch, then grade it."""
@@ -65,6 +69,7 @@ class SweBench(Benchmark):
         clock = time.monotonic()
         prepared = await self.prepared(job.task)
         result.seconds["prepare"] = _since(clock)
+        result.outputs |= {"image": prepared.image} if prepared.image else {}
         clock = time.monotonic()
         patch = await self._patch(job, self._instances[job.task], prepared, result)
         result.seconds["agent"] = _since(clock)

@@ -63,7 +63,9 @@ def load(source: str, wanted: Iterable[str] = (), split: str = "test") -> list[I
     """
     path = Path(source).expanduser()
     if path.is_dir():
-        found = _from_folders(path, set(wanted))
+        files = _downloaded(path, split)
+        rows = [_from_row(row, str(file)) for file in files for row in _rows(file)]
+        found = rows if files else _from_folders(path, set(wanted))
     elif path.suffix in (".json", ".jsonl", ".parquet"):
         if not path.is_file():
             raise UsageError(f"there is no file {source}")
@@ -78,6 +80,13 @@ def load(source: str, wanted: Iterable[str] = (), split: str = "test") -> list[I
     if not chosen:
         raise UsageError(f"there are no instances in {source}")
     return chosen
+
+
+def _downloaded(folder: Path, split: str) -> list[Path]:
+    """The files of a split, in a folder that a dataset of the hub was downloaded to."""
+    places = [place for place in (folder, folder / "data") if place.is_dir()]
+    found = [path for place in places for path in place.iterdir() if path.suffix in (".parquet", ".jsonl", ".json")]
+    return sorted(path for path in found if re.match(rf"{re.escape(split)}(-\d|\.)", path.name))
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
@@ -101,25 +110,31 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
     try:
         from pyarrow import parquet
     except ModuleNotFoundError:
-        raise UsageError(f"{path}: parquet files need a package", {"hint": "pip install pyarrow"}) from None
+        hint = "Install what it takes: pip install 'aenvironment[bench]'"
+        raise UsageError(f"{path} can only be read with the package pyarrow", {"hint": hint}) from None
     rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
     return rows
 
 
 def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
-    hint = (
-        "Name a .json, .jsonl or .parquet file, a folder of tasks (as in the repository SWE-bench/swe-bench-tasks), or "
-        "a dataset of the hub such as SWE-bench/SWE-bench_Verified, for which the package datasets is needed."
+    sources = (
+        "Name a .json, .jsonl or .parquet file, a folder that a dataset was downloaded to, a folder of tasks (as in "
+        "the repository SWE-bench/swe-bench-tasks), or a dataset of the hub such as SWE-bench/SWE-bench_Verified."
     )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UsageError(f"there is no file or folder {name}", {"hint": hint})
+        raise UsageError(f"there is no file or folder {name}", {"hint": sources})
     try:
         from datasets import load_dataset
     except ModuleNotFoundError:
-        raise UsageError(f"{name} is neither a file nor a folder", {"hint": hint}) from None
+        hint = f"pip install datasets; or, without it: {sources}"
+        raise UsageError(f"datasets of the hub, like {name}, need the package datasets", {"hint": hint}) from None
     try:
         return [dict(row) for row in load_dataset(name, split=split)]
     except Exception as error:
+        hint = (
+            "Where the hub cannot be reached, set HF_HOME to a folder of Hugging Face's that has the dataset already, "
+            f"and HF_HUB_OFFLINE=1. {sources}"
+        )
         raise UsageError(f"{name} cannot be loaded from the datasets hub: {error}", {"hint": hint}) from None
 
 

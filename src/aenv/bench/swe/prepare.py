@@ -1,7 +1,8 @@
 """Make an environment of an instance: the project `swebench`, with the repository and its Python in it.
 
 There are two of each. ``agent`` knows the issue, and ``grade`` also the tests that decide; their files are the same
-ones. The repository is installed by its own commands, in a sandbox: its set-up is anybody's code.
+ones. The repository is installed by its own commands, in a sandbox: its set-up is anybody's code. Where the instance's
+image can be had, it has been installed there, and the projects are on that system.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import io
 import json
 import os
 import re
-import secrets
 import shutil
 import tarfile
 from dataclasses import dataclass
@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from aenv import config
-from aenv.bench.swe import pythons, sources
+from aenv.bench.swe import images, pythons, sources
 from aenv.bench.swe.instances import PUBLIC, Instance
 from aenv.core.environment import Environment
 from aenv.core.logging import getLogger
 from aenv.errors import EnvironmentError
+from aenv.isolation.whole import made_whole
 from aenv.project.builtin import folder as builtin_folder
 
 log = getLogger("bench.swe")
@@ -47,28 +48,24 @@ class Prepared:
 
     agent: Path
     grade: Path
+    image: str = ""
+    """What they are on; empty: the host's own system."""
 
 
-async def prepare(instance: Instance, repos: str) -> Prepared:
-    """The projects of an instance; made when nobody has before.
+async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> Prepared:
+    """The projects of an instance; made when nobody has before. Where its image can be had, that is what they are on.
 
     Raises:
         UsageError, EnvironmentError: the repository, the Python or a package cannot be had.
     """
-    source = sources.source_of(str(instance.row["repo"]), repos)
-    target = folder() / f"{instance.name}-{_digest(instance)}"
+    image = await images.find(instance) if use_image else None
+    source = "" if image else sources.source_of(str(instance.row["repo"]), repos)
+    target = folder() / f"{instance.name}-{_digest(instance, image)}"
     if not target.is_dir():
-        made = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            await _make(instance, source, made)
-            try:
-                made.rename(target)
-            except OSError:
-                if not target.is_dir():  # else somebody was faster
-                    raise
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-    return Prepared(target / "agent", target / "grade")
+        with made_whole(target) as made:
+            made.chmod(0o755)
+            await _make(instance, source, image, made)
+    return Prepared(target / "agent", target / "grade", image.name if image else "")
 
 
 def folder() -> Path:
@@ -76,32 +73,55 @@ def folder() -> Path:
     return config.cache_folder() / "swe"
 
 
-def _digest(instance: Instance) -> str:
+def _digest(instance: Instance, image: images.Found | None) -> str:
     """Changes with whatever is put into the projects."""
     project = builtin_folder() / NAME
     files = sorted([*project.glob("src/*.py"), *project.glob("requirements.*"), project / "config.json"])
     code = [(str(path.relative_to(project)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
-    told = [FORMAT, instance.row, instance.python, instance.pins, instance.build, code]
+    on = [image.base, str(image.root)] if image else []
+    told = [FORMAT, instance.row, instance.python, instance.pins, instance.build, code, *on]
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-async def _make(instance: Instance, source: str, root: Path) -> None:
+async def _make(instance: Instance, source: str, image: images.Found | None, root: Path) -> None:
     agent = root / "agent"
     log.info("preparing %s", instance.name)
-    await asyncio.to_thread(_furnish, instance, source, agent)
-    await _install_itself(instance, agent)
-    await asyncio.to_thread(sources.ignore_what_is_there, agent / "testbed")
+    shutil.copytree(builtin_folder() / NAME, agent, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    if image is not None:
+        await asyncio.to_thread(_furnish_on, image, instance, agent)
+    else:
+        await asyncio.to_thread(_furnish, instance, source, agent)
+        await _install_itself(instance, agent)
+        testbed = agent / "testbed"
+        await asyncio.to_thread(sources.ignore_what_is_there, testbed / ".git", testbed)
     await asyncio.to_thread(shutil.copytree, agent, root / "grade", symlinks=True, copy_function=os.link)
     _write(root / "grade" / "hidden" / "instance.json", instance.row)
 
 
+def _furnish_on(image: images.Found, instance: Instance, agent: Path) -> None:
+    """Repository and Python are in the image; what is missing is a git that knows no more than an agent may."""
+    start = images.make_git(image, str(instance.row["base_commit"]), agent / "git")
+    _describe(instance, agent, start=start, pretend_version=_version(instance))
+    config = json.loads((agent / "config.json").read_text())
+    config["deployConfig"]["base"] = image.base
+    _write(agent / "config.json", config)
+
+
 def _furnish(instance: Instance, source: str, agent: Path) -> None:
-    shutil.copytree(builtin_folder() / NAME, agent, ignore=shutil.ignore_patterns("__pycache__", "tests"))
-    sources.checkout(source, str(instance.row["base_commit"]), agent / "testbed")
+    commit = str(instance.row["base_commit"])
+    sources.checkout(source, commit, agent / "testbed")
     left_out = pythons.install(agent, instance.python, instance.pins, instance.build, agent / "testbed")
-    version = sources.version_at(source, str(instance.row["base_commit"])) or f"{instance.row.get('version') or 1}.0"
-    about = {name: instance.row.get(name) for name in PUBLIC}
-    _write(agent / "task" / "instance.json", about | {"pretend_version": version, "left_out": left_out})
+    version = sources.version_at(source, commit) or _version(instance)
+    _describe(instance, agent, start=commit, pretend_version=version, left_out=left_out)
+
+
+def _version(instance: Instance) -> str:
+    return f"{instance.row.get('version') or 1}.0"
+
+
+def _describe(instance: Instance, agent: Path, **more: Any) -> None:
+    """What an agent may know, and what its tools have to."""
+    _write(agent / "task" / "instance.json", {name: instance.row.get(name) for name in PUBLIC} | more)
 
 
 async def _install_itself(instance: Instance, project: Path) -> None:

@@ -35,7 +35,7 @@ def install(folder: Path, version: str, pins: Sequence[str], build: Sequence[str
     """
     chosen = _interpreter(version)
     target = folder / "python"
-    _uv(["venv", "--quiet", "--relocatable", "--python", chosen, str(target)])
+    _make(target, chosen, version)
     python = str(target / "bin" / "python")
     needed = [*(build or ("pip", "setuptools", "wheel")), *_build_requirements(repository)]
     left_out = _packages(python, _one_each(needed), [])
@@ -123,12 +123,16 @@ def _plain(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _uv(arguments: list[str]) -> None:
-    done = subprocess.run([find_uv(), *arguments], capture_output=True, text=True, check=False)
+def _make(target: Path, python: str, version: str) -> None:
+    command = [find_uv(), "venv", "--quiet", "--relocatable", "--python", python, str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
+        which = f"Python {version}" if version else python
         raise EnvironmentError(
-            f"uv {arguments[0]} failed: {done.stderr.strip()[-1000:]}",
-            details={"hint": "Install that version of Python, or let uv download it."},
+            f"there is no {which} to run the tests on, and uv gets none: {done.stderr.strip()[-800:]}",
+            details={
+                "hint": f"Have {which} on this machine: in PATH, of pyenv's, or by `uv python install {version}`."
+            },
         )
 
 

@@ -66,11 +66,11 @@ def version_at(source: str, commit: str) -> str | None:
     return found[0] if found else None
 
 
-def ignore_what_is_there(repository: Path) -> None:
+def ignore_what_is_there(git: Path, repository: Path) -> None:
     """Have git overlook what set-up has left in the working tree, and what running tests leaves: it is no solution."""
-    command = ["git", "-c", "safe.directory=*", "ls-files", "--others", "--exclude-standard", "-z"]
-    said = subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout
-    lines = ["__pycache__/", "*.py[co]", ".pytest_cache/", *(f"/{name}" for name in said.split("\0") if name)]
-    exclude = repository / ".git" / "info" / "exclude"
+    command = ["git", f"--git-dir={git}", f"--work-tree={repository}", "ls-files", "--others", "--exclude-standard"]
+    said = subprocess.run([*command, "-z"], cwd=repository, capture_output=True, text=True, check=True).stdout
+    left = [f"/{name}" for name in said.split("\0") if name and not name.startswith(".git/")]
+    exclude = git / "info" / "exclude"
     exclude.parent.mkdir(exist_ok=True)
-    exclude.write_text("\n".join(lines) + "\n")
+    exclude.write_text("\n".join(["__pycache__/", "*.py[co]", ".pytest_cache/", *left]) + "\n")

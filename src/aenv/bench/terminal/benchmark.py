@@ -14,6 +14,7 @@ from typing import ClassVar
 from aenv.bench.base import Benchmark, Job, Result
 from aenv.bench.terminal import agents
 from aenv.bench.terminal.grading import SAID, Grader
+from aenv.bench.terminal.services import Starter
 from aenv.bench.terminal.task import Task, find
 from aenv.core.logging import getLogger
 from aenv.engines.boxes import images
@@ -86,9 +87,15 @@ class TerminalBench(Benchmark):
             await images.remove(state)
         image = await self._image(task, result)
         images.new_state(state)
-        began = time.monotonic()
         group = self._group(task, AGENT_SHARE)
-        async with self._way_out(task).box(image, state, variables=task.variables, group=group) as box:
+        way_out = self._way_out(task)
+        variables = {**task.compose.variables, **task.variables}
+        services = Starter(task.compose, way_out, job.folder / "services", lambda: self._group(task, AGENT_SHARE))
+        async with (
+            way_out.box(image, state, variables=variables, group=group) as box,
+            services.beside(box),
+        ):
+            began = time.monotonic()
             try:
                 async with asyncio.timeout(task.agent_seconds):
                     await agents.Work(task, image, box, job.folder, result).do(job.agent)
@@ -96,7 +103,7 @@ class TerminalBench(Benchmark):
                 result.fault = "timeout"
                 result.error = f"the agent took longer than its {task.agent_seconds:g} s, and was stopped"
             result.seconds["agent"] = round(time.monotonic() - began, 3)
-            if await _leaves_running(box):
+            if task.compose.services or await _leaves_running(box):
                 (job.folder / SERVERS).touch()
                 return await self._graded(task, image, state, result, box)
         return await self._graded(task, image, state, result)
@@ -144,7 +151,8 @@ class TerminalBench(Benchmark):
     def _way_out(self, task: Task) -> WayOut:
         if self._egress is None:
             self._egress = Egress(lambda name, text: log.info("%s: %s", name, text.strip()))
-        return WayOut(self._network if task.internet else Network("loopback"), self._egress, task.name)
+        network = self._network if task.internet else Network("loopback")
+        return WayOut(network, self._egress, task.name, task.compose.names)
 
     def _group(self, task: Task, share: int) -> Cgroup | None:
         if self._cgroups is None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from aenv.bench.terminal import services
+from aenv.bench.terminal.services import Compose
 from aenv.errors import ConfigError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)
@@ -35,6 +37,7 @@ class Task:
     """Of the box."""
     verifier_variables: dict[str, str] = field(default_factory=dict)
     solution_variables: dict[str, str] = field(default_factory=dict)
+    compose: Compose = field(default_factory=Compose)
 
     @property
     def tests(self) -> list[tuple[Path, str]]:
@@ -103,8 +106,6 @@ def _harbor(folder: Path) -> Task:
     place = about.get("environment", {})
     context = folder / "environment"
     dockerfile = context / "Dockerfile"
-    if any((context / name).exists() for name in ("docker-compose.yaml", "docker-compose.yml")):
-        raise ConfigError(f"{folder.name}: several containers (docker-compose) are not made here")
     if not dockerfile.is_file():
         raise ConfigError(f"{folder.name}: there is no environment/Dockerfile")
     memory = place.get("memory_mb")
@@ -119,6 +120,7 @@ def _harbor(folder: Path) -> Task:
             variables=_texts(place.get("env")),
             verifier_variables=_texts(about.get("verifier", {}).get("env")),
             solution_variables=_texts(about.get("solution", {}).get("env")),
+            compose=_compose(context, "main"),
         )
     )  # fmt: skip
 
@@ -130,8 +132,17 @@ def _first(folder: Path) -> Task:
             folder.name, folder, "terminal-bench-1", _instruction(about), folder / "Dockerfile", folder,
             agent_seconds=float(about.get("max_agent_timeout_sec") or SECONDS),
             verifier_seconds=float(about.get("max_test_timeout_sec") or SECONDS),
+            compose=_compose(folder, "client"),
         )
     )  # fmt: skip
+
+
+def _compose(folder: Path, own: str) -> Compose:
+    """Which other containers there are; ``own`` is the one of the Dockerfile."""
+    for name in ("docker-compose.yaml", "docker-compose.yml"):
+        if (folder / name).is_file():
+            return services.read(_yaml(folder / name), folder, own)
+    return Compose()
 
 
 def _whole(task: Task) -> Task:
@@ -153,7 +164,7 @@ def _yaml(path: Path) -> dict[str, Any]:
         import yaml
     except ImportError:
         hint = {"hint": "Install what it takes: pip install 'aenvironment[bench]'"}
-        raise ConfigError("tasks of Terminal-Bench 1 are written in YAML, and there is no PyYAML here", hint) from None
+        raise ConfigError(f"{path} is written in YAML, and there is no PyYAML here", hint) from None
     try:
         found = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:

@@ -86,9 +86,12 @@ def run(benchmark: str, options: tuple[str, ...], **common: Any) -> int:
 @click.option("--id", "ids", multiple=True, help="Only this instance; may be given more than once.")
 @click.option("--repos", default="", help="A folder with clones, or what URLs begin with.  [default: GitHub]")
 @click.option("--split", default="", help="Of a dataset of the hub.  [default: test]")
+@click.option("--no-images", is_flag=True, help="Prepare all without the images of SWE-bench.")
 @click.option("--prepare", is_flag=True, help="Only make the environments, and say where they are.")
 @run_options("empty")
-def swe(instances: str, ids: tuple[str, ...], repos: str, split: str, prepare: bool, **common: Any) -> int:
+def swe(
+    instances: str, ids: tuple[str, ...], repos: str, split: str, no_images: bool, prepare: bool, **common: Any
+) -> int:
     """Solve issues of SWE-bench with patches: the agents gold and empty, or a command."""
     source = Path(instances).expanduser()
     options = {
@@ -96,6 +99,7 @@ def swe(instances: str, ids: tuple[str, ...], repos: str, split: str, prepare: b
         "ids": ",".join(ids),
         "repos": str(Path(repos).expanduser().resolve()) if repos and "://" not in repos else repos,
         "split": split,
+        "images": "no" if no_images else "",
     }
     given = {name: value for name, value in options.items() if value}
     return _prepare_swe(given, common["output"], common["limit"]) if prepare else start("swe", given, **common)

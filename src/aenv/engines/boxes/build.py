@@ -18,7 +18,7 @@ from pathlib import Path
 import pathspec
 
 from aenv.core.logging import getLogger
-from aenv.engines.boxes import images, roots
+from aenv.engines.boxes import docker, images, roots
 from aenv.engines.boxes.dockerfile import BadDockerfile, Step, expand, parse
 from aenv.engines.boxes.images import Image, digest
 from aenv.engines.boxes.packing import add, add_tree
@@ -28,24 +28,60 @@ log = getLogger("boxes")
 
 SAID = 3000
 """Characters of a failed step's output that are shown."""
-_SILENT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER", "ENTRYPOINT"])
+_SILENT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"])
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 
 
 async def build(dockerfile: Path, context: Path, arguments: Mapping[str, str] | None = None) -> Image:
-    """The image that a Dockerfile describes.
+    """The image that a Dockerfile describes. What cannot be built here is built by Docker, where there is one.
 
     Raises:
         ConfigError: it cannot be read.
         BuildFailed: a step has failed, or asks for something that cannot be done here.
     """
+    given = dict(arguments or {})
     try:
-        steps = parse(dockerfile.read_text(encoding="utf-8"))
-        return await _Build(context, dict(arguments or {})).run(steps)
-    except BadDockerfile as error:
-        raise ConfigError(f"{dockerfile}: {error}") from None
+        text = dockerfile.read_text(encoding="utf-8")
+        key = await asyncio.to_thread(_key, text, context, given) if docker.any_built() else ""
+        known = docker.built_before(key) if key else None
+        return known or await _followed(dockerfile, text, context, given)
+    except (BuildFailed, ConfigError) as error:
+        return await _by_docker(dockerfile, text, context, given, error)
     except OSError as error:
         raise ConfigError(f"{error.filename or dockerfile}: {error.strerror}") from None
+
+
+async def _followed(dockerfile: Path, text: str, context: Path, given: dict[str, str]) -> Image:
+    try:
+        return await _Build(context, given).run(parse(text))
+    except BadDockerfile as error:
+        raise ConfigError(f"{dockerfile}: {error}") from None
+
+
+async def _by_docker(
+    dockerfile: Path, text: str, context: Path, given: dict[str, str], why: BuildFailed | ConfigError
+) -> Image:
+    """What this machine's own system is to be in cannot be made elsewhere."""
+    if roots.HOST in text:
+        raise why
+    engine = await docker.find()
+    if isinstance(engine, str):
+        hint = f"Docker builds what cannot be built here, where it works; {engine}."
+        raise type(why)(why.message, {"hint": hint, **why.details}) from None
+    log.warning("%s is built by %s, since here: %s", dockerfile, Path(engine.program).name, why.message[:500])
+    try:
+        return await engine.built(dockerfile, context, given, await asyncio.to_thread(_key, text, context, given))
+    except BuildFailed as error:
+        raise BuildFailed(f"{error.message}\nWithout Docker: {why.message}") from None
+
+
+def _key(text: str, context: Path, given: Mapping[str, str]) -> str:
+    """Names what a Dockerfile is built from, all of its folder included."""
+    with tempfile.TemporaryDirectory(prefix="aenv-copy-") as place:
+        packed = Path(place, "context.tar")
+        with tarfile.open(packed, "w") as archive:
+            add_tree(archive, context, ".", leave_out=_ignored(context))
+        return digest("built", text, _digest_of(packed), sorted(given.items()))
 
 
 @dataclass
@@ -107,6 +143,8 @@ class _Build:
             stage.image = replace(image, shell=tuple(step.listed or ("/bin/sh", "-c")))
         elif step.name == "CMD":
             stage.image = replace(image, command=tuple(step.listed or (*image.shell, step.text)))
+        elif step.name == "ENTRYPOINT":
+            stage.image = replace(image, entrypoint=tuple(step.listed or (*image.shell, step.text)), command=())
         elif step.name == "WORKDIR":
             cwd = posixpath.normpath(posixpath.join(image.cwd, expand(step.text.strip("\"'"), stage.variables)))
             stage.image = replace(await self._layer(stage, step, ("WORKDIR", cwd), _make_folder(cwd)), cwd=cwd)
@@ -148,9 +186,8 @@ class _Build:
             log.info("RUN %s", step.text[:200])
             done = await box.exec(argv, cwd=image.cwd, env=variables, user=image.user, stdin=stdin, joined=True, nice=5)
             if done.code:
-                raise BuildFailed(
-                    f"line {step.line}: RUN {step.text[:300]} ended with exit code {done.code}:\n{done.output[-SAID:]}"
-                )
+                said = f"{done.output}{done.errors}"[-SAID:]
+                raise BuildFailed(f"line {step.line}: RUN {step.text[:300]} ended with exit code {done.code}:\n{said}")
 
         parts = ("RUN", argv, stdin, image.cwd, image.user, sorted(variables.items()))
         return await self._layer(stage, step, parts, run)

@@ -65,8 +65,9 @@ class Image:
     cwd: str = "/"
     user: str = ""
     shell: tuple[str, ...] = ("/bin/sh", "-c")
+    entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
-    """What it would run by itself."""
+    """What it would run by itself, after its entry point."""
 
     def with_layer(self, key: str, layer: Path) -> Image:
         """The same with a layer on top."""

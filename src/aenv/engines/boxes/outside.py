@@ -25,6 +25,8 @@ class WayOut:
     egress: Egress
     name: str
     """For the log: what was refused to whom."""
+    neighbours: tuple[str, ...] = ()
+    """Names of boxes beside: they share the network, so they are where localhost is."""
 
     @asynccontextmanager
     async def box(
@@ -40,7 +42,8 @@ class WayOut:
         beside: Box | None = None,
     ) -> AsyncIterator[Box]:
         """As `images.box`. ``beside``: a box that has the way out already."""
-        own = {**self.network.variables, **(variables or {})}
+        own = {**self.network.variables, **self._direct(), **(variables or {})}
+        files = {**self._hosts(), **(files or {})}
         if self.network.mode != "egress" or beside is not None:
             async with images.box(
                 image, state, network=self.network.mode, variables=own, shown=shown, files=files, group=group,
@@ -62,3 +65,14 @@ class WayOut:
             door.close()
             if opening is not None:
                 await asyncio.gather(opening, return_exceptions=True)
+
+    def _hosts(self) -> dict[str, str]:
+        if not self.neighbours:
+            return {}
+        known = images.rootfs_files(self.network.mode).get("/etc/hosts", "127.0.0.1 localhost")
+        return {"/etc/hosts": f"{known.rstrip()}\n127.0.0.1 {' '.join(self.neighbours)}\n"}
+
+    def _direct(self) -> dict[str, str]:
+        """No proxy is asked for them."""
+        known = {name: value for name, value in self.network.variables.items() if name.lower() == "no_proxy"}
+        return {name: ",".join([value, *self.neighbours]) for name, value in known.items()}

@@ -13,13 +13,12 @@ import re
 import shutil
 import sys
 import tarfile
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aenv.core.logging import getLogger
 from aenv.engines import bases
-from aenv.engines.boxes import images
+from aenv.engines.boxes import docker, images
 from aenv.engines.boxes.images import Image, digest
 from aenv.engines.boxes.packing import add_tree
 from aenv.errors import BuildFailed
@@ -75,6 +74,11 @@ def origin_of(name: str) -> Origin | None:
     return Origin(release or "bookworm", version[0] if version else "3.13", full="slim" not in words)
 
 
+def base_name(image: str) -> str:
+    """What an image is called among the bases of this machine (``aenv base``)."""
+    return re.sub(r"[^a-z0-9._-]+", "-", image.lower())
+
+
 async def root(name: str) -> Image:
     """The image to start from.
 
@@ -85,7 +89,7 @@ async def root(name: str) -> Image:
         raise BuildFailed("FROM scratch: an empty system has nothing that could be run in it here")
     if name == HOST:
         return images.host_image()
-    known = re.sub(r"[^a-z0-9._-]+", "-", name.lower())
+    known = base_name(name)
     if known in bases.names():
         base = await bases.Bases().find(known, Path("/"))
         path = str(base.root)
@@ -101,23 +105,18 @@ async def root(name: str) -> Image:
 
 async def _from_docker(name: str, known: str) -> Image:
     """Ask Docker for an image that cannot be made here, where there is one."""
-    docker = shutil.which("docker")
-    hint = (
-        f"Have a copy of it: on a machine with Docker, docker save {name} -o image.tar; here, aenv base add {known} "
-        "image.tar"
-    )
-    if docker is None or (await _quiet(docker, "image", "inspect", name) and await _quiet(docker, "pull", name)):
+    engine = await docker.find()
+    found = None if isinstance(engine, str) else await engine.image(name)
+    if found is None:
+        why = engine if isinstance(engine, str) else f"{Path(engine.program).name} cannot get it, either"
         raise BuildFailed(
-            f"FROM {name}: only debian, ubuntu and python images can be made without Docker, and there is none that "
-            "has it",
-            {"hint": hint},
+            f"FROM {name}: only debian, ubuntu and python images can be made without Docker, and {why}",
+            {
+                "hint": f"Have a copy of it: on a machine with Docker, docker save {name} -o image.tar; here, "
+                f"aenv base add {known} image.tar"
+            },
         )
-    with tempfile.TemporaryDirectory(prefix="aenv-image-") as place:
-        if await _quiet(docker, "save", name, "-o", f"{place}/image.tar"):
-            raise BuildFailed(f"FROM {name}: docker save has failed", {"hint": hint})
-        base = await bases.Bases().add(known, Path(place, "image.tar"))
-    path = str(base.root)
-    return Image(digest("base", path), (path,), (path,), variables=base.variables)
+    return found
 
 
 async def _quiet(*command: str) -> int:
@@ -133,10 +132,7 @@ def can_bootstrap() -> str | None:
     if not Path("/usr/share/keyrings/debian-archive-keyring.gpg").exists():
         return "the keys of Debian are not installed; install them with: sudo apt-get install debian-archive-keyring"
     if not container.has_users():
-        return (
-            "this user has no range of users to give to a system; give them one: sudo apt-get install uidmap; "
-            "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
-        )
+        return docker.NO_USERS
     return None
 
 
