@@ -149,11 +149,10 @@ class _Signals:
 
     def ignore(self) -> None:
         """The work is done: one more signal, on the way out, must not spoil the exit code."""
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         for number in _STOPPING:
-            self._loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+            # The loop must not undo it, now or when it is closed: for a moment, any thread could be killed by one.
+            getattr(self._loop, "_signal_handlers", {}).pop(number, None)
 
 
 def is_loopback(host: str) -> bool:
