@@ -97,18 +97,17 @@ class Ours:
             assert reward["total_reward"] == 1.0, reward
 
     async def _memory(self, task: str) -> None:
-        """Of instances that have done something, beside what was there already."""
-        before = set(descendants(server_pid(), INSTANCES))
+        """Of instances that have done something: of those processes that are gone when they are released."""
         envs = [self._env(task) for _ in range(self.args.alive)]
         try:
             for env in envs:
                 await env.call_function("tau2_get_status", {}, timeout=SECONDS)
-            pids = [pid for pid in descendants(server_pid(), INSTANCES) if pid not in before]
-            self.found["uss"] = [memory(pids)["uss_mb"]]
-            self.found["alive"] = len(pids)
+            used = {pid: memory([pid])["uss_mb"] for pid in descendants(server_pid(), INSTANCES)}
         finally:
             for env in envs:
                 await env.release()
+        left = set(descendants(server_pid(), INSTANCES))
+        self.found["uss"] = [size for pid, size in used.items() if pid not in left]
 
 
 def server_pid() -> int:
