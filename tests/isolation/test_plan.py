@@ -113,7 +113,7 @@ def test_a_builder_waits_until_it_is_told_and_its_memory_serves_the_next(tmp_pat
             builder.check()
             os.close(file)
             assert (tmp_path / str(number)).read_text() == "x"
-            builder.leave()
+            os.waitpid(builder.leave(), 0)
     finally:
         builder.close()
 

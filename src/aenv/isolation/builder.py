@@ -6,6 +6,7 @@ stack and no memory of its own, only the few instructions below. Making and endi
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -18,8 +19,7 @@ from aenv.isolation.plan import DO_ALL, Later, Outcome, Plan, Table
 
 GO = "go"
 """Begins a plan that a builder is to wait with until it is told to go on."""
-_FLAGS = 0x100 | 0x400 | 0x1000  # CLONE_VM, CLONE_FILES, CLONE_PIDFD; and no signal at its end
-_WALL = 0x40000000  # also those without a signal are waited for
+_FLAGS = 0x100 | 0x400 | 0x1000 | signal.SIGCHLD  # CLONE_VM, CLONE_FILES, CLONE_PIDFD
 _CODE = bytes.fromhex(
     "4155 4156 4157"  # what belongs to the caller
     "4989ff 4989f6 4989d5"  # table, how many calls, state
@@ -52,8 +52,7 @@ class Builder:
         """What others enter its namespaces by; none when nobody is there."""
 
     def come(self) -> None:
-        """Be there, and wait."""
-        self._wait_for_the_last()
+        """Be there, and wait. The one before may still be ending, but touches its memory no more."""
         _STATE.pack_into(self._state, 0, -1, 0, self.done, 0, 0, 1)
         self._table.set(GO, self._go)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # a handler would need a stack
@@ -86,24 +85,21 @@ class Builder:
         """What one of its calls came to."""
         return self._table.result(outcome)
 
-    def leave(self) -> None:
-        """Let it end."""
-        if self.pidfd >= 0:
-            os.kill(self.pid, signal.SIGKILL)
-            os.close(self.pidfd)
-            self.pidfd = -1
+    def leave(self) -> int:
+        """Let it end, and be waited for by whoever waits for all children; which process that was."""
+        with contextlib.suppress(ProcessLookupError):  # somebody else has killed it
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it never comes to its next instruction: see `come`
+        os.close(self.pidfd)
+        pid, self.pid, self.pidfd = self.pid, 0, -1
+        return pid
 
     def close(self) -> None:
-        """And nobody comes after it."""
-        self.leave()
-        self._wait_for_the_last()
+        """Have it end, with nobody to come after it."""
+        if self.pidfd >= 0:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self.leave(), 0)
         os.close(self.done)
         os.close(self._go)
-
-    def _wait_for_the_last(self) -> None:
-        if self.pid > 0:
-            os.waitpid(self.pid, _WALL)
-            self.pid = 0
 
 
 def waiting() -> Plan:

@@ -259,6 +259,13 @@ class _Zygote:
             name = self._children.pop(pid, None)
             if name is not None:
                 self._send({"op": "exit", "id": name, "code": code})
+            else:
+                self._lost(pid)
+
+    def _lost(self, pid: int) -> None:
+        """A builder has ended: as it should, or somebody has killed it at work."""
+        for branch in [b for b in self._branches.values() if b.builder is not None and b.builder.pid == pid]:
+            self._give_up(branch, "its builder was killed")
 
     def _stopped(self, pid: int, status: int) -> None:
         """Something that is being traced stopped: the parent, for having forked, or the newborn itself."""
