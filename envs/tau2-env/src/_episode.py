@@ -6,7 +6,6 @@ there is no benchmark.
 """
 
 import time
-from copy import deepcopy
 from typing import Any
 
 import _models
@@ -76,12 +75,11 @@ class Loaded:
                 f"TAU2_SOLO_MODE: task {self.task.id} of {domain} has a user; set TAU2_SOLO_MODE=false, and "
                 "TAU2_USER_LLM to a model, or leave that out for a user that follows a script"
             )
-        self._environment = registry.get_env_constructor(self.domain)(**self._options())
-        if self.solo:
-            self._environment.set_solo_mode(True) if hasattr(self._environment, "set_solo_mode") else None
-        self.policy = self._environment.get_policy()
-        theirs = self._user_tools()
-        self.tools = self._environment.get_tools() + (theirs if self.solo else [])
+        environment = self._environment()
+        self.policy = environment.get_policy()
+        self._theirs = environment.get_user_tools(include=self.task.user_tools) if environment.user_tools else []
+        self.tools = environment.get_tools() + (self._theirs if self.solo else [])
+        self._unused: Any = environment  # the first episode's: a copy of it would be nobody else's memory
 
     def _is_for_one(self) -> bool:
         """Whether it can be played without a user, and nobody has to be told anything."""
@@ -91,12 +89,13 @@ class Loaded:
 
     def begin(self) -> "Episode":
         """A new episode of it."""
-        return Episode(self, deepcopy(self._environment), self._make_user())
+        unused, self._unused = self._unused, None
+        return Episode(self, unused or self._environment(), self._make_user())
 
     def do_nothing(self) -> float | None:
         """What an agent gets that says goodbye at once. No words matter for that, so no model is asked to speak."""
-        user = DummyUser() if self.solo else ScriptedUser(self.task, self._user_tools() or None)
-        idle = Episode(self, deepcopy(self._environment), user, frugal=True)
+        user = DummyUser() if self.solo else ScriptedUser(self.task, self._theirs or None)
+        idle = Episode(self, self._environment(), user, frugal=True)
         idle.finish()
         return idle.reward
 
@@ -105,26 +104,25 @@ class Loaded:
         steps = solution(self.task, self.solo)
         if wrong:
             others = (other for load in [registry.get_tasks_loader(self.domain)] for other in load())
-            steps = spoiled(steps, self.task, self._environment, others)
+            steps = spoiled(steps, self.task, self._environment(), others)
         return [{"tool": step.tool, "arguments": step.arguments} for step in steps]
 
-    def _options(self) -> dict[str, Any]:
-        options: dict[str, Any] = {"solo_mode": self.solo} if self.solo else {}
-        return {**options, **self.grading_options()}
+    def _environment(self) -> Any:
+        """A new one."""
+        alone: dict[str, Any] = {"solo_mode": True} if self.solo else {}
+        made = registry.get_env_constructor(self.domain)(**alone, **self.grading_options())
+        if self.solo and hasattr(made, "set_solo_mode"):
+            made.set_solo_mode(True)
+        return made
 
     def grading_options(self) -> dict[str, Any]:
         """What the evaluator has to make its own environments with. Others of banking's ways to search need a model."""
         return {"retrieval_variant": "bm25", "task": self.task} if self.domain == BANKING else {}
 
-    def _user_tools(self) -> list[Any]:
-        if not self._environment.user_tools:
-            return []
-        return list(self._environment.get_user_tools(include=self.task.user_tools))
-
     def _make_user(self) -> Any:
         if self.solo:
             return DummyUser()
-        tools = self._user_tools() or None
+        tools = self._theirs or None
         if not self.user.get("llm"):
             return ScriptedUser(self.task, tools)
         return UserSimulator(tools=tools, instructions=self.task.user_scenario, **self.user)
