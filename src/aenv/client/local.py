@@ -267,22 +267,26 @@ def find_project(env_name: str) -> tuple[str, Path] | None:
     What comes back is ``name@version`` and the path.
     """
     looks_like_path = env_name.startswith((".", "/", "~")) or os.sep in env_name
-    path = Path(env_name).expanduser() if looks_like_path else Path()
-    if looks_like_path and not path.exists():
-        raise ConfigError(f"there is no project at {path.absolute()}")
-    name, version = _identity(path)
+    path = (Path(env_name).expanduser() if looks_like_path else Path()).absolute()
+    text = str(path)
+    try:
+        folder = text if stat.S_ISDIR(os.stat(text).st_mode) else os.path.dirname(text)
+    except OSError:
+        if not looks_like_path:  # this folder is gone
+            return None
+        raise ConfigError(f"there is no project at {path}") from None
+    name, version = _identity(folder)
     if looks_like_path:
-        own = name or path.absolute().stem.replace("_", "-") or "environment"
-        return f"{own}@{version}" if version else own, path.absolute()
+        own = name or path.stem.replace("_", "-") or "environment"
+        return f"{own}@{version}" if version else own, path
     wanted, _, wanted_version = env_name.partition("@")
     if name == wanted and wanted_version in ("", version):
-        return env_name, path.absolute()
+        return env_name, path
     return None
 
 
-def _identity(path: Path) -> tuple[str | None, str | None]:
-    folder = os.path.abspath(path if path.is_dir() else path.parent)
-    for place in (folder, os.path.dirname(folder)):
+def _identity(folder: str) -> tuple[str | None, str | None]:
+    for place in (folder, os.path.dirname(os.path.abspath(folder))):
         try:
             with open(f"{place}/config.json", "rb") as file:
                 config = json.load(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from aenv.errors import ConfigError
@@ -76,6 +77,7 @@ class Planes:
     data: ServerUrl
 
     @classmethod
+    @lru_cache(maxsize=64)
     def parse(cls, text: str) -> Planes:
         """A plain host has both planes on their own well-known ports; a URL with a port, a path or TLS of its
         own stands behind a proxy and has both in one place.

@@ -142,11 +142,12 @@ class Environment:
                 token=self.api_key,
                 source=source,
             )
+        data_plane = str(planes.data)
         self.aenv_control_url = str(planes.control)
-        self.aenv_data_url = f"{planes.data}{paths.MCP}"
-        self.aenv_health_url = f"{planes.data}{paths.HEALTH}"
-        self.aenv_reward_url = f"{planes.data}{paths.REWARD}"
-        self.aenv_functions_base_url = f"{planes.data}{paths.FUNCTIONS}"
+        self.aenv_data_url = f"{data_plane}{paths.MCP}"
+        self.aenv_health_url = f"{data_plane}{paths.HEALTH}"
+        self.aenv_reward_url = f"{data_plane}{paths.REWARD}"
+        self.aenv_functions_base_url = f"{data_plane}{paths.FUNCTIONS}"
 
         self._instance: EnvInstance | None = None
         self._client: InstanceClient | None = None
