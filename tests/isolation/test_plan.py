@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aenv.isolation import linux, ptrace
-from aenv.isolation.builder import Builder, waiting
+from aenv.isolation.builder import WALL, Builder, waiting
 from aenv.isolation.plan import Block, Later, Outcome, Plan
 from tests.isolation.host import eventually
 
@@ -113,7 +113,7 @@ def test_a_builder_waits_until_it_is_told_and_its_memory_serves_the_next(tmp_pat
             builder.check()
             os.close(file)
             assert (tmp_path / str(number)).read_text() == "x"
-            os.waitpid(builder.leave(), 0)
+            os.waitpid(builder.leave(), WALL)
     finally:
         builder.close()
 

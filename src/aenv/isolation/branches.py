@@ -136,6 +136,8 @@ class Builders:
         self._born_with = namespaces & ~OWN
         self._furnish = furnish
         self._idle: dict[Kind, list[Builder]] = {}
+        self.ending: set[int] = set()
+        """Processes that are still to be waited for."""
 
     def come(self, branch: Branch) -> Builder:
         """One for this child to be."""
@@ -149,7 +151,7 @@ class Builders:
         builder, branch.builder = branch.builder, None
         assert builder is not None
         if sum(map(len, self._idle.values())) < IDLE:
-            builder.leave()
+            self.ending.add(builder.leave())
             self._idle.setdefault(branch.kind, []).append(builder)
         else:
             builder.close()

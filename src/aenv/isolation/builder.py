@@ -19,7 +19,9 @@ from aenv.isolation.plan import DO_ALL, Later, Outcome, Plan, Table
 
 GO = "go"
 """Begins a plan that a builder is to wait with until it is told to go on."""
-_FLAGS = 0x100 | 0x400 | 0x1000 | signal.SIGCHLD  # CLONE_VM, CLONE_FILES, CLONE_PIDFD
+WALL = 0x40000000
+"""For ``waitpid``: also children that send no signal at their end. Builders do not: it would wake who has no time."""
+_FLAGS = 0x100 | 0x400 | 0x1000  # CLONE_VM, CLONE_FILES, CLONE_PIDFD
 _CODE = bytes.fromhex(
     "4155 4156 4157"  # what belongs to the caller
     "4989ff 4989f6 4989d5"  # table, how many calls, state
@@ -86,7 +88,7 @@ class Builder:
         return self._table.result(outcome)
 
     def leave(self) -> int:
-        """Let it end, and be waited for by whoever waits for all children; which process that was."""
+        """Let it end, and somebody wait for that; which process it was."""
         with contextlib.suppress(ProcessLookupError):  # somebody else has killed it
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)  # it never comes to its next instruction: see `come`
         os.close(self.pidfd)
@@ -97,7 +99,7 @@ class Builder:
         """Have it end, with nobody to come after it."""
         if self.pidfd >= 0:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self.leave(), 0)
+                os.waitpid(self.leave(), WALL)
         os.close(self.done)
         os.close(self._go)
 

@@ -27,11 +27,14 @@ from typing import Any
 
 from aenv.isolation import based, branches, forkable, linux, ptrace, seccomp
 from aenv.isolation.branches import Branch, Parent
-from aenv.isolation.builder import Builder
+from aenv.isolation.builder import WALL, Builder
 from aenv.isolation.leaving import explain, leave_files, leave_users
 from aenv.isolation.limits import Limits
 from aenv.isolation.sandbox import Furnishing, Sandbox, call, furnish
 from aenv.isolation.spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
+
+LOOK = 0.05
+"""Seconds after which to look for builders that have ended: they send no signal."""
 
 
 def main() -> None:
@@ -122,7 +125,7 @@ class _Zygote:
         self._when_readable(self._control, self._handle)
         self._when_readable(woken, lambda: os.read(woken, 4096))
         while True:
-            for key, _ in self._selector.select():
+            for key, _ in self._selector.select(LOOK if self._branches or self._builders.ending else None):
                 key.data()
             self._reap()
 
@@ -246,7 +249,7 @@ class _Zygote:
 
     def _reap(self) -> None:
         while self._children:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+            pid, status = os.waitpid(-1, os.WNOHANG | WALL)
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
@@ -264,6 +267,7 @@ class _Zygote:
 
     def _lost(self, pid: int) -> None:
         """A builder has ended: as it should, or somebody has killed it at work."""
+        self._builders.ending.discard(pid)
         for branch in [b for b in self._branches.values() if b.builder is not None and b.builder.pid == pid]:
             self._give_up(branch, "its builder was killed")
 
