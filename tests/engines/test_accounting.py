@@ -44,6 +44,7 @@ def test_cpu_memory_and_processes_of_a_sandbox_are_told(folder: Path, sandboxes:
     async def main() -> None:
         engine = NativeEngine(folder / "native")
         if not grouped:
+            engine._cgroups.remove()
             engine._cgroups._roots.clear()  # as for a user whom the host lets make none
         try:
             ref = await engine.start(SandboxSpec("x", project, project))
