@@ -141,7 +141,8 @@ class Bash:
             self._process.hang_up()
             if not await settled(self.gone, HANG_UP_SECONDS):
                 self._process.kill()
-        await self.gone
+            await self.gone
+            await self._process.hang_up_rest()
 
     def close(self) -> None:
         """Let go of what has ended."""

@@ -1,9 +1,12 @@
 """Starting bash on a terminal, from a program with threads, whatever that program does with its own signals."""
 
+import asyncio
 import contextlib
 import fcntl
 import os
+import re
 import signal
+from pathlib import Path
 
 # $0 is the terminal: the first that the leader of a session opens becomes its controlling one.
 SCRIPT = 'cd -- "$1"; exec 9<>"$0" {redirections}; exec bash --norc --noprofile {options} -i'
@@ -13,6 +16,8 @@ DEFAULTS = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD,
     signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU,
 )  # fmt: skip
+HANG_UP_STEPS = (*20 * ((signal.SIGHUP, 0.02),), (signal.SIGKILL, 0.0))
+"""What is left of a session is told, and for how many seconds each may take effect."""
 
 
 class Process:
@@ -26,6 +31,21 @@ class Process:
         """Tell it that its terminal is gone. A bash passes that on to its jobs, and ends."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.ended, signal.SIGHUP)
+
+    async def hang_up_rest(self) -> None:
+        """Once it has ended: tell what is left of its session too.
+
+        A bash passes it on to its jobs, but not to one that is about to become its program, and not when it was killed.
+        """
+        for number, seconds in HANG_UP_STEPS:
+            rest = _session(self.pid)
+            if not rest:
+                return
+            for pid in rest:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, number)
+                    os.kill(pid, signal.SIGCONT)  # what is stopped hears nothing else
+            await asyncio.sleep(seconds)
 
     def kill(self) -> None:
         """End it at once."""
@@ -83,3 +103,19 @@ def _inheritable() -> list[int]:
             if int(name) > 2 and os.get_inheritable(int(name)):
                 found.append(int(name))
     return found
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session that run, but for those that chose to outlive it, as with nohup."""
+    return [int(name) for name in os.listdir("/proc") if name.isdigit() and _heeds(Path("/proc", name), leader)]
+
+
+def _heeds(process: Path, leader: int) -> bool:
+    try:
+        state, _, _, session = (process / "stat").read_text().rpartition(")")[2].split()[:4]
+        if int(session) != leader or state in "ZX":
+            return False
+        ignored = re.search(r"^SigIgn:\s*(\w+)", (process / "status").read_text(), re.MULTILINE)
+    except OSError:  # it has ended
+        return False
+    return ignored is None or not int(ignored[1], 16) >> signal.SIGHUP - 1 & 1

@@ -86,9 +86,10 @@ class Terminal:
         if self.exit_code is None:
             self._process.hang_up()
             await self.settle(NEVER, HANG_UP_SECONDS)
-        if self.exit_code is None:
-            self._process.kill()
-            self._on_end()
+            if self.exit_code is None:
+                self._process.kill()
+                self._on_end()
+            await self._process.hang_up_rest()
         self._release()
 
     def _on_output(self) -> None:

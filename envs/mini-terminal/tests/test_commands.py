@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from pathlib import Path
 
 import mini_terminal
 import pytest
@@ -275,6 +276,23 @@ def test_jobs_end_with_a_closed_shell(play):
         return int((await execute_command("sleep 100 & echo $!"))["output"][0].split()[-1])
 
     wait_until_gone([play(work)])
+
+
+def test_jobs_of_a_shell_that_had_to_be_killed_end_too(play):
+    async def work():
+        return int((await execute_command("trap : HUP; sleep 100 & echo $!"))["output"][0].split()[-1])
+
+    wait_until_gone([play(work)])
+
+
+def test_what_chose_to_outlive_its_shell_does(play):
+    async def work():
+        started = "nohup sh -c 'touch up; exec sleep 100' >/dev/null & until test -e up; do sleep 0.01; done; echo $!"
+        return int((await execute_command(started))["output"][0].split()[-1])
+
+    pid = play(work)
+    assert b"sleep 100" in Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
+    os.kill(pid, signal.SIGKILL)
 
 
 def test_the_platforms_variables_are_not_shown(commands, monkeypatch):
