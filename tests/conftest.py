@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from pydantic_core import from_json, to_json
 
 from aenv.client.http import HttpClient
@@ -22,6 +23,10 @@ from aenv.runtime.mcp import McpEndpoint
 
 HERE = Path(__file__).parent
 ENVS = HERE / "envs"
+
+# No test fails on a clock: the machine may be busy with something else.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(autouse=True)

@@ -170,7 +170,7 @@ def test_the_api_withstands_whatever_its_own_document_allows_and_more(serve: Ser
             for mode in GenerationMode:
                 # Older hubs, too, say 503 where there is no bucket.
                 withstand(operation, mode, headers, server_errors=operation.path.endswith("/sign"))
-        assert "failed" not in hub.log.read_text()
+        assert "Traceback" not in hub.log.read_text()
 
 
 def test_the_document_names_every_route_and_its_refusals(tmp_path: Path) -> None:

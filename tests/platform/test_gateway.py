@@ -97,7 +97,7 @@ async def between(folder: Path, talk: Talk) -> AsyncIterator[Between]:
     gateway = Gateway(instances, door)
     app = PlatformApp(instances, door=door, gateway=gateway)
     outer = HttpServer(app, max_body=1 << 26, stream_over=1 << 16)
-    listener = await outer.listen(uds=str(folder / "o.sock"))
+    outer.listen_at(str(folder / "o.sock"))
     made = await instances.create(EnvInstanceCreateRequest(envName="x"))
     reader, writer = await asyncio.open_unix_connection(str(folder / "o.sock"))
     try:
@@ -107,7 +107,6 @@ async def between(folder: Path, talk: Talk) -> AsyncIterator[Between]:
         with contextlib.suppress(OSError):
             await writer.wait_closed()
         await instances.delete(made.id) if instances.peek(made.id) else None
-        listener.close()
         await outer.close(0)
         gateway.close()
         inner.close()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aenv.errors import ConfigError
@@ -321,7 +321,6 @@ documents = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(documents, st.randoms(use_true_random=False))
 def test_saving_what_was_loaded_keeps_every_key_value_and_place(
     tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any], random: Any
@@ -339,7 +338,6 @@ known_keys = st.sampled_from(sorted(field.alias or name for name, field in manif
 deploy_keys = st.sampled_from(sorted(field.alias or name for name, field in manifest.DeployConfig.model_fields.items()))
 
 
-@settings(deadline=None)
 @given(st.dictionaries(known_keys, values), st.dictionaries(deploy_keys, values))
 def test_any_document_is_kept_whole_or_refused_with_a_sentence(top: dict[str, Any], deploy: dict[str, Any]) -> None:
     document = SMALLEST | top | {"deployConfig": deploy}

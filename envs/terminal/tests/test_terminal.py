@@ -56,7 +56,10 @@ def test_what_is_typed_is_done_and_shown():
         async with asyncio.timeout(30):
             while "\n42" not in await terminal_env.capture_pane(0.05):
                 pass
-        await terminal_env.keystrokes("sleep 1000", append_enter=True, wait_time_sec=0.3)
+        await terminal_env.keystrokes("sh -c 'echo read''y; exec sleep 1000'", append_enter=True)
+        async with asyncio.timeout(30):
+            while "\nready" not in await terminal_env.capture_pane(0.05):
+                pass
         await terminal_env.keystrokes("C-c")
         await terminal_env.keystrokes("echo ba''ck", append_enter=True)
         async with asyncio.timeout(30):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import httptools
 
+from aenv.client import wire
 from aenv.client.url import ServerUrl
 from aenv.errors import NetworkError
 from aenv.tracing.context import current
@@ -140,7 +141,7 @@ class HttpClient:
         try:
             async with asyncio.timeout(limit):
                 if url.uds:
-                    _, connection = await loop.create_unix_connection(Connection, url.uds)
+                    connection = await wire.connect(url.uds, Connection)
                 else:
                     _, connection = await loop.create_connection(
                         Connection, url.host, url.port, ssl=self._tls_context() if url.tls else None
@@ -269,8 +270,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         if transport.get_extra_info("sslcontext") is None:
             own = transport.get_extra_info("socket")
-            # A transport hands out a wrapper without recv; a duplicate of its descriptor has it.
-            self._socket = own._sock if hasattr(own, "_sock") else None
+            # asyncio's transports hand out a wrapper without recv.
+            self._socket = own if isinstance(own, socket.socket) else getattr(own, "_sock", None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True

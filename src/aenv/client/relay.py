@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httptools
 
+from aenv.client import wire
 from aenv.client.http import CONNECT_SECONDS, Connection, ConnectionBroke, NotConnected
 from aenv.client.pipe import Pipe
 from aenv.client.url import ServerUrl
@@ -105,7 +106,7 @@ class Relay:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 if self.url.uds:
-                    _, passage = await loop.create_unix_connection(_Passage, self.url.uds)
+                    passage = await wire.connect(self.url.uds, _Passage)
                 else:
                     tls = self._tls() if self.url.tls else None
                     _, passage = await loop.create_connection(_Passage, self.url.host, self.url.port, ssl=tls)

@@ -70,9 +70,9 @@ async def _serve(options: HubOptions, on_ready: Callable[[Ready], None]) -> int:
     async with opened(options.place) as catalog:
         app = HubApp(catalog, auth=options.with_auth, only_loopback=options.uds is None and not options.open_to_others)
         server = HttpServer(app, max_body=MAX_BODY, admit=_same_user if options.uds and not options.with_auth else None)
-        listener = await _listen(server, options)
+        url = await _listen(server, options)
         first = await Tokens(catalog.store).first() if options.with_auth else None
-        on_ready(Ready(_url(options, listener), options.with_auth, first))
+        on_ready(Ready(url, options.with_auth, first))
         await stop.wait()
         await server.close(GRACE)
         if options.uds:
@@ -80,22 +80,21 @@ async def _serve(options: HubOptions, on_ready: Callable[[Ready], None]) -> int:
     return 0
 
 
-async def _listen(server: HttpServer, options: HubOptions) -> asyncio.Server:
+async def _listen(server: HttpServer, options: HubOptions) -> str:
+    """Its URL."""
     try:
-        return await server.listen(host=options.host, port=options.port, uds=options.uds)
+        if options.uds:
+            server.listen_at(options.uds)
+            return f"unix:{options.uds}"
+        listener = await server.listen(host=options.host, port=options.port)
     except OSError as error:
         where = options.uds or f"{options.host}:{options.port}"
         raise UsageError(
             f"cannot listen on {where}: {error.strerror or error}", {"hint": "Choose another port with --port."}
         ) from error
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return f"http://{host}:{listener.sockets[0].getsockname()[1]}"
 
 
 def _same_user(connection: socket.socket) -> bool:
     return peer_user(connection) in (os.geteuid(), 0)
-
-
-def _url(options: HubOptions, listener: asyncio.Server) -> str:
-    if options.uds:
-        return f"unix:{options.uds}"
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    return f"http://{host}:{listener.sockets[0].getsockname()[1]}"

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import httptools
 
+from aenv.client import wire
 from aenv.client.pipe import Pipe
 from aenv.runtime.asgi import AsgiExchange
 from aenv.runtime.messages import (
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("aenv.http")
 
+BACKLOG = 1024
 MAX_HEADER_BYTES = 64 * 1024
 BODY_SECONDS = 60.0  # nor one that goes silent in the middle of a body, while we listen
 HANDSHAKE_SECONDS = 15.0
@@ -71,36 +73,37 @@ class HttpServer:
         self.max_body = max_body
         self.closing = False
         self.connections: set[_Connection] = set()
-        self._listeners: list[asyncio.Server] = []
+        self._listeners: list[asyncio.Server | wire.Listener] = []
         self._quiet = asyncio.Event()
 
     async def listen(
         self,
         *,
-        host: str | None = None,
+        host: str,
         port: int = 0,
-        uds: str | None = None,
-        listener: socket.socket | None = None,
-        backlog: int = 1024,
         tls: ssl.SSLContext | None = None,
     ) -> asyncio.Server:
-        """Accept connections on a TCP address, a unix socket, or a socket that listens already."""
-        loop = asyncio.get_running_loop()
-        if listener is not None:
-            server = await loop.create_server(lambda: _Connection(self), sock=listener, backlog=backlog)
-        elif uds is not None:
-            server = await loop.create_unix_server(lambda: _Connection(self), uds, backlog=backlog)
-        else:
-            patience = HANDSHAKE_SECONDS if tls is not None else None
-            server = await loop.create_server(
-                lambda: _Connection(self), host, port, backlog=backlog, ssl=tls, ssl_handshake_timeout=patience
-            )
+        """Accept connections on a TCP address."""
+        patience = HANDSHAKE_SECONDS if tls is not None else None
+        server = await asyncio.get_running_loop().create_server(
+            lambda: _Connection(self), host, port, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=patience
+        )
         self._listeners.append(server)
         return server
 
-    async def adopt(self, connection: socket.socket) -> None:
-        """Serve a connection that is open already."""
-        await asyncio.get_running_loop().connect_accepted_socket(lambda: _Connection(self), connection)
+    def listen_at(self, path: str) -> None:
+        """Accept connections on a unix socket of that name; one that somebody left there is replaced."""
+        self.accept_on(wire.bound(path))
+
+    def accept_on(self, listener: socket.socket) -> None:
+        """Accept connections on a unix socket that has a name already."""
+        listener.listen(BACKLOG)  # it may do so already; who did so last is whom the kernel names to those who connect
+        self._listeners.append(wire.Listener(listener, lambda: _Connection(self)))
+
+    def adopt(self, connection: socket.socket) -> None:
+        """Serve a unix socket that is connected already."""
+        connection.setblocking(False)
+        wire.Wire(asyncio.get_running_loop(), connection, _Connection(self))
 
     async def close(self, grace: float) -> bool:
         """Stop accepting, let what is under way finish within ``grace`` seconds; whether it did."""

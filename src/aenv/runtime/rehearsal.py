@@ -51,7 +51,7 @@ def of(catalog: Catalog) -> None:
 async def before_the_first_call(server: HttpServer, catalog: Catalog, token: str) -> None:
     """In an instance that nobody waits for yet: write now what the first call would."""
     ours, theirs = socket.socketpair()
-    await server.adopt(theirs)
+    server.adopt(theirs)
     await _ask(ours, [TOOLS], token)
     await catalog.workers.run(int, Call())
     await _serve(_stand_in(), [CALL])
@@ -70,7 +70,7 @@ async def _serve(catalog: Catalog, requests: list[Asked]) -> None:
     server, mcp = await open_server(ServeOptions(Path()), catalog)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("")  # the kernel picks one
-    await server.listen(listener=listener)
+    server.accept_on(listener)
     try:
         ours = socket.socket(socket.AF_UNIX)
         ours.connect(listener.getsockname())

@@ -76,16 +76,10 @@ def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[R
 
 async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None) -> int:
     server, mcp = await open_server(options, catalog)
-    try:
-        listener = await server.listen(host=options.host, port=options.port, uds=options.uds)
-    except OSError as error:
-        where = options.uds or f"{options.host}:{options.port}"
-        raise UsageError(
-            f"cannot listen on {where}: {error.strerror or error}; choose another port with --port"
-        ) from error
+    url = await _listen(server, options)
     signals = _Signals()
     if on_ready is not None:
-        on_ready(Ready(_url(options, listener), catalog))
+        on_ready(Ready(url, catalog))
     return await _run(options, catalog, server, mcp, signals)
 
 
@@ -94,7 +88,7 @@ async def serve_until_stopped(
 ) -> int:
     """Serve on a socket that listens already, until SIGTERM."""
     server, mcp = await open_server(options, catalog)
-    await server.listen(listener=listener)
+    server.accept_on(listener)
     signals = _Signals(BREATH)
     await on_ready(server)
     return await _run(options, catalog, server, mcp, signals)
@@ -175,9 +169,18 @@ def check_address(options: ServeOptions) -> None:
     )
 
 
-def _url(options: ServeOptions, listener: asyncio.Server) -> str:
-    if options.uds:
-        return f"unix:{options.uds}"
+async def _listen(server: HttpServer, options: ServeOptions) -> str:
+    """Its URL."""
+    try:
+        if options.uds:
+            server.listen_at(options.uds)
+            return f"unix:{options.uds}"
+        listener = await server.listen(host=options.host, port=options.port)
+    except OSError as error:
+        where = options.uds or f"{options.host}:{options.port}"
+        raise UsageError(
+            f"cannot listen on {where}: {error.strerror or error}; choose another port with --port"
+        ) from error
     port = listener.sockets[0].getsockname()[1]
     host = f"[{options.host}]" if ":" in options.host else options.host
     return f"http://{host}:{port}"
