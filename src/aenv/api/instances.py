@@ -241,9 +241,10 @@ class Instances:
         if record is None or not caller.may_see(record.account):
             return await self._written(name, caller)
         record.claimed = True
-        if record.status in STARTING and wait > 0:
+        waited = record.status in STARTING and wait > 0
+        if waited:
             await asyncio.wait({record.started}, timeout=wait)
-        await self._refresh(record)
+        await self._refresh(record, measure=not waited)  # one that has just begun has used nothing yet
         if record.status is EnvStatus.PENDING and record.turn is not None:
             record.reason = self.admission.why(record.turn)
         return record.shown(caller)
