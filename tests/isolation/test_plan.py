@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import select
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -126,3 +127,19 @@ def test_a_builder_that_is_not_needed_any_more_is_gone(tmp_path: Path) -> None:
     assert Path(f"/proc/{pid}").exists()
     builder.close()
     eventually(lambda: Path(f"/proc/{pid}").exists(), "a builder is left")
+
+
+@pytest.mark.skipif(not ptrace.supported(), reason="builders are written for another processor")
+def test_a_builder_that_is_given_up_at_work_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    before = set(os.listdir("/proc/self/fd"))
+    for number in range(50):
+        plan = waiting()
+        for _ in range(200):
+            plan.write(f"{tmp_path}/file", "x")
+        builder = Builder(plan)
+        builder.come()
+        builder.go()
+        time.sleep(number / 50_000)  # somewhere within its work
+        builder.close()
+    assert set(os.listdir("/proc/self/fd")) == before

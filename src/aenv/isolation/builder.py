@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import select
 import signal
 import struct
 from collections.abc import Callable
@@ -21,6 +22,8 @@ GO = "go"
 """Begins a plan that a builder is to wait with until it is told to go on."""
 WALL = 0x40000000
 """For ``waitpid``: also children that send no signal at their end. Builders do not: it would wake who has no time."""
+WORK_SECONDS = 2
+"""That one is given to finish what it is at: it takes half a thousandth."""
 _FLAGS = 0x100 | 0x400 | 0x1000  # CLONE_VM, CLONE_FILES, CLONE_PIDFD
 _CODE = bytes.fromhex(
     "4155 4156 4157"  # what belongs to the caller
@@ -52,6 +55,7 @@ class Builder:
         self.pid = 0
         self.pidfd = -1
         """What others enter its namespaces by; none when nobody is there."""
+        self._at_work = False
 
     def come(self) -> None:
         """Be there, and wait. The one before may still be ending, but touches its memory no more."""
@@ -70,6 +74,7 @@ class Builder:
         """Build, with what could not be known before."""
         for name, value in later.items():
             self._table.set(name, value)
+        self._at_work = True
         os.eventfd_write(self._go, 1)
 
     def check(self) -> None:
@@ -79,6 +84,7 @@ class Builder:
             OSError: it could not do it.
         """
         os.eventfd_read(self.done)
+        self._at_work = False
         left, result, *_ = _STATE.unpack_from(self._state)
         if left:
             raise self._table.plan.failed(left, result)
@@ -98,6 +104,11 @@ class Builder:
     def close(self) -> None:
         """Have it end, with nobody to come after it."""
         if self.pidfd >= 0:
+            if self._at_work:  # what it has opened it closes itself: its descriptors are ours
+                work = select.poll()
+                work.register(self.done, select.POLLIN)
+                work.register(self.pidfd, select.POLLIN)
+                work.poll(WORK_SECONDS * 1000)
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(self.leave(), WALL)
         os.close(self.done)

@@ -232,9 +232,8 @@ class _Zygote:
         if builder is not None:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(builder.done)
-        branch.give_up(why)
-        if builder is not None:
             builder.close()
+        branch.give_up(why)
         if self._branches.pop(branch.id, None) is not None:
             self._send({"op": "exit", "id": branch.id, "code": -9})
 
