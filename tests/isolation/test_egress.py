@@ -47,6 +47,11 @@ class _Server(http.server.BaseHTTPRequestHandler):
         return
 
 
+class _Web(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # who finds it full tries again a second later, then two, then four
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[int]:
     """The port of a web server of the host's, on its loopback."""
@@ -55,8 +60,7 @@ def server() -> Iterator[int]:
             pytest.skip(f"this host's own name, {HOST}, does not stand for its loopback")
     except OSError:
         pytest.skip(f"this host does not know its own name, {HOST}")
-    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Server)
-    made.daemon_threads = True
+    made = _Web(("127.0.0.1", 0), _Server)
     thread = threading.Thread(target=made.serve_forever, name="asyncio_web")
     thread.start()
     yield made.server_address[1]

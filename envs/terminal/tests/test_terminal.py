@@ -1,6 +1,7 @@
 """Plain unit tests: no server, no container."""
 
 import asyncio
+import signal
 
 import pytest
 import terminal_env
@@ -51,6 +52,8 @@ def test_what_cannot_be_graded_says_why(tasks, tmp_path):
 
 
 def test_what_is_typed_is_done_and_shown():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who was started in the background ignores it, for good
+
     async def play():
         await terminal_env.keystrokes("echo $((6 * 7))", append_enter=True)
         async with asyncio.timeout(30):

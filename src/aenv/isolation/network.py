@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Mode = Literal["none", "loopback", "blackhole", "egress", "host"]
 PROXY_PORT = 3128
 """Where the door is, on the sandbox's own loopback."""
-_BACKLOG = 128
+_BACKLOG = 1024
 _SET_FLAGS, _ADD_ROUTE = 0x8914, 0x890B
 _DEVICE = struct.calcsize("@L16s16s16sHhLBB3hhP") - 8  # where struct rtentry has it
 _WORDS: tuple[Mode, ...] = ("none", "loopback", "blackhole", "host")
