@@ -23,8 +23,9 @@ from proc import TICKS, cpu, descendants, memory, system_memory
 _numbers = itertools.count()
 WARM_UP = 5
 SETTLE = 1.0  # seconds after many were made: the pool is filled in the background
-KINDS = (("demand", False, 0.02, 1), ("pool", True, 0.5, 6))  # alike, seconds between waves, instances of a wave
-FORKED = ("fork", True, 0.02, 1)
+# What each has of its own, seconds between waves, instances of a wave.
+KINDS = (("load", "arguments", 0.02, 1), ("pool", "", 0.5, 6))
+FORKED = ("fork", "environment_variables", 0.02, 1)
 INSTANCES = 3  # generations below the server: its warm parent is two processes
 
 
@@ -40,8 +41,8 @@ def unique() -> dict[str, str]:
 class Series:
     """Creates one after another, in waves: a wave is released before the next, and ``gap`` seconds are between them."""
 
-    def __init__(self, project: str, runs: int, *, alike: bool, gap: float, wave: int = 1) -> None:
-        self._project, self._alike, self._gap, self._wave = project, alike, gap, wave
+    def __init__(self, project: str, runs: int, *, own: str, gap: float, wave: int = 1) -> None:
+        self._project, self._own, self._gap, self._wave = project, own, gap, wave
         self._waves = -(-runs // wave)
         self._errors: Counter[str] = Counter()
         self._create: list[float] = []
@@ -64,7 +65,8 @@ class Series:
         made = []
         for _ in range(self._wave):
             began = time.perf_counter()
-            env = Environment(self._project, environment_variables={} if self._alike else unique())
+            own = {"arguments": list(unique().values()), "environment_variables": unique()}
+            env = Environment(self._project, **({self._own: own[self._own]} if self._own else {}))
             made.append(env)
             try:
                 await echo(env)
@@ -156,8 +158,8 @@ class Native:
             else:
                 self.report["memory"] = self._memory(*before)
             level = {}
-            for name, alike, gap, wave in KINDS if self._args.pool else (FORKED,):
-                level[name] = await Series(self._args.project, runs, alike=alike, gap=gap, wave=wave).run()
+            for name, own, gap, wave in KINDS if self._args.pool else (FORKED,):
+                level[name] = await Series(self._args.project, runs, own=own, gap=gap, wave=wave).run()
                 middle = sorted(level[name]["create_ms"])[runs // 2 : runs // 2 + 1]
                 say(f"aenv: {alive:,} alive, {name}: p50 {middle} ms, errors {level[name]['errors']}")
             self.report["levels"][alive] = level

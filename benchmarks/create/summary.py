@@ -32,7 +32,7 @@ class Table:
             alive = int(alive)
             p50, p99 = (10, 40) if alive <= 32 else (15, None) if alive >= 1000 else (None, None)
             title = f"create to first answer, ms, {alive:,} alive"
-            loads = self._latency(f"{title}, that loads its code", level["demand"], p50, p99)
+            loads = self._latency(f"{title}, that loads its code", level["load"], p50, p99)
             forked = self._latency(f"{title}, forked loaded", level["fork"], p50, p99)
             pool = self._latency(f"{title}, from the pool", level["pool"], 1.5, None)
             asked = [f"p50 ≤ {p50}" if p50 else "", f"p99 ≤ {p99}" if p99 else "", "pool p50 ≤ 1.5"]
@@ -53,7 +53,7 @@ class Table:
     def _ends(self) -> Iterator[list[str]]:
         levels = list(self._ours["levels"].items())
         for number, (alive, level) in enumerate([levels[0], levels[-1]] if len(levels) > 1 else levels):
-            cells = [_ms(percentile(level[kind]["release_ms"], 50)) for kind in ("demand", "fork", "pool")]
+            cells = [_ms(percentile(level[kind]["release_ms"], 50)) for kind in ("load", "fork", "pool")]
             peers = self._peers(lambda found: _ms(percentile(found["release_ms"], 50))) if number == 0 else []
             yield [f"release, ms, p50, {int(alive):,} alive", *cells, "", *peers]
 

@@ -46,6 +46,33 @@ def test_instances_go_on_when_their_project_changes(folder: Path) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def test_what_was_loaded_for_many_is_kept_for_as_long_as_any_of_them_is_asked_for(folder: Path) -> None:
+    async def main() -> None:
+        project = folder / "project"
+        project.mkdir()
+        (project / "env.py").write_text(SOURCE)
+        engine = NativeEngine(folder / "native")
+        try:
+            for number in range(4):
+                spec = SandboxSpec("mine@1.0.0", project, project, {"NUMBER": str(number)})
+                await engine.stop(await engine.start(spec))
+            loaded = set(engine._families)
+            assert len(loaded) == 1
+            *others, last = engine._specs
+            for key in others:
+                engine._pool._expire(key)
+            await asyncio.sleep(0.1)
+            assert engine._families == loaded
+            engine._pool._expire(last)
+            while engine._families:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert (engine._specs, engine._kin, engine._parents._made) == ({}, {}, {})
+        finally:
+            await engine.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.1, 0.4])
 def test_a_start_that_is_cancelled_leaves_nothing(folder: Path, seconds: float) -> None:
     async def main() -> None:

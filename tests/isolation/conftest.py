@@ -82,8 +82,9 @@ def boxes(request: pytest.FixtureRequest, platform: Platform) -> Iterator[tuple[
         _settings(patch, platform)
         made = []
         for number in range(4):
-            variables = {"ALIKE": "yes"} if request.param == "forked" else {"ALIKE": f"no, {number}"}
-            env = open_ones.enter_context(SyncEnvironment(str(PROBE), environment_variables=variables))
+            own = "environment_variables" if request.param == "forked" else "arguments"
+            options: dict[str, Any] = {"environment_variables": {"OWN": str(number)}, "arguments": [str(number)]}
+            env = open_ones.enter_context(SyncEnvironment(str(PROBE), **{own: options[own]}))
             made.append(Box(env))
         *_, one, other = made  # what is asked for once or twice is not made from one that is loaded
         loaded = {box.python(LOADED_AT) for box in (one, other)}

@@ -116,3 +116,67 @@ def test_a_kernel_that_does_not_tell_where_the_threads_number_is(monkeypatch: py
     told = linux._thread_number_at()
     monkeypatch.setattr(linux, "_PR_GET_TID_ADDRESS", 0x7FFF)
     assert linux._thread_number_at() == told
+
+
+ASKED = """
+import ctypes, os, re, time
+from aenv import register_tool
+
+LOADED_AT = time.monotonic()
+{at_import}
+
+@register_tool
+def about() -> dict:
+    seen = set()
+    for place, mode, *_ in [line.split() for line in open("/proc/self/maps")]:
+        if mode.startswith("rw"):
+            start, end = (int(part, 16) for part in place.split("-"))
+            memory = ctypes.string_at(start, end - start)
+            seen.update(re.findall(rb"secret-([0-9])-of-[o]ne", memory))
+    return {{
+        "loaded": LOADED_AT, "now": os.environ.get("NUMBER"), "then": THEN, "tz": time.strftime("%z"),
+        "secrets": sorted(int(number) for number in seen),
+    }}
+"""
+READ_AT_IMPORT = [
+    ("nothing", "THEN = None", True),
+    ("another", "THEN = os.environ.get('OTHER') and os.getenv('HOME')", True),
+    ("the one", "THEN = os.environ.get('NUMBER')", False),
+    ("the one, and it must be there", "THEN = os.environ['NUMBER']", False),
+    ("the one, as bytes", "THEN = os.environb.get(b'NUMBER', b'').decode()", False),
+    ("all of them", "THEN = dict(os.environ).get('NUMBER')", False),
+    ("by a program", "import subprocess; THEN = subprocess.getoutput('echo $NUMBER')", False),
+    ("by a program of C's", "os.system('echo $NUMBER >/tmp/x'); THEN = open('/tmp/x').read().strip()", False),
+    ("set by itself", "os.environ['NUMBER'] = 'mine'; THEN = None", False),
+    ("set where it is not", "os.environ.setdefault('NUMBER', 'mine'); THEN = None", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "code", "shared"), READ_AT_IMPORT)
+def test_each_has_its_own_variables_whoever_loaded_it(tmp_path: Path, what: str, code: str, shared: bool) -> None:
+    name = f"asked{READ_AT_IMPORT.index((what, code, shared))}"
+    project = make_project(tmp_path, ASKED.format(at_import=code), name=name)
+    with ExitStack() as open_ones:
+        told = []
+        for number in range(5):
+            variables = {"NUMBER": str(number), "SECRET": f"secret-{number}-of-one"}
+            env = open_ones.enter_context(SyncEnvironment(str(project), environment_variables=variables))
+            told.append(env.call_tool("about", {}).data)
+    own = [str(number) for number in range(5)]
+    assert [one["now"] for one in told] == (["mine"] * 5 if "= 'mine'" in code else own)
+    if "NUMBER" in code and "mine" not in code:
+        assert [one["then"] for one in told] == own
+    assert [one["secrets"] for one in told] == [[number] for number in range(5)], "one has seen another's variables"
+    assert len({one["loaded"] for one in told}) == (3 if shared else 5)
+
+
+def test_what_native_code_asks_for_is_never_shared(tmp_path: Path) -> None:
+    project = make_project(tmp_path, ASKED.format(at_import="THEN = time.strftime('%z')"), name="native")
+    with ExitStack() as open_ones:
+        told = []
+        for number in range(4):
+            variables = {"TZ": f"XXX-{number}"}
+            env = open_ones.enter_context(SyncEnvironment(str(project), environment_variables=variables))
+            told.append(env.call_tool("about", {}).data)
+    assert [one["then"] for one in told] == [one["tz"] for one in told] == ["+0000", "+0100", "+0200", "+0300"]
+    assert len({one["loaded"] for one in told}) == 4

@@ -40,10 +40,15 @@ class SandboxSpec:
     """A folder that outlives it. Nothing else with the same one is started, or loaded, while it is there."""
 
     @property
+    def family(self) -> str:
+        """The same for specs that differ in nothing but their variables."""
+        place = (self.project, self.code, self.base, self.tenant, self.mcp, self.volume)
+        return repr((*place, self.arguments, self.limits, self.network))
+
+    @property
     def key(self) -> str:
         """The same for equal specs."""
-        place = (self.project, self.code, self.base, self.tenant, self.mcp, self.volume)
-        return repr((*place, sorted(self.variables.items()), self.arguments, self.limits, self.network))
+        return f"{sorted(self.variables.items())!r} {self.family}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -24,7 +25,7 @@ from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
 from aenv.engines.pool import MOST, PATIENCE, Pool
 from aenv.engines.warm import Sandbox, Unsafe, Zygote, parent_name
-from aenv.errors import Unavailable
+from aenv.errors import LoadError, Unavailable
 from aenv.isolation.limits import Cgroups, group_name
 
 log = getLogger("native")
@@ -33,6 +34,10 @@ IDLE_ZYGOTES = 8
 """Warm parents without sandboxes that are kept; the longest unused goes first."""
 FRESH = 0.05
 """Seconds for which a look at a project's files is good."""
+_NATIVE = re.compile(
+    r"(?i)(LD|LC|SSL|OPENSSL|CURL|GRPC|MALLOC|OMP|MKL|OPENBLAS|CUDA|NVIDIA|GIO)_|LANG|TZ|\w*proxy$"
+).match
+"""Variables that native code asks for, which nobody sees."""
 _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 
 
@@ -53,6 +58,8 @@ class NativeEngine(Engine):
         self._retired: set[Zygote] = set()
         self._sandboxes: dict[str, Sandbox] = {}
         self._specs: dict[str, SandboxSpec] = {}
+        self._kin: dict[str, set[str]] = {}
+        """Keys of what was asked for of late, by family."""
         self._pool: Pool[Sandbox] = Pool(
             self._spare, self._end, lambda sandbox: sandbox.exit is None, forget=self._forget, most=pool
         )
@@ -84,6 +91,7 @@ class NativeEngine(Engine):
         if sandbox is None:
             sandbox = await self._fork(spec, key)
         self._specs[key] = spec
+        self._kin.setdefault(self._family(spec), set()).add(key)
         self._pool.refill(key)
         return sandbox.ref
 
@@ -93,15 +101,32 @@ class NativeEngine(Engine):
     async def _fork(self, spec: SandboxSpec, key: str, *, spare: bool = False) -> Sandbox:
         """One that answers: a fork of what has loaded the same before, or else one that loads it for itself."""
         zygote = await self._zygote(spec)
-        parent = await self._parents.of(key, spec)
+        parent, known_as = await self._parent(spec, key)
         if parent is not None:
             try:
                 return await self._spawned(spec, parent.zygote, "branch", spare)
             except Unavailable as error:
                 if parent.exit is None:
                     log.warning("%s is loaded anew for every instance: %s", spec.name, error.message)
-                    self._parents.unfit(key)
+                    self._parents.unfit(known_as)
         return await self._spawned(spec, zygote, "spawn", spare)
+
+    async def _parent(self, spec: SandboxSpec, key: str) -> tuple[Sandbox | None, str]:
+        """What has loaded the same, and the key that it goes by.
+
+        Where variables differ from one to the next, one that was loaded without any serves all whose variables the
+        author's code did not ask for when it was loaded. Whatever it knows, all of its forks know: so it must not be
+        loaded with those of one of them.
+        """
+        family = self._family(spec)
+        differ = self._parents.is_new(key) or self._parents.has(family)
+        if differ and not self._parents.is_unfit(family) and not any(map(_NATIVE, spec.variables)):
+            self._parents.note(key)
+            parent = await self._parents.of(family, replace(spec, variables={}))
+            if parent is None or (parent.reads is not None and parent.reads.isdisjoint(spec.variables)):
+                return parent, family
+            self._parents.unfit(family)
+        return await self._parents.of(key, spec), key
 
     async def _prepare(self, spec: SandboxSpec) -> Sandbox | None:
         """A sandbox that has loaded the environment and waits to be forked; None when it is not fit for that."""
@@ -110,10 +135,13 @@ class NativeEngine(Engine):
         parent = self._made(spec, zygote)
         try:
             said = await zygote.spawn(parent, "prepare")
+        except LoadError:
+            said = {"unfit": "something was missing"}  # a variable, if it is not missing for who has them
         except BaseException:
             await asyncio.shield(self._end_parent(parent))
             raise
         if "unfit" not in said:
+            parent.reads = None if said.get("reads") is None else frozenset(said["reads"])
             return parent
         log.info("%s is loaded anew for every instance: %s when it was loaded", spec.name, said["unfit"])
         await self._end_parent(parent)
@@ -155,6 +183,11 @@ class NativeEngine(Engine):
         """Nobody has asked for it for a while."""
         self._specs.pop(key, None)
         self._parents.forget(key)
+        for family, kin in list(self._kin.items()):
+            kin.discard(key)
+            if not kin:
+                del self._kin[family]
+                self._parents.forget(family)
 
     async def poll(self, ref: SandboxRef) -> Exit | None:
         sandbox = self._sandboxes.get(ref.id)
@@ -253,6 +286,10 @@ class NativeEngine(Engine):
     def _key(self, spec: SandboxSpec) -> str:
         """The same for sandboxes of which any will do."""
         return f"{self._fingerprint(spec)} {spec.key}"
+
+    def _family(self, spec: SandboxSpec) -> str:
+        """The same for sandboxes that may have been loaded together."""
+        return f"{self._fingerprint(spec)} family {spec.family}"
 
     def _fingerprint(self, spec: SandboxSpec) -> str:
         """Of its project, as it was when this was asked for: one create looks at the files once."""

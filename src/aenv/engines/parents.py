@@ -35,8 +35,8 @@ class Parents(Generic[T]):
         """The parent to fork from, if there is to be one."""
         if not ptrace.supported():
             return None
-        if key not in self._made:
-            self._made[key] = None
+        if self.is_new(key):
+            self.note(key)
             return None
         making = self._made[key]
         parent = _parent(making)
@@ -48,6 +48,25 @@ class Parents(Generic[T]):
         except Exception:  # who asks next, and loads it for itself, says what is wrong
             self._made.pop(key, None)
             return None
+
+    def is_new(self, key: str) -> bool:
+        """Whether nobody has asked for it."""
+        return key not in self._made
+
+    def has(self, key: str) -> bool:
+        """Whether one was made, or is being made."""
+        return self._made.get(key) is not None
+
+    def note(self, key: str) -> None:
+        """Somebody has asked for it, and is served otherwise."""
+        self._made.setdefault(key, None)
+
+    def is_unfit(self, key: str) -> bool:
+        """Whether it is known that it cannot be forked."""
+        made = self._made.get(key)
+        if made is None or not made.done() or made.cancelled() or made.exception() is not None:
+            return False
+        return made.result() is None
 
     def unfit(self, key: str) -> None:
         """It turned out that it cannot be forked: do not try again."""

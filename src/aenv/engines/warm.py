@@ -324,6 +324,8 @@ class Sandbox:
         self.zygote = zygote
         self.group = group
         self.spare = False
+        self.reads: frozenset[str] | None = None
+        """Of one that others are forked from: the variables that loading it depended on; None: all of them."""
         self.process: int | None = None
         self.exit: Exit | None = None
         self.gone = asyncio.Event()

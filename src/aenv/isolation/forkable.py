@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any
 
 _LAYER = "/tmp"
 """A writable place. All of them are one file system, which tells how much is in it."""
+MOST_NAMES = 200
+"""Who asks for more variables is taken to have asked for all."""
 
 
 class Watch:
@@ -67,6 +70,51 @@ class Watch:
         return None
 
 
+class VariablesRead:
+    """Notes which variables the code within ``with`` asks for, or sets."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._all = False
+
+    def __enter__(self) -> VariablesRead:
+        self._native, self._children = _mapped(), _of_children()
+        self._own = {name: getattr(os._Environ, name) for name in ("__getitem__", "__setitem__", "__delitem__")}
+        self._iterate = os._Environ.__iter__
+        for name, method in self._own.items():
+            setattr(os._Environ, name, self._noting(method))
+        noted, iterate = self, self._iterate
+
+        def all_of_them(self: os._Environ[Any]) -> Iterator[Any]:
+            noted._all = True
+            return iterate(self)
+
+        os._Environ.__iter__ = all_of_them  # type: ignore[method-assign]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name, method in self._own.items():
+            setattr(os._Environ, name, method)
+        os._Environ.__iter__ = self._iterate  # type: ignore[method-assign]
+        # What programs and native code ask for, nobody sees.
+        self._all = self._all or _mapped() != self._native or _of_children() != self._children
+
+    def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(environ: Any, name: Any, *value: Any) -> Any:
+            if isinstance(name, str | bytes):
+                self._names.add(os.fsdecode(name))
+            return method(environ, name, *value)
+
+        return noted
+
+    @property
+    def names(self) -> list[str] | None:
+        """None: it may have seen all of them."""
+        return None if self._all or len(self._names) > MOST_NAMES else sorted(self._names)
+
+
 def alone() -> bool:
     """Whether this is the only thread, once those that are just ending have ended."""
     for _ in range(100):
@@ -98,6 +146,18 @@ def _descriptors() -> set[str]:
 def _shared_memory() -> bool:
     with open("/proc/self/maps") as file:
         return any(line.split(maxsplit=2)[1] == "rw-s" for line in file)
+
+
+def _mapped() -> set[str]:
+    """Native code that is loaded."""
+    with open("/proc/self/maps") as file:
+        return {line.split(maxsplit=5)[5] for line in file if " r-xp " in line and "/" in line}
+
+
+def _of_children() -> tuple[float, int]:
+    """Changes whenever a process has been waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime, used.ru_minflt
 
 
 def _used() -> tuple[int, int]:

@@ -60,8 +60,8 @@ class Sandbox:
             self._listener = -1
             self._enter(keep=channel.fileno())
             with forkable.Watch() as watch:
-                resume = load(self._spec.prepare)(parameters, self._report)
-            if resume is None:
+                prepared = load(self._spec.prepare)(parameters, self._report)
+            if prepared is None:
                 return
             unfit = watch.why_not()
             if unfit is not None:
@@ -69,7 +69,7 @@ class Sandbox:
                 return
             gc.collect()
             gc.freeze()
-            self._report({"prepared": True})
+            self._report({"prepared": True, "reads": prepared.reads})
             self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(
                 channel, self._spec.fresh, 4
             )
@@ -77,7 +77,7 @@ class Sandbox:
             os.dup2(self._log, 1)
             os.dup2(self._log, 2)
             os.close(self._log)
-            self._code = resume(socket.socket(fileno=self._listener), parameters, self._report)
+            self._code = prepared.resume(socket.socket(fileno=self._listener), parameters, self._report)
 
     @contextlib.contextmanager
     def _to_the_end(self) -> Iterator[None]:

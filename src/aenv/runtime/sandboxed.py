@@ -8,13 +8,17 @@ import os
 import random
 import socket
 import sys
+import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aenv.core.logging import setup_logging
 from aenv.errors import AEnvError
 from aenv.isolation import linux
+from aenv.isolation.forkable import VariablesRead
 from aenv.runtime import rehearsal
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
@@ -38,27 +42,42 @@ def serve(listener: socket.socket, parameters: dict[str, Any], report: Report) -
     return _serve(catalog, orphans, listener, parameters, report) if catalog is not None else 1
 
 
-def prepare(parameters: dict[str, Any], report: Report) -> Serve | None:
-    """Load the author's code with these parameters. What comes back serves it, in any fork of this process."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """An environment that is loaded."""
+
+    resume: Serve
+    """Serves it, in any fork of this process, with parameters that may differ in what was not read."""
+    reads: list[str] | None
+    """The variables that loading it depended on; None: it may have been all of them."""
+
+
+def prepare(parameters: dict[str, Any], report: Report) -> Prepared | None:
+    """Load the author's code with these parameters."""
     orphans = Orphans()
     orphans.watch()
-    catalog = _load(parameters, report)
+    read = VariablesRead()
+    catalog = _load(parameters, report, read)
     if catalog is None:
         return None
     rehearsal.of(catalog)
 
     def resume(listener: socket.socket, own: dict[str, Any], report: Report) -> int:
         os.chdir(own["directory"])
+        _set_variables(parameters["variables"], own["variables"])
         _reseed(own)
         return _serve(catalog, orphans, listener, own, report)
 
-    return resume
+    return Prepared(resume, read.names)
 
 
-def _load(parameters: dict[str, Any], report: Report) -> Catalog | None:
+def _load(
+    parameters: dict[str, Any], report: Report, watch: AbstractContextManager[object] | None = None
+) -> Catalog | None:
     _settle_in(parameters)
     try:
-        return Catalog(load(Path(parameters["path"])))
+        with watch or nullcontext():
+            return Catalog(load(Path(parameters["path"])))
     except AEnvError as error:
         report({"error": error.message, "code": error.code})
         return None
@@ -88,11 +107,17 @@ def _settle_in(parameters: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update({"PATH": PATH, "HOME": "/home/env", "USER": "env", "LANG": "C.UTF-8", "TMPDIR": "/tmp"})
     os.environ.update(parameters["variables"])
+    time.tzset()
     sys.argv = [parameters["path"], *parameters["arguments"]]
     os.chdir(parameters["directory"])
     sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     setup_logging(logging.StreamHandler(sys.stderr), "INFO")
+
+
+def _set_variables(before: dict[str, str], now: dict[str, str]) -> None:
+    """What this one has and the one before has not. What the author's code has set itself stays."""
+    os.environ.update({name: value for name, value in now.items() if before.get(name) != value})
 
 
 def _reseed(parameters: dict[str, Any]) -> None:
