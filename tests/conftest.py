@@ -29,6 +29,12 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """For `scripts/again`: whether the run went to its end."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.cache.set("aenv/exit", int(exitstatus))
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in os.environ if n.startswith("AENV_")] + ["DUMMY_INSTANCE_IP"]:
