@@ -83,17 +83,12 @@ async def _serve(options: HubOptions, on_ready: Callable[[Ready], None]) -> int:
 async def _listen(server: HttpServer, options: HubOptions) -> str:
     """Its URL."""
     try:
-        if options.uds:
-            server.listen_at(options.uds)
-            return f"unix:{options.uds}"
-        listener = await server.listen(host=options.host, port=options.port)
+        return await server.open(options.host, options.port, options.uds)
     except OSError as error:
         where = options.uds or f"{options.host}:{options.port}"
         raise UsageError(
             f"cannot listen on {where}: {error.strerror or error}", {"hint": "Choose another port with --port."}
         ) from error
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    return f"http://{host}:{listener.sockets[0].getsockname()[1]}"
 
 
 def _same_user(connection: socket.socket) -> bool:

@@ -91,6 +91,15 @@ class HttpServer:
         self._listeners.append(server)
         return server
 
+    async def open(self, host: str, port: int, uds: str | None) -> str:
+        """Accept connections on a unix socket, if one is named, and else on a TCP address; its URL."""
+        if uds:
+            self.listen_at(uds)
+            return f"unix:{uds}"
+        listener = await self.listen(host=host, port=port)
+        shown = f"[{host}]" if ":" in host else host
+        return f"http://{shown}:{listener.sockets[0].getsockname()[1]}"
+
     def listen_at(self, path: str) -> None:
         """Accept connections on a unix socket of that name; one that somebody left there is replaced."""
         self.accept_on(wire.bound(path))

@@ -172,15 +172,9 @@ def check_address(options: ServeOptions) -> None:
 async def _listen(server: HttpServer, options: ServeOptions) -> str:
     """Its URL."""
     try:
-        if options.uds:
-            server.listen_at(options.uds)
-            return f"unix:{options.uds}"
-        listener = await server.listen(host=options.host, port=options.port)
+        return await server.open(options.host, options.port, options.uds)
     except OSError as error:
         where = options.uds or f"{options.host}:{options.port}"
         raise UsageError(
             f"cannot listen on {where}: {error.strerror or error}; choose another port with --port"
         ) from error
-    port = listener.sockets[0].getsockname()[1]
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    return f"http://{host}:{port}"
