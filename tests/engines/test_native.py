@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from aenv.engines.base import SandboxSpec
+from aenv.client.instance import InstanceClient
+from aenv.client.url import ServerUrl
+from aenv.engines.base import SandboxRef, SandboxSpec
 from aenv.engines.logs import SIZE, Log
 from aenv.engines.native import NativeEngine
+from aenv.errors import NotFound
+from aenv.schema import paths
 from aenv.testing.contracts import SOURCE
 
 
@@ -67,6 +73,61 @@ def test_what_was_loaded_for_many_is_kept_for_as_long_as_any_of_them_is_asked_fo
             while engine._families:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             assert (engine._specs, engine._kin, engine._parents._made) == ({}, {}, {})
+        finally:
+            await engine.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+TELLS = """
+import os, random
+from aenv import register_tool
+
+@register_tool
+def tell() -> dict:
+    return {"number": os.environ.get("NUMBER"), "drawn": random.random()}
+"""
+
+
+def test_what_is_ready_serves_whoever_comes_with_variables_of_their_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aenv.engines.pool.WINDOW", 600.0)
+
+    async def main() -> None:
+        project = folder / "project"
+        project.mkdir()
+        (project / "env.py").write_text(TELLS)
+        engine = NativeEngine(folder / "native")
+
+        async def made(number: int, **more: str) -> SandboxRef:
+            return await engine.start(SandboxSpec("mine@1.0.0", project, project, {"NUMBER": str(number), **more}))
+
+        async def told(ref: SandboxRef) -> dict[str, Any]:
+            client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
+            try:
+                with pytest.raises(NotFound, match="has its variables"):  # they are given once
+                    await client.call(paths.SETTLE, {"NUMBER": "stolen"}, timeout=60)
+                return dict(json.loads((await client.call("/tools/tell", {}, timeout=60))["content"][0]["text"]))
+            finally:
+                client.close()
+
+        async def spare() -> str:
+            while not engine._pool.ready():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return next(iter(engine._pool.ready())).id
+
+        try:
+            first = await told([await made(number, AENV_SEED="17") for number in range(6)][2])
+            ready = await spare()
+            ref = await made(9, AENV_SEED="17")
+            assert ref.id == ready
+            assert await told(ref) == {**first, "number": "9"}  # drawn from the same seed
+            dead = engine._sandboxes[await spare()]
+            dead.zygote.kill(dead.id)
+            await dead.gone.wait()
+            dead.exit = None  # nobody has noticed yet
+            assert (await told(await made(10)))["number"] == "10"
         finally:
             await engine.close()
 

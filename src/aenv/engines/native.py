@@ -25,7 +25,7 @@ from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
 from aenv.engines.pool import MOST, PATIENCE, Pool
 from aenv.engines.warm import Sandbox, Unsafe, Zygote, parent_name
-from aenv.errors import LoadError, Unavailable
+from aenv.errors import EnvironmentError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroups, group_name
 
 log = getLogger("native")
@@ -86,14 +86,33 @@ class NativeEngine(Engine):
         spec = await self._bases.resolved(spec)
         if spec.volume is not None:  # it has one writer, so nothing of it is made ahead
             return (await self._spawned(spec, await self._zygote(spec), "spawn", spare=False)).ref
-        key = self._key(spec)
-        sandbox = self._pool.take(key)
+        key, family = self._key(spec), self._family(spec)
+        if _suits(self._parents.ready(family), spec):
+            sandbox = await self._settled(spec, family)
+            known_as, alike = family, replace(spec, variables={})
+        else:
+            sandbox = self._pool.take(key)
+            known_as, alike = key, spec
         if sandbox is None:
             sandbox = await self._fork(spec, key)
-        self._specs[key] = spec
-        self._kin.setdefault(self._family(spec), set()).add(key)
-        self._pool.refill(key)
+        self._specs[known_as] = alike
+        self._kin.setdefault(family, set()).add(known_as)
+        self._pool.refill(known_as)
         return sandbox.ref
+
+    async def _settled(self, spec: SandboxSpec, family: str) -> Sandbox | None:
+        """One that was made ahead for any of its family."""
+        sandbox = self._pool.take(family)
+        if sandbox is None:
+            return None
+        try:
+            await sandbox.settle(spec)
+        except BaseException as error:
+            await asyncio.shield(self._end(sandbox))
+            if not isinstance(error, EnvironmentError):
+                raise
+            return None  # it has died while nobody looked
+        return sandbox
 
     async def _spare(self, key: str) -> Sandbox:
         return await self._fork(self._specs[key], key, spare=True)
@@ -121,10 +140,12 @@ class NativeEngine(Engine):
         family = self._family(spec)
         differ = self._parents.is_new(key) or self._parents.has(family)
         if differ and not self._parents.is_unfit(family) and not any(map(_NATIVE, spec.variables)):
-            self._parents.note(key)
             parent = await self._parents.of(family, replace(spec, variables={}))
-            if parent is None or (parent.reads is not None and parent.reads.isdisjoint(spec.variables)):
+            if parent is not None and _suits(parent, spec):
                 return parent, family
+            self._parents.note(key)
+            if parent is None:
+                return None, family
             self._parents.unfit(family)
         return await self._parents.of(key, spec), key
 
@@ -323,6 +344,13 @@ class NativeEngine(Engine):
         idle = [key for key, zygote in self._zygotes.items() if not zygote.in_use]
         for key in idle[: max(0, len(idle) - IDLE_ZYGOTES)]:
             await self._zygotes.pop(key).end()
+
+
+def _suits(parent: Sandbox | None, spec: SandboxSpec) -> bool:
+    """Whether what was loaded without variables is what it would be with these."""
+    if parent is None or parent.reads is None or any(map(_NATIVE, spec.variables)):
+        return False
+    return parent.reads.isdisjoint(spec.variables)
 
 
 def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:

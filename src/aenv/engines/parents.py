@@ -57,6 +57,11 @@ class Parents(Generic[T]):
         """Whether one was made, or is being made."""
         return self._made.get(key) is not None
 
+    def ready(self, key: str) -> T | None:
+        """The parent, if there is one to fork from now."""
+        parent = _parent(self._made.get(key))
+        return parent if parent is not None and self._alive(parent) else None
+
     def note(self, key: str) -> None:
         """Somebody has asked for it, and is served otherwise."""
         self._made.setdefault(key, None)

@@ -13,6 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from aenv.client.instance import InstanceClient
+from aenv.client.url import ServerUrl
 from aenv.engines.base import Exit, SandboxRef, SandboxSpec
 from aenv.engines.books import SANDBOX, ZYGOTE, SandboxBook, ZygoteBook
 from aenv.engines.egress import Door
@@ -23,9 +25,11 @@ from aenv.isolation import accounting
 from aenv.isolation.limits import Cgroup
 from aenv.isolation.rootfs import PROJECT
 from aenv.isolation.spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
+from aenv.schema import paths
 
 ZYGOTE_SECONDS = 180.0
 END_SECONDS = 2.0
+SETTLE_SECONDS = 5.0
 KEEP_SECONDS = 20.0
 """For a warm parent to end what nobody knows any more."""
 FIRST_USER, USERS = 900_000, 50_000
@@ -346,6 +350,19 @@ class Sandbox:
             "arguments": spec.arguments,
             "spare": self.spare,
         }
+
+    async def settle(self, spec: SandboxSpec) -> None:
+        """Made ahead without variables: be the one that was asked for.
+
+        Raises:
+            EnvironmentError: it cannot be reached, or does not answer.
+        """
+        client = InstanceClient(ServerUrl.parse(self.ref.data_url), token=self.ref.token, patience=0.0)
+        try:
+            await client.call(paths.SETTLE, spec.variables, timeout=SETTLE_SECONDS)
+        finally:
+            client.close()
+        self.spec = spec
 
     def usage(self) -> dict[str, Any]:
         """What its control group knows, and for the rest what its processes use."""

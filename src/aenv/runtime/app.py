@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from aenv.core.call import Call
 from aenv.core.content import dump
@@ -31,6 +31,10 @@ _TOOL_PREFIX = paths.TOOLS + "/"
 _FUNCTION_PREFIX = paths.FUNCTIONS + "/"
 
 
+Settle = Callable[[dict[str, str]], None]
+"""Takes the variables of who is to have an instance."""
+
+
 class McpApp(Protocol):
     """The MCP side, which loads on first use."""
 
@@ -50,9 +54,11 @@ class App:
         token: str | None = None,
         only_loopback: bool = True,
         inside: Inside | None = None,
+        settle: Settle | None = None,
     ) -> None:
         self.catalog = catalog
         self._inside = inside
+        self._settle_once = settle
         self._mcp = mcp
         self._bearer = f"Bearer {token}".encode() if token else None
         self._only_loopback = only_loopback and not token
@@ -61,6 +67,7 @@ class App:
             ("GET", paths.TOOLS): self._list_tools,
             ("GET", paths.FUNCTION_LIST): self._list_functions,
             ("GET", paths.STATS): self._stats,
+            ("POST", paths.SETTLE): self._settle,
             ("POST", paths.REWARD): self._reward,
         }
 
@@ -114,6 +121,13 @@ class App:
         if answer is not None:
             return answer
         raise NotFound(f"nothing at {method} {path}; see GET {paths.FUNCTION_LIST} and GET {paths.TOOLS}")
+
+    async def _settle(self, request: Request) -> Response:
+        settle, self._settle_once = self._settle_once, None
+        if settle is None:
+            raise NotFound("this instance has its variables")
+        settle(from_json(request.body))
+        return Response(200, b'{"success":true,"data":null}')
 
     async def _tool(self, name: str, request: Request) -> Response:
         def read(signature: Signature) -> dict[str, Any]:

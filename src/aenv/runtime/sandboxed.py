@@ -88,7 +88,8 @@ def _serve(
 ) -> int:
     linux.set_dumpable(False)  # else any program that a tool starts can read this memory, and write to it
     path, token = Path(parameters["path"]), parameters["token"]
-    options = ServeOptions(path, name=parameters["name"], token=token, sandboxed=True)
+    settle = _settle if parameters["spare"] else None
+    options = ServeOptions(path, name=parameters["name"], token=token, sandboxed=True, settle=settle)
 
     ready = {"ready": True, "healthy": not catalog.health}
 
@@ -118,6 +119,12 @@ def _settle_in(parameters: dict[str, Any]) -> None:
 def _set_variables(before: dict[str, str], now: dict[str, str]) -> None:
     """What this one has and the one before has not. What the author's code has set itself stays."""
     os.environ.update({name: value for name, value in now.items() if before.get(name) != value})
+
+
+def _settle(variables: dict[str, str]) -> None:
+    """This instance was made ahead, without variables; these are those of who is to have it."""
+    os.environ.update(variables)
+    _reseed({"variables": variables})
 
 
 def _reseed(parameters: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aenv._version import __version__
 from aenv.errors import UsageError
-from aenv.runtime.app import App
+from aenv.runtime.app import App, Settle
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
 from aenv.runtime.inside import Inside, takes_any_body
@@ -43,6 +43,8 @@ class ServeOptions:
     """Serve beyond loopback without a token."""
     sandboxed: bool = False
     """Offer commands and files to who has the token: there is nothing but the sandbox to reach."""
+    settle: Settle | None = None
+    """For an instance that gets its variables later, once."""
     max_body: int = MAX_BODY
     grace: float = 10.0
     """Seconds that calls under way have to finish after SIGTERM."""
@@ -99,7 +101,7 @@ async def open_server(options: ServeOptions, catalog: Catalog) -> tuple[HttpServ
     mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
     only_loopback = options.uds is None and is_loopback(options.host)
     inside = Inside(catalog.workers) if options.sandboxed else None
-    app = App(catalog, mcp, token=options.token, only_loopback=only_loopback, inside=inside)
+    app = App(catalog, mcp, token=options.token, only_loopback=only_loopback, inside=inside, settle=options.settle)
     unbounded = takes_any_body if inside is not None else None
     return HttpServer(app, max_body=options.max_body, prompt=True, unbounded=unbounded), mcp
 

@@ -13,6 +13,8 @@ PORT = "/port"
 """``/port/8000`` becomes the way to a port in the instance's own network."""
 ARCHIVE = "/archive"
 """A folder as a tar, of any size."""
+SETTLE = "/aenv/settle"
+"""Gives an instance that was made for nobody in particular the variables of who is to have it."""
 STATS = "/aenv/stats"
 """How often it was called."""
 
