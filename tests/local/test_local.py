@@ -224,6 +224,7 @@ def test_a_cancelled_start_leaves_no_instance(project: Path) -> None:
 
 def test_usage_is_told(project: Path) -> None:
     with SyncEnvironment(str(project)) as env:
+        env.call_tool("increment")  # without control groups, it is found by its socket once it has begun to listen
         info = env.get_env_info()
         assert info["status"] == "Running"
         assert info["usage"]["memory_bytes"] > 0
