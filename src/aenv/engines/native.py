@@ -87,18 +87,20 @@ class NativeEngine(Engine):
         if spec.volume is not None:  # it has one writer, so nothing of it is made ahead
             return (await self._spawned(spec, await self._zygote(spec), "spawn", spare=False)).ref
         key, family = self._key(spec), self._family(spec)
-        if _suits(self._parents.ready(family), spec):
+        sandbox = self._pool.take(key)
+        if sandbox is None and self._pool.was_new(key) and _suits(self._parents.ready(family), spec):
             sandbox = await self._settled(spec, family)
-            known_as, alike = family, replace(spec, variables={})
-        else:
-            sandbox = self._pool.take(key)
-            known_as, alike = key, spec
+            self._expect(family, family, replace(spec, variables={}))
         if sandbox is None:
             sandbox = await self._fork(spec, key)
-        self._specs[known_as] = alike
-        self._kin.setdefault(family, set()).add(known_as)
-        self._pool.refill(known_as)
+        self._expect(family, key, spec)
         return sandbox.ref
+
+    def _expect(self, family: str, key: str, spec: SandboxSpec) -> None:
+        """Have more of these ready, if they go on being asked for."""
+        self._specs[key] = spec
+        self._kin.setdefault(family, set()).add(key)
+        self._pool.refill(key)
 
     async def _settled(self, spec: SandboxSpec, family: str) -> Sandbox | None:
         """One that was made ahead for any of its family."""
@@ -203,7 +205,8 @@ class NativeEngine(Engine):
     def _forget(self, key: str) -> None:
         """Nobody has asked for it for a while."""
         self._specs.pop(key, None)
-        self._parents.forget(key)
+        if key not in self._kin:
+            self._parents.forget(key)
         for family, kin in list(self._kin.items()):
             kin.discard(key)
             if not kin:

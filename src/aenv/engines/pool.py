@@ -63,6 +63,10 @@ class Pool(Generic[T]):
                 return one
         return None
 
+    def was_new(self, key: str) -> bool:
+        """Whether the last one who asked was the first."""
+        return len(self._asked[key]) == 1
+
     def refill(self, key: str) -> None:
         """Make what is likely to be asked for next, in the background."""
         if key not in self._filling and self._most > 0:
