@@ -87,7 +87,7 @@ def test_arrows_change_with_the_mode():
 
 def test_commands_can_be_typed(play):
     async def work():
-        return await send_keys(["echo $((6*7))", "Enter"], wait_for="\n42")
+        return await send_keys(["echo $((6*7))", "Enter"], wait_for="\n42", timeout=20)
 
     seen = play(work)
     assert seen["found"]
@@ -97,9 +97,9 @@ def test_commands_can_be_typed(play):
 
 def test_an_interrupted_program_gives_the_prompt_back(play):
     async def work():
-        await send_keys(["sh -c 'echo ready; exec sleep 100'", "Enter"], wait_for="\nready")
+        await send_keys(["sh -c 'echo ready; exec sleep 100'", "Enter"], wait_for="\nready", timeout=20)
         await send_keys("C-c", wait_for="^C")
-        return await send_keys(["echo o''k", "Enter"], wait_for="\nok")
+        return await send_keys(["echo o''k", "Enter"], wait_for="\nok", timeout=20)
 
     assert play(work)["found"]
 
@@ -108,9 +108,9 @@ def test_an_interrupted_program_gives_the_prompt_back(play):
 def test_an_editor_writes_a_file(play, tmp_path):
     async def work():
         await send_keys(["vim -u NONE -i NONE f", "Enter"], wait_for="~\n~", timeout=20)
-        await send_keys(["i", "first", "Enter", "second", "Escape"], wait_for="second")
+        await send_keys(["i", "first", "Enter", "second", "Escape"], wait_for="second", timeout=20)
         await send_keys([":wq", "Enter"], wait_for="written")
-        return await send_keys(["cat f", "Enter"], wait_for="first\nsecond\n")
+        return await send_keys(["cat f", "Enter"], wait_for="first\nsecond\n", timeout=20)
 
     assert play(work)["found"]
     assert (tmp_path / "f").read_text() == "first\nsecond\n"
@@ -119,8 +119,8 @@ def test_an_editor_writes_a_file(play, tmp_path):
 def test_a_python_prompt_can_be_used(play):
     async def work():
         await send_keys(["python3 -q", "Enter"], wait_for=">>> ", timeout=20)
-        await send_keys(["print(6 * 7)", "Enter"], wait_for="\n42")
-        return await send_keys("C-d", wait_for="\n~")
+        await send_keys(["print(6 * 7)", "Enter"], wait_for="\n42\n>>>", timeout=20)  # before it asks, nobody hears C-d
+        return await send_keys("C-d", wait_for="\n~", timeout=20)
 
     assert play(work)["found"]
 
@@ -142,8 +142,8 @@ def test_a_terminal_that_ended_says_so_and_can_be_started_anew(play):
 
 def test_what_runs_in_a_terminal_ends_with_it(play):
     async def work():
-        await send_keys(["sleep 100 & echo pid=$!", "Enter"], wait_for="\npid=")
-        seen = await send_keys(["sh -c 'echo fore=$$; exec sleep 100'", "Enter"], wait_for="\nfore=")
+        await send_keys(["sleep 100 & echo pid=$!", "Enter"], wait_for="\npid=", timeout=20)
+        seen = await send_keys(["sh -c 'echo fore=$$; exec sleep 100'", "Enter"], wait_for="\nfore=", timeout=20)
         pids = [int(pid) for pid in re.findall(r"^(?:pid|fore)=(\d+)", seen["screen"], re.MULTILINE)]
         await close_terminal()
         return pids
@@ -157,9 +157,9 @@ def test_a_long_text_can_be_pasted(play, tmp_path):
     lines = "".join(f"{number:060}\n" for number in range(500))
 
     async def work():
-        await send_keys(["stty -echo; echo go; cat > f; echo o''ver", "Enter"], wait_for="\ngo")
+        await send_keys(["stty -echo; echo go; cat > f; echo o''ver", "Enter"], wait_for="\ngo", timeout=20)
         await send_keys(lines, literal=True)
-        return await send_keys("C-d", wait_for="over")
+        return await send_keys("C-d", wait_for="over", timeout=20)
 
     assert play(work)["found"]
     assert (tmp_path / "f").read_text() == lines
