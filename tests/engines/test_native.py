@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from aenv.engines.base import SandboxRef, SandboxSpec
 from aenv.engines.logs import SIZE, Log
 from aenv.engines.native import NativeEngine
 from aenv.errors import NotFound
+from aenv.isolation import accounting
 from aenv.schema import paths
 from aenv.testing.contracts import SOURCE
 
@@ -128,6 +131,12 @@ def test_what_is_ready_serves_whoever_comes_with_variables_of_their_own(
             await dead.gone.wait()
             dead.exit = None  # nobody has noticed yet
             assert (await told(await made(10)))["number"] == "10"
+            hangs = accounting.listener(engine._sandboxes[await spare()].path)
+            assert hangs is not None
+            monkeypatch.setattr("aenv.engines.warm.SETTLE_SECONDS", 0.5)
+            os.kill(hangs, signal.SIGSTOP)
+            assert (await told(await made(11)))["number"] == "11"
+            assert not Path(f"/proc/{hangs}").exists()
         finally:
             await engine.close()
 

@@ -25,7 +25,7 @@ from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
 from aenv.engines.pool import MOST, PATIENCE, Pool
 from aenv.engines.warm import Sandbox, Unsafe, Zygote, parent_name
-from aenv.errors import EnvironmentError, LoadError, Unavailable
+from aenv.errors import AEnvError, LoadError, Unavailable
 from aenv.isolation.limits import Cgroups, group_name
 
 log = getLogger("native")
@@ -111,9 +111,9 @@ class NativeEngine(Engine):
             await sandbox.settle(spec)
         except BaseException as error:
             await asyncio.shield(self._end(sandbox))
-            if not isinstance(error, EnvironmentError):
+            if not isinstance(error, AEnvError):
                 raise
-            return None  # it has died while nobody looked
+            return None  # it has died, or hangs, and nobody has noticed
         return sandbox
 
     async def _spare(self, key: str) -> Sandbox:

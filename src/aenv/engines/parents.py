@@ -69,9 +69,7 @@ class Parents(Generic[T]):
     def is_unfit(self, key: str) -> bool:
         """Whether it is known that it cannot be forked."""
         made = self._made.get(key)
-        if made is None or not made.done() or made.cancelled() or made.exception() is not None:
-            return False
-        return made.result() is None
+        return made is not None and _is_made(made) and made.result() is None
 
     def unfit(self, key: str) -> None:
         """It turned out that it cannot be forked: do not try again."""
@@ -114,6 +112,8 @@ class Parents(Generic[T]):
 
 
 def _parent(made: asyncio.Future[T | None] | None) -> T | None:
-    if made is None or not made.done() or made.cancelled() or made.exception() is not None:
-        return None
-    return made.result()
+    return made.result() if made is not None and _is_made(made) else None
+
+
+def _is_made(making: asyncio.Future[T | None]) -> bool:
+    return making.done() and not making.cancelled() and making.exception() is None

@@ -30,6 +30,7 @@ from aenv.schema import paths
 ZYGOTE_SECONDS = 180.0
 END_SECONDS = 2.0
 SETTLE_SECONDS = 5.0
+"""For one that was made ahead to take its variables: then another is made."""
 KEEP_SECONDS = 20.0
 """For a warm parent to end what nobody knows any more."""
 FIRST_USER, USERS = 900_000, 50_000
@@ -355,7 +356,7 @@ class Sandbox:
         """Made ahead without variables: be the one that was asked for.
 
         Raises:
-            EnvironmentError: it cannot be reached, or does not answer.
+            AEnvError: it cannot be reached, or does not answer.
         """
         client = InstanceClient(ServerUrl.parse(self.ref.data_url), token=self.ref.token, patience=0.0)
         try:
