@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from aenv.api.local import start_janitor
+from aenv.client.local import for_sockets
 from aenv.engines.holding import Keeper
 
 TIDY_SECONDS = 10.0
@@ -47,7 +48,8 @@ class Home:
             return cls(place, lock, before.resolve(), keeper)
         if keeper is not None:
             await keeper.end()
-        runtime = Path(tempfile.mkdtemp(prefix="aenv-serve-"))  # short: a unix socket's path has 107 bytes
+        # A short name: a unix socket's path has 107 bytes.
+        runtime = Path(tempfile.mkdtemp(prefix="aenv-serve-", dir=for_sockets()))
         home = cls(place, lock, runtime, None)
         home._janitor = start_janitor(runtime, runtime.name)
         before.unlink(missing_ok=True)

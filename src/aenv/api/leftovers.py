@@ -9,12 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from aenv.client.local import for_sockets
 from aenv.isolation.limits import TOP
 
 YOUNG = 60.0
@@ -47,7 +47,7 @@ class Leftovers:
         """``runtime``: of the local platform."""
         self._runtime = runtime
         self._groups = groups
-        self._temporary = temporary or Path(tempfile.gettempdir())
+        self._temporary = temporary or Path(for_sockets())
         self._young = young
         self._processes = {process.pid: process for process in _processes()}
 
