@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,64 @@ def test_what_version_2_counts_is_told(tmp_path: Path) -> None:
     }.items():  # fmt: skip
         (tmp_path / name).write_text(text)
     assert Cgroup([tmp_path]).usage() == {"memory_bytes": 4096, "processes": 3, "cpu_nanoseconds": 1_500_000}
+
+
+COUNTED = {"memory.current": "4096\n", "pids.current": "0\n", "cpu.stat": "usage_usec 1500\nuser_usec 1000\n"}
+
+
+def _count(path: Path, **counted: str) -> None:
+    for name, text in (COUNTED | {name.replace("_", "."): text for name, text in counted.items()}).items():
+        (path / name).write_text(text)
+
+
+def test_a_group_that_is_given_back_is_given_out_again_as_if_it_were_new(unified: Path) -> None:
+    groups = Cgroups("aenv-1", unified)
+    first, second = groups.make(LIMITS), groups.make(LIMITS)
+    assert first is not None
+    assert second is not None
+    for group in (first, second):
+        _count(group.paths[0])
+        assert group.usage()["cpu_nanoseconds"] == 1_500_000
+        groups.give_back(LIMITS, group)
+    again = groups.make(LIMITS)
+    assert again is not None
+    assert again.paths == first.paths, "not the one that was given back first"
+    assert again.usage() == {"memory_bytes": 4096, "processes": 0, "cpu_nanoseconds": 0}
+    _count(again.paths[0], cpu_stat="usage_usec 1700\n")
+    assert again.usage()["cpu_nanoseconds"] == 200_000
+    groups.give_back(LIMITS, again)
+    other = groups.make(replace(LIMITS, memory=1 << 30))
+    assert other is not None
+    assert other.paths not in (first.paths, second.paths), "one with other limits"
+    assert (other.paths[0] / "memory.max").read_text() == str(1 << 30)
+
+
+@pytest.mark.parametrize("counted", [{"pids_current": "1\n"}, {"memory_current": f"{limits.LEFT + 1}\n"}])
+def test_a_group_with_something_left_in_it_is_nobody_elses(unified: Path, counted: dict[str, str]) -> None:
+    groups = Cgroups("aenv-1", unified)
+    group = groups.make(LIMITS)
+    assert group is not None
+    _count(group.paths[0], **counted)
+    groups.give_back(LIMITS, group)
+    another = groups.make(LIMITS)
+    assert another is not None
+    assert another.paths != group.paths
+
+
+def test_no_more_groups_are_kept_than_may_be(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SPARES", 3)
+    removed: list[Cgroup] = []
+    monkeypatch.setattr(Cgroup, "remove", lambda self: removed.append(self))
+    groups = Cgroups("aenv-1", unified)
+    made = [groups.make(replace(LIMITS, processes=number % 2 + 8)) for number in range(5)]
+    for number, group in enumerate(made):
+        assert group is not None
+        _count(group.paths[0])
+        groups.give_back(replace(LIMITS, processes=number % 2 + 8), group)
+    assert len(removed) == 2
+    kept = [groups.make(replace(LIMITS, processes=number % 2 + 8)) for number in range(5)]
+    before = [group.paths for group in made if group is not None]
+    assert len([group for group in kept if group is not None and group.paths in before]) == 3
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ class Adoption:
     async def _sandbox(self, egress: Egress, about: int, log: int, *fds: int) -> None:
         book = SandboxBook.read(about)
         zygote = self._zygote_of(book.zygote)
-        group = Cgroup(book.groups) if book.groups else None
+        group = Cgroup(book.groups, book.cpu_before) if book.groups else None
         sandbox = Sandbox(book.id, book.spec, book.path, zygote, group, book.token, Log(log))
         sandbox.ref = replace(sandbox.ref, healthy=book.healthy)
         zygote.sandboxes[book.id] = sandbox

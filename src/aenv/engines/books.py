@@ -58,6 +58,8 @@ class SandboxBook(_Book):
     spec: SandboxSpec
     path: Path
     groups: list[Path]
+    cpu_before: int = 0
+    """See `Cgroup`."""
     token: str
     healthy: bool
     logged: bool

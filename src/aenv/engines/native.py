@@ -33,7 +33,9 @@ log = getLogger("native")
 IDLE_ZYGOTES = 8
 """Warm parents without sandboxes that are kept; the longest unused goes first."""
 FRESH = 0.05
-"""Seconds for which a look at a project's files is good."""
+"""Seconds for which a look at a project's files is good, for who has asked for it."""
+AT_ONCE = 0.001
+"""Seconds in which one look at a project's files is enough for all who ask."""
 _NATIVE = re.compile(
     r"(?i)(LD|LC|SSL|OPENSSL|CURL|GRPC|MALLOC|OMP|MKL|OPENBLAS|CUDA|NVIDIA|GIO)_|LANG|TZ|\w*proxy$"
 ).match
@@ -68,7 +70,7 @@ class NativeEngine(Engine):
         self._bases = Bases()
         self._parents: Parents[Sandbox] = Parents(self._prepare, self._end_parent, lambda parent: parent.exit is None)
         self._later: asyncio.TimerHandle | None = None
-        self._looked: tuple[SandboxSpec | None, float, str] = (None, 0.0, "")
+        self._looked: tuple[SandboxSpec | None, float, str] = (None, -1.0, "")
         self._families: set[Zygote] = set()
         """Zygotes that fork from one parent each."""
 
@@ -173,7 +175,7 @@ class NativeEngine(Engine):
     async def _end_parent(self, parent: Sandbox) -> None:
         parent.zygote.kill(parent.id)
         await parent.gone.wait()
-        parent.clean()
+        self._clean(parent)
         self._families.discard(parent.zygote)
         self._retired.add(parent.zygote)
         await self._tidy()
@@ -259,7 +261,7 @@ class NativeEngine(Engine):
         for zygote in [*self._families, *self._zygotes.values(), *self._retired]:
             await zygote.end()
         for sandbox in list(self._sandboxes.values()):
-            sandbox.clean()
+            self._clean(sandbox)
         self._sandboxes.clear()
         await self._egress.end()
         self._cgroups.remove()
@@ -286,8 +288,14 @@ class NativeEngine(Engine):
         await sandbox.gone.wait()
         self._sandboxes.pop(sandbox.id, None)
         self._holder.drop(f"{SANDBOX}{sandbox.id}")
-        sandbox.clean()
+        self._clean(sandbox)
         await self._tidy()
+
+    def _clean(self, sandbox: Sandbox) -> None:
+        sandbox.clean()
+        group, sandbox.group = sandbox.group, None
+        if group is not None:
+            self._cgroups.give_back(sandbox.spec.limits, group)
 
     async def _zygote(self, spec: SandboxSpec) -> Zygote:
         key = (parent_name(spec), self._fingerprint(spec))
@@ -318,7 +326,8 @@ class NativeEngine(Engine):
     def _fingerprint(self, spec: SandboxSpec) -> str:
         """Of its project, as it was when this was asked for: one create looks at the files once."""
         known, at, found = self._looked
-        if known is spec and time.monotonic() - at < FRESH:
+        age = time.monotonic() - at
+        if (known is spec and age < FRESH) or (known is not None and _same_files(known, spec) and age < AT_ONCE):
             return found
         found = fingerprint(spec.project, spec.files)
         self._looked = spec, time.monotonic(), found
@@ -354,6 +363,10 @@ def _suits(parent: Sandbox | None, spec: SandboxSpec) -> bool:
     if parent is None or parent.reads is None or any(map(_NATIVE, spec.variables)):
         return False
     return parent.reads.isdisjoint(spec.variables)
+
+
+def _same_files(one: SandboxSpec, other: SandboxSpec) -> bool:
+    return one.project == other.project and one.files == other.files
 
 
 def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:

@@ -386,7 +386,8 @@ class Sandbox:
         """Have what it takes to find it again held by somebody who outlives this process."""
         book = SandboxBook(
             id=self.id, zygote=self.zygote.name, spec=self.spec, path=self.path, note=note, token=self.ref.token,
-            groups=self.group.paths if self.group else [], healthy=self.ref.healthy, logged=self._pipe >= 0,
+            groups=self.group.paths if self.group else [], cpu_before=self.group.before if self.group else 0,
+            healthy=self.ref.healthy, logged=self._pipe >= 0,
         )  # fmt: skip
         fds = [self.log.fd, self._pipe, self.door.listener if self.door else -1]
         with book.file() as file:
@@ -419,12 +420,10 @@ class Sandbox:
         self.gone.set()
 
     def clean(self) -> None:
-        """Remove what the host knows of it. A second time there is nothing to do."""
+        """Remove what the host knows of it but for its control group. A second time there is nothing to do."""
         self._close_pipe()
         self.log.close()
         self.path.unlink(missing_ok=True)
-        if self.group is not None:
-            self.group.remove()
 
 
 def parent_name(spec: SandboxSpec) -> str:

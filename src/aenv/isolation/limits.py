@@ -14,7 +14,13 @@ from pathlib import Path
 TOP = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD = 100_000  # microseconds
-SPARES = 8  # groups without a sandbox
+SPARES = 64  # groups without a sandbox
+LEFT = 1 << 20
+"""Bytes that a group without processes may still count, mostly ahead, and be as good as a new one."""
+_COUNTED = (
+    ("memory_bytes", "memory.usage_in_bytes"), ("memory_bytes", "memory.current"),
+    ("processes", "pids.current"), ("cpu_nanoseconds", "cpuacct.usage"), ("cpu_nanoseconds", "cpu.stat"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +47,8 @@ class Cgroups:
     def __init__(self, name: str, top: Path = TOP) -> None:
         self._roots = _writable_roots(name, top)
         self._unified = (top / "cgroup.controllers").exists()
-        self._spare: dict[Limits, Cgroup] = {}
+        self._spare: list[tuple[Limits, Cgroup]] = []
+        """Those that have not been used for the longest time come first."""
 
     @property
     def controllers(self) -> list[str]:
@@ -52,12 +59,32 @@ class Cgroups:
         """A group for one sandbox."""
         if not self._roots:
             return None
-        return self._spare.pop(limits, None) or self._made(limits)
+        for place, (kind, group) in enumerate(self._spare):
+            if kind == limits:
+                del self._spare[place]
+                return group
+        return self._made(limits)
 
     def make_spare(self, limits: Limits) -> None:
         """Have one ready, for the next who asks: making it takes half a millisecond."""
-        if self._roots and limits not in self._spare and len(self._spare) < SPARES:
-            self._spare[limits] = self._made(limits)
+        if self._roots and all(kind != limits for kind, _ in self._spare):
+            self._keep(limits, self._made(limits))
+
+    def give_back(self, limits: Limits, group: Cgroup) -> None:
+        """Its sandbox is gone. Another one may have it: to end a group and make one takes a millisecond, most of it
+        the kernel's later on. The one that was given back first is given out first, as it may have used up the CPU of
+        the tenth of a second that it was in.
+        """
+        again = group.as_new()
+        if again is None:
+            group.remove()
+        else:
+            self._keep(limits, again)
+
+    def _keep(self, limits: Limits, group: Cgroup) -> None:
+        self._spare.append((limits, group))
+        if len(self._spare) > SPARES:
+            self._spare.pop(0)[1].remove()
 
     def _made(self, limits: Limits) -> Cgroup:
         name = secrets.token_hex(6)
@@ -107,6 +134,8 @@ class Cgroup:
     """The folders that are one sandbox's group."""
 
     paths: list[Path]
+    before: int = 0
+    """Nanoseconds of CPU that sandboxes have used that had it before."""
 
     def open_for_joining(self) -> list[int]:
         """Descriptors; a process with one thread that writes 0 to each of them is in the group.
@@ -120,16 +149,21 @@ class Cgroup:
         """Bytes of memory and processes now, nanoseconds of CPU so far; what the host counts of these."""
         used: dict[str, int] = {}
         for path in self.paths:
-            for name, file in (
-                ("memory_bytes", "memory.usage_in_bytes"), ("memory_bytes", "memory.current"),
-                ("processes", "pids.current"), ("cpu_nanoseconds", "cpuacct.usage"),
-            ):  # fmt: skip
+            for name, file in _COUNTED:
                 with contextlib.suppress(OSError, ValueError):
-                    used[name] = int((path / file).read_text())
-            with contextlib.suppress(OSError, ValueError):
-                words = (path / "cpu.stat").read_text().split()
-                used["cpu_nanoseconds"] = int(words[words.index("usage_usec") + 1]) * 1000
+                    words = _read(f"{path}/{file}").split()
+                    microseconds = words.index(b"usage_usec") + 1 if file == "cpu.stat" else None
+                    used[name] = int(words[0]) if microseconds is None else int(words[microseconds]) * 1000
+        if "cpu_nanoseconds" in used:
+            used["cpu_nanoseconds"] -= self.before
         return used
+
+    def as_new(self) -> Cgroup | None:
+        """For another sandbox; None when something is left in it, or is counted for it, that is not that one's."""
+        used = self.usage()
+        if used.get("processes", 1) or used.get("memory_bytes", 0) > LEFT:
+            return None
+        return Cgroup(self.paths, self.before + used.get("cpu_nanoseconds", 0))
 
     def remove(self) -> None:
         """The folders go once the processes have; a group that is busy stays."""
@@ -219,6 +253,14 @@ def _write(path: str, text: str) -> None:
     except OSError:
         if not path.endswith("memory.swap.max"):  # which not every kernel counts
             raise
+
+
+def _read(path: str) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, 4096)
+    finally:
+        os.close(fd)
 
 
 def _open_to_write(*paths: str) -> int:
