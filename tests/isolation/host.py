@@ -74,6 +74,22 @@ class Process:
         status = _read(f"/proc/{self.pid}/status")
         return next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
 
+    def has_at_home(self, project: Path) -> bool:
+        """Whether it sees this folder at /app."""
+        return f"{project.parent.name}/{project.name} /app " in _read(f"/proc/{self.pid}/mountinfo")
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody who traces it has stopped it."""
+        now = _process(self.pid)
+        return now is not None and now.state == "t"
+
+    @property
+    def own_memory(self) -> int:
+        """Bytes that it shares with nobody."""
+        lines = _read(f"/proc/{self.pid}/smaps_rollup").splitlines()
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
+
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, signal.SIGKILL)
@@ -159,8 +175,7 @@ class Platform:
 
     def instances_of(self, project: Path) -> list[Process]:
         """Those that have this folder at /app."""
-        mark = f"{project.parent.name}/{project.name} /app "
-        return [p for p in self.instances() if mark in _read(f"/proc/{p.pid}/mountinfo")]
+        return [p for p in self.instances() if p.has_at_home(project)]
 
     def cgroups(self) -> list[Path]:
         """Of all servers that were ever seen here."""

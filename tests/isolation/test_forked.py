@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from aenv import Environment
 from aenv.core.sync import SyncEnvironment
+from aenv.engines.pool import MOST
 from aenv.isolation import linux
 from tests.isolation.conftest import make_project
-from tests.isolation.host import Platform, eventually
+from tests.isolation.host import PATIENCE, Platform, Process, eventually
 
 GROUP = 64
 TOOLS = """
@@ -105,6 +107,71 @@ def test_when_the_loaded_one_dies_its_forks_live_on_and_there_is_another(tmp_pat
         for env in (second, third):
             assert env.call_tool("about", {}).data["loaded"] == loaded
         eventually(lambda: not _works(project), "there is no other")
+
+
+def test_one_is_made_ahead_and_when_it_dies_there_is_another(tmp_path: Path, platform: Platform) -> None:
+    project = make_project(tmp_path, TOOLS, name="ahead")
+    deadline = time.monotonic() + PATIENCE
+
+    def newborns() -> list[Process]:
+        return [p for p in platform.processes() if p.is_held and p.is_first and p.has_at_home(project)]
+
+    def the_newborn() -> list[Process]:
+        """The one that is left when all that is under way, for the pool, has been made."""
+        found = newborns()
+        time.sleep(0.1)
+        return found if found == newborns() else []
+
+    with ExitStack() as open_ones:
+        envs = [open_ones.enter_context(SyncEnvironment(str(project))) for _ in range(4)]
+        loaded = {env.call_tool("about", {}).data["loaded"] for env in envs[2:]}
+        for _ in range(3):
+            while len(found := the_newborn()) != 1:
+                assert time.monotonic() < deadline, f"not one made ahead: {found}"
+            [newborn] = found
+            assert newborn.own_memory < 1 << 20, "it has run"
+            newborn.kill()
+            more = [open_ones.enter_context(SyncEnvironment(str(project))) for _ in range(MOST + 2)]
+            loaded.update(env.call_tool("about", {}).data["loaded"] for env in more)  # more than were ready
+            assert not newborn.alive
+        assert len(loaded) == 1, "some were loaded anew"
+
+
+TOLD = """
+import os, random, threading, time
+from aenv import register_tool
+
+LOADED_AT = time.monotonic()
+told = []
+{at_import}
+
+@register_tool
+def about() -> dict:
+    told.sort()
+    return {{
+        "loaded": LOADED_AT, "told": list(told), "number": random.random(),
+        "thread": threading.main_thread().ident == threading.get_ident() or threading.main_thread().is_alive(),
+    }}
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "told"),
+    [
+        ("nobody", "", []),
+        ("the author", "os.register_at_fork(after_in_child=lambda: told.append('child'))", ["child"]),
+    ],
+)
+def test_who_wants_to_be_told_of_forks_is_told(tmp_path: Path, what: str, code: str, told: list[str]) -> None:
+    project = make_project(tmp_path, TOLD.format(at_import=code), name=f"told{len(told)}")
+    with ExitStack() as open_ones:
+        envs = [open_ones.enter_context(SyncEnvironment(str(project))) for _ in range(6)]
+        said = [env.call_tool("about", {}).data for env in envs]
+    forks = [one for one in said if [other["loaded"] for other in said].count(one["loaded"]) > 1]
+    assert len(forks) >= 4
+    assert all(one["told"] == told for one in forks)
+    assert len({one["number"] for one in said}) == 6
+    assert all(one["thread"] for one in said)
 
 
 def _works(project: Path) -> bool:

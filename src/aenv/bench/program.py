@@ -13,21 +13,18 @@ from pathlib import Path
 from aenv.core.declarations import Registry
 from aenv.errors import UsageError
 from aenv.runtime.catalog import Catalog
-from aenv.runtime.serve import ServeOptions, open_server
+from aenv.runtime.serve import ServeOptions, Service
 
 
 @asynccontextmanager
 async def tools_served(registry: Registry, name: str) -> AsyncIterator[str]:
     """The URL of a server of these tools, for as long as the context is."""
-    catalog = Catalog(registry)
-    server, mcp = await open_server(ServeOptions(path=Path("/"), name=name), catalog)
-    listener = await server.listen(host="127.0.0.1", port=0)
+    service = Service(ServeOptions(path=Path("/"), name=name), Catalog(registry))
+    listener = await service.server.listen(host="127.0.0.1", port=0)
     try:
         yield f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     finally:
-        await server.close(0)
-        await mcp.close()
-        catalog.workers.close()
+        await service.close()
 
 
 async def run_program(command: str, folder: Path, *, task: str, instruction: str, url: str) -> None:

@@ -4,6 +4,9 @@ Three processes make one. The *parent* has loaded the code, behind the filter an
 it is told to, into new namespaces. A *builder*, which never sees that code, puts into them what belongs there. Between
 the two stands the zygote: it stops the parent's child at birth, has it take over what was built and give up every
 capability that the new namespaces brought it, and only then lets it go on.
+
+Until then nothing tells one child from another, so one is made ahead: a *newborn*, stopped before its first
+instruction, which has no memory of its own yet and costs nothing. Who asks for a sandbox need not wait for the fork.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 
-from aenv.isolation import linux, network, ptrace, rootfs
+from aenv.isolation import forkable, linux, network, ptrace, rootfs
 from aenv.isolation.builder import Builder, waiting
 from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes
 from aenv.isolation.network import Mode
@@ -28,11 +31,19 @@ OWN = linux.CLONE_NEWNS | linux.CLONE_NEWCGROUP
 """The namespaces that a child is not born with: the parent's files and control groups are not what it is to have. The
 first is built for it, the second it makes once it has joined its groups."""
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
-FIRST_FD = 200
-"""Where the parent puts the descriptors of the child to come: the builder, then those that it is to have."""
+_CHANNEL, _BUILDER, _MAILBOX = 199, 200, 201
+"""Where the parent has what it hears through, and what the child to come is born with."""
+_LISTENER, _STATUS, _LOG, _PARAMETERS, _GROUPS = range(3, 8)
+"""Where a child finds what comes by mail: the kernel takes the first numbers that are free. The last is the first of
+those that it joins its control groups by."""
+_MOST_MAIL = 16
+_CONTROL = 32
+"""Where struct msghdr points at what comes beside the data."""
 
 IDLE = 16
 """Builders' memories that are kept."""
+AHEAD = 1
+"""Newborns that are made before anybody asks."""
 Kind = tuple[int, Mode]
 """How much may be written to its files, and what its network is."""
 Furnish = Callable[[Plan, int, Mode], Outcome | None]
@@ -41,31 +52,15 @@ Furnish = Callable[[Plan, int, Mode], Outcome | None]
 
 @dataclass
 class Branch:
-    """One to be made."""
+    """One that is asked for."""
 
     id: str
     limits: Limits
-    network: Mode
     fds: list[int]
     """Listener, status, log, parameters."""
     channel: list[int]
     """Through which its door to the network is handed out, if it has one."""
     cgroups: list[int]
-    builder: Builder | None = None
-    child: ptrace.Stopped | None = None
-    child_fd: int = -1
-
-    def born(self, child: ptrace.Stopped) -> None:
-        """Show the child to the builder."""
-        self.child = child
-        assert self.builder is not None
-        self.child_fd = os.pidfd_open(child.pid)
-        self.builder.go(child=self.child_fd)
-
-    @property
-    def kind(self) -> Kind:
-        """What has to be built for it."""
-        return self.limits.disk, self.network
 
     @property
     def given_up(self) -> bool:
@@ -74,19 +69,89 @@ class Branch:
 
     def close(self) -> None:
         """Let go of everything: who waits for a word hears that there will be none."""
-        for fd in (*self.fds, *self.channel, *self.cgroups, *([self.child_fd] if self.child_fd >= 0 else [])):
+        for fd in (*self.fds, *self.channel, *self.cgroups):
             os.close(fd)
-        self.fds, self.channel, self.cgroups, self.child_fd = [], [], [], -1
+        self.fds, self.channel, self.cgroups = [], [], []
 
     def give_up(self, why: str) -> None:
-        """End what has been made of it so far."""
-        if self.child is not None:
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                self.child.kill()
+        """Say so to who waits for it."""
         if self.fds:
             with contextlib.suppress(OSError):
                 os.write(self.fds[1], json.dumps({"error": why, "code": "branch"}).encode())
         self.close()
+
+
+class Newborn:
+    """A child of the parent's, from when it is asked for until it is somebody's."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder: Builder | None = builder
+        self.mailbox, self.childs_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.child: ptrace.Stopped | None = None
+        self._child_fd = -1
+        self._door = -1
+        self.at_home = False
+        """It has taken over what was built for it."""
+
+    def born(self, child: ptrace.Stopped) -> None:
+        """Show it to the builder."""
+        self.child = child
+        assert self.builder is not None
+        self._child_fd = os.pidfd_open(child.pid)
+        self.builder.go(child=self._child_fd)
+
+    def built(self) -> None:
+        """What was to be built is. Raises OSError: it could not be."""
+        builder = self.builder
+        assert builder is not None
+        builder.check()
+        if builder.door is not None:
+            self._door = builder.result(builder.door)
+
+    def enter(self) -> Builder:
+        """Have it take over what was built; who did it can go. Raises OSError: it could not."""
+        assert self.child is not None
+        self.child.do(_entering())
+        return self._settled_in()
+
+    def _settled_in(self) -> Builder:
+        builder, self.builder = self.builder, None
+        assert builder is not None
+        self.at_home = True
+        return builder
+
+    def become(self, branch: Branch) -> Builder | None:
+        """Be the one that is asked for, and go on; the builder, if it was still there. Raises OSError: it could not."""
+        child = self.child
+        assert child is not None
+        socket.send_fds(self.mailbox, [b"mail"], [*branch.fds, *branch.cgroups])
+        builder = None
+        if self.at_home:
+            child.do(_becoming(len(branch.cgroups)))
+        else:
+            child.do(_entering_and_becoming(len(branch.cgroups)))
+            builder = self._settled_in()
+        if not branch.cgroups and counts_processes_apart():
+            limit_processes(branch.limits, child.pid)
+        if branch.channel:
+            door, self._door = self._door, -1
+            network.hand_over(door, branch.channel[0])
+        child.go_on()
+        self.child = None
+        return builder
+
+    def close(self) -> None:
+        """It is somebody's now, or nobody's any more: in that case it ends."""
+        if self.child is not None:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                self.child.kill()
+            self.child = None
+        self.mailbox.close()
+        self.childs_end.close()
+        for fd in (self._child_fd, self._door):
+            if fd >= 0:
+                os.close(fd)
+        self._child_fd = self._door = -1
 
 
 @dataclass
@@ -95,38 +160,41 @@ class Parent:
 
     pid: int
     channel: socket.socket
-    come: Callable[[Branch], Builder]
-    """Has a builder come for one."""
-    give_up: Callable[[Branch, str], None]
+    kind: Kind
     waiting: deque[Branch] = field(default_factory=deque)
-    asked: Branch | None = None
+    asked: Newborn | None = None
+    """Which the parent is forking, even if it is not wanted any more."""
+    building: list[Newborn] = field(default_factory=list)
+    ready: deque[Newborn] = field(default_factory=deque)
+    ahead: int = 0
+    """How many to have that nobody waits for: as soon as one was made, it is known that they can be."""
 
-    def add(self, branch: Branch) -> None:
-        """Fork it as soon as the others are."""
-        self.waiting.append(branch)
-        self.next()
+    @property
+    def newborns(self) -> list[Newborn]:
+        """All of them."""
+        return [*([self.asked] if self.asked else []), *self.building, *self.ready]
 
-    def next(self) -> None:
-        """Tell it to fork the next one, unless it is at one."""
-        while self.waiting and self.asked is None:
+    @property
+    def wants_more(self) -> bool:
+        """Whether to tell it to fork another one, now."""
+        there = len(self.building) + len(self.ready)
+        return self.asked is None and there < len(self.waiting) + self.ahead
+
+    def fork(self, newborn: Newborn) -> None:
+        """Tell it to."""
+        assert newborn.builder is not None
+        ptrace.watch_forks(self.pid)
+        with newborn.childs_end:
+            socket.send_fds(self.channel, [b"fork"], [newborn.builder.pidfd, newborn.childs_end.fileno()])
+        self.asked = newborn
+
+    def next_branch(self) -> Branch | None:
+        """Who waits for the longest time."""
+        while self.waiting:
             branch = self.waiting.popleft()
-            if branch.given_up:
-                continue
-            try:
-                builder = self.come(branch)
-                ptrace.watch_forks(self.pid)
-                socket.send_fds(self.channel, [b"fork"], [builder.pidfd, *branch.fds, *branch.cgroups])
-            except OSError as error:
-                self.give_up(branch, str(error))
-            else:
-                self.asked = branch
-
-    def end(self) -> None:
-        """It is gone, and with it all that it was to fork."""
-        self.channel.close()
-        for branch in [*([self.asked] if self.asked else []), *self.waiting]:
-            self.give_up(branch, "the process that it was to be forked from has ended")
-        self.waiting.clear()
+            if not branch.given_up:
+                return branch
+        return None
 
 
 class Builders:
@@ -139,20 +207,18 @@ class Builders:
         self.ending: set[int] = set()
         """Processes that are still to be waited for."""
 
-    def come(self, branch: Branch) -> Builder:
-        """One for this child to be."""
-        idle = self._idle.get(branch.kind)
-        builder = branch.builder = idle.pop() if idle else self._new(*branch.kind)
+    def come(self, kind: Kind) -> Builder:
+        """One for a child to be."""
+        idle = self._idle.get(kind)
+        builder = idle.pop() if idle else self._new(*kind)
         builder.come()
         return builder
 
-    def leave(self, branch: Branch) -> None:
+    def leave(self, kind: Kind, builder: Builder) -> None:
         """It has done its work; the next of its kind may have its memory."""
-        builder, branch.builder = branch.builder, None
-        assert builder is not None
         if sum(map(len, self._idle.values())) < IDLE:
             self.ending.add(builder.leave())
-            self._idle.setdefault(branch.kind, []).append(builder)
+            self._idle.setdefault(kind, []).append(builder)
         else:
             builder.close()
 
@@ -166,65 +232,77 @@ class Builders:
         return Builder(plan, door=self._furnish(plan, disk, mode))
 
 
-def settle(branch: Branch) -> int:
-    """Have a child, stopped at birth, take over what was built for it, and let it go on; its process id.
-
-    Raises:
-        OSError: it could not be.
-    """
-    child, builder = branch.child, branch.builder
-    assert child is not None
-    assert builder is not None
-    builder.check()
-    if builder.door is not None and branch.channel:
-        network.hand_over(builder.result(builder.door), branch.channel[0])
-    child.do(_settling(FIRST_FD + 1 + len(branch.fds), len(branch.cgroups)))
-    if not branch.cgroups and counts_processes_apart():
-        limit_processes(branch.limits, child.pid)
-    child.go_on()
-    return child.pid
+@cache
+def _entering() -> Plan:
+    """What a child does to have what was built for it."""
+    plan = Plan()
+    _enter(plan)
+    return plan
 
 
 @cache
-def _settling(first: int, cgroups: int) -> Plan:
-    """What a child does at its birth. ``first``: of the descriptors that it joins its control groups by."""
+def _becoming(cgroups: int) -> Plan:
+    """What a child does to be somebody's. Afterwards it has no rights but those over itself."""
     plan = Plan()
-    # One that moves itself waits for nobody; to move another one waits until every CPU has been through the scheduler.
-    for fd in range(first, first + cgroups):
-        plan.do("write", fd, "0", 1, what="joining a control group")
-    plan.do("unshare", linux.CLONE_NEWCGROUP)
-    plan.do("setns", FIRST_FD, linux.CLONE_NEWNS)
+    _become(plan, cgroups)
+    return plan
+
+
+@cache
+def _entering_and_becoming(cgroups: int) -> Plan:
+    plan = Plan()
+    _enter(plan)
+    _become(plan, cgroups)
+    return plan
+
+
+def _enter(plan: Plan) -> None:
+    plan.do("setns", _BUILDER, linux.CLONE_NEWNS)
+    plan.do("close", _BUILDER)
     for source, target, kind, flags in rootfs.PROC:
         plan.mount(source, target, kind or "", flags)
     plan.do("setsid")
+
+
+def _become(plan: Plan, cgroups: int) -> None:
+    room = socket.CMSG_SPACE(_MOST_MAIL * 4)
+    header = Block(struct.pack("=QI4xQQQQi4x", 0, 0, 0, 0, 0, room, 0), ((_CONTROL, bytes(room)),))
+    plan.do("recvmsg", _MAILBOX, header, socket.MSG_CMSG_CLOEXEC, what="getting its descriptors")
+    plan.do("close", _MAILBOX)
+    # One that moves itself waits for nobody; to move another one waits until every CPU has been through the scheduler.
+    for fd in range(_GROUPS, _GROUPS + cgroups):
+        plan.do("write", fd, "0", 1, what="joining a control group")
+        plan.do("close", fd)
+    plan.do("unshare", linux.CLONE_NEWCGROUP)
+    for output in (1, 2):
+        plan.do("dup3", _LOG, output, 0)
+    plan.do("close", _LOG)
     for capability in linux.capabilities():
         plan.do("prctl", _PR_CAPBSET_DROP, capability)
     none = struct.pack("=IiQQQ", linux.CAP_VERSION_3, 0, 0, 0, 0)
     plan.do("capset", Block(none[:8]), Block(none[8:]))
     plan.do("prctl", _PR_SET_DUMPABLE, 1)
-    return plan
 
 
-def fork_on_demand(channel: socket.socket, namespaces: int, count: int) -> list[int]:
+def fork_on_demand(channel: socket.socket, namespaces: int) -> tuple[int, int, int]:
     """In the parent: fork whenever told to, into new namespaces but for those that are built. Returns in the children
-    only, with ``count`` descriptors for each.
+    only, with the descriptors that each has: listener, status, parameters.
     """
     born_with = namespaces & ~OWN | linux.CLONE_NEWUSER | linux.CLONE_NEWPID
+    told = bool(forkable.told_of_forks())
+    os.dup2(channel.fileno(), _CHANNEL, inheritable=False)
+    channel.close()
+    channel = socket.socket(fileno=_CHANNEL)
     while True:
-        data, fds, _, _ = socket.recv_fds(channel, 16, 16)
+        data, fds, _, _ = socket.recv_fds(channel, 16, 2)
         if not data:
             os._exit(0)
-        places = range(FIRST_FD, FIRST_FD + len(fds))
-        for fd, place in zip(fds, places, strict=True):
+        for fd, place in zip(fds, (_BUILDER, _MAILBOX), strict=True):
             os.dup2(fd, place, inheritable=False)
             os.close(fd)
-        if linux.fork_into(born_with | linux.CLONE_PARENT) == 0:  # the zygote waits for them
+        if linux.fork_into(born_with | linux.CLONE_PARENT, told=told) == 0:  # the zygote waits for them
             break
-        for place in places:
-            os.close(place)
-    channel.close()
-    mine = list(places)[1 : 1 + count]
-    for place in places:
-        if place not in mine:
-            os.close(place)
-    return mine
+        os.close(_BUILDER)
+        os.close(_MAILBOX)
+    os.close(channel.detach())
+    return _LISTENER, _STATUS, _PARAMETERS

@@ -61,11 +61,8 @@ class Builder:
         """Be there, and wait. The one before may still be ending, but touches its memory no more."""
         _STATE.pack_into(self._state, 0, -1, 0, self.done, 0, 0, 1)
         self._table.set(GO, self._go)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # a handler would need a stack
-        try:
+        with linux.undisturbed():  # a handler would need a stack
             self.pid = _launch()(self._table.address, self._table.count, ctypes.addressof(self._state))
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         if self.pid < 0:
             raise OSError(-self.pid, f"clone: {os.strerror(-self.pid)}")
         self.pidfd = _STATE.unpack_from(self._state)[3]

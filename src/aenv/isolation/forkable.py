@@ -6,6 +6,7 @@ code has written are not where its copies go; and random numbers that were drawn
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import resource
@@ -19,6 +20,30 @@ _LAYER = "/tmp"
 """A writable place. All of them are one file system, which tells how much is in it."""
 MOST_NAMES = 200
 """Who asks for more variables is taken to have asked for all."""
+
+
+_WITHOUT_NEED = {"threading", "logging", "random", "concurrent.futures.thread", "asyncio.events"}
+"""Modules that want to be told of forks for the sake of other threads, or of what an instance does by itself."""
+_told: list[str] = []
+
+
+def note_who_is_told() -> None:
+    """From now on remember which modules want to be told of forks."""
+    register = os.register_at_fork
+
+    @functools.wraps(register)
+    def noted(**handlers: Any) -> None:
+        module = sys._getframe(1).f_globals.get("__name__", "?")
+        if module not in _WITHOUT_NEED:
+            _told.append(module)
+        register(**handlers)
+
+    os.register_at_fork = noted
+
+
+def told_of_forks() -> list[str]:
+    """The modules that have to be told when this process is forked."""
+    return _told
 
 
 class Watch:

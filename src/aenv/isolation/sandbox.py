@@ -19,7 +19,7 @@ from aenv.isolation.plan import Outcome, Plan, Table
 from aenv.isolation.spec import ZygoteSpec
 
 ERROR_LENGTH = 8000
-Report = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any] | bytes], None]
 
 
 class Furnishing:
@@ -49,35 +49,33 @@ class Sandbox:
     def run(self) -> None:
         """Never returns."""
         with self._to_the_end():
-            parameters = self._read_parameters()
+            told = _read(self._parameters)
             self._enter()
-            self._code = load(self._spec.entry)(socket.socket(fileno=self._listener), parameters, self._report)
+            self._code = load(self._spec.entry)(socket.socket(fileno=self._listener), told, self._report)
 
     def prepare(self, channel: socket.socket) -> None:
         """Load the author's code, then fork whenever told to. Never returns."""
         with self._to_the_end():
-            parameters = self._read_parameters()
+            told = _read(self._parameters)
             self._listener = -1
             self._enter(keep=channel.fileno())
             with forkable.Watch() as watch:
-                prepared = load(self._spec.prepare)(parameters, self._report)
+                prepared = load(self._spec.prepare)(told, self._report)
             if prepared is None:
                 return
             unfit = watch.why_not()
             if unfit is not None:
                 self._report({"unfit": unfit})
                 return
-            gc.collect()
-            gc.freeze()
-            self._report({"prepared": True, "reads": prepared.reads})
-            self._listener, self._status, self._log, self._parameters = branches.fork_on_demand(
-                channel, self._spec.fresh, 4
-            )
-            parameters = self._read_parameters()
-            os.dup2(self._log, 1)
-            os.dup2(self._log, 2)
-            os.close(self._log)
-            self._code = prepared.resume(socket.socket(fileno=self._listener), parameters, self._report)
+            self._code = prepared.serve(lambda: self._forked(channel, prepared.reads))
+
+    def _forked(self, channel: socket.socket, reads: list[str] | None) -> tuple[socket.socket, bytes]:
+        """Fork whenever told to. Returns in the forks only: where to listen, and what each is told."""
+        gc.collect()
+        gc.freeze()
+        self._report({"prepared": True, "reads": reads})
+        listener, self._status, parameters = branches.fork_on_demand(channel, self._spec.fresh)
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, listener), _read(parameters)
 
     @contextlib.contextmanager
     def _to_the_end(self) -> Iterator[None]:
@@ -91,12 +89,6 @@ class Sandbox:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(self._code)
-
-    def _read_parameters(self) -> dict[str, Any]:
-        """Here and not in the zygote, whose memory all later sandboxes inherit."""
-        with open(self._parameters, "rb") as file:
-            parameters: dict[str, Any] = json.load(file)
-        return parameters
 
     def _enter(self, *, keep: int = -1) -> None:
         os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
@@ -137,15 +129,25 @@ class Sandbox:
             if fd >= 0:
                 os.set_inheritable(fd, False)
 
-    def _report(self, message: dict[str, Any]) -> None:
-        """Tell who asked for the sandbox, once."""
+    def _report(self, message: dict[str, Any] | bytes) -> None:
+        """Tell who asked for the sandbox, once; it may be JSON already."""
         if self._status >= 0:
-            if "error" in message:  # in one piece through a pipe, whatever the author's exception has to say
+            if isinstance(message, dict) and "error" in message:
+                # In one piece through a pipe, whatever the author's exception has to say.
                 text = str(message["error"]).encode(errors="replace").decode()
                 message = {**message, "error": text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."}
-            os.write(self._status, json.dumps(message).encode())
+            os.write(self._status, message if isinstance(message, bytes) else json.dumps(message).encode())
             os.close(self._status)
             self._status = -1
+
+
+def _read(fd: int) -> bytes:
+    """All of what a sandbox is told. Not in the zygote, whose memory all later sandboxes inherit."""
+    told = b""
+    while part := os.read(fd, 16384):
+        told += part
+    os.close(fd)
+    return told
 
 
 def furnish(plan: Plan, spec: ZygoteSpec, hidden: list[str], disk: int, mode: network.Mode) -> Outcome | None:

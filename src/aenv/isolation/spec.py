@@ -23,10 +23,10 @@ class ZygoteSpec:
     """What to have ready, and what sandboxes get to see."""
 
     entry: str
-    """``module:function`` that a sandbox runs: it takes a Listener, the parameters, and a function to report with."""
+    """``module:function`` that a sandbox runs: it takes what to listen on, what it is told, and what to report with."""
     prepare: str
-    """``module:function`` that loads code for others to begin with: it takes the parameters and a function to report
-    with, and returns what a fork then calls as ``entry`` is called, or nothing after reporting why not."""
+    """``module:function`` that loads code for others to begin with: it takes what it is told and what to report with.
+    It returns something with ``serve``, which takes what forks, and ``reads``, or nothing after reporting why not."""
     warm: str
     """``module:function`` that the zygote runs once, to have everything imported and used."""
     shown: list[str] = field(default_factory=list)

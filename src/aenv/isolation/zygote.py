@@ -20,19 +20,22 @@ import selectors
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 from aenv.isolation import based, branches, forkable, linux, ptrace, seccomp
-from aenv.isolation.branches import Branch, Parent
-from aenv.isolation.builder import WALL, Builder
+from aenv.isolation.branches import Branch, Newborn, Parent
+from aenv.isolation.builder import WALL
 from aenv.isolation.leaving import explain, leave_files, leave_users
 from aenv.isolation.limits import Limits
 from aenv.isolation.sandbox import Furnishing, Sandbox, call, furnish
 from aenv.isolation.spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
 
+BREATH = 0.01
+"""Seconds in which nothing is made ahead: who has been given one has a first call to make."""
 LOOK = 0.05
 """Seconds after which to look for builders that have ended: they send no signal."""
 
@@ -96,11 +99,14 @@ class _Zygote:
         self._early: set[int] = set()  # stopped at birth, before the parent was seen to have forked them
         self._furnishings: dict[branches.Kind, Furnishing] = {}
         self._selector = selectors.DefaultSelector()
+        self._again: float | None = None
+        """When to make one ahead."""
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._filter = seccomp.program()
         self._movable = seccomp.program(movable=True)
 
     def run(self) -> None:
+        forkable.note_who_is_told()
         call(self._spec.warm)
         # Never from "/", where ``python -m`` looks first: ``import app.module`` would run the author's code in here.
         sys.path[:] = [*self._spec.shown, *(path for path in sys.path if path.strip("/."))]
@@ -125,9 +131,19 @@ class _Zygote:
         self._when_readable(self._control, self._handle)
         self._when_readable(woken, lambda: os.read(woken, 4096))
         while True:
-            for key, _ in self._selector.select(LOOK if self._branches or self._builders.ending else None):
+            for key, _ in self._selector.select(self._patience()):
                 key.data()
             self._reap()
+            if self._again is not None and time.monotonic() >= self._again:
+                self._again = None
+                if self._parent is not None:
+                    self._make_more(self._parent)
+
+    def _patience(self) -> float | None:
+        """Seconds to wait for something to happen."""
+        if self._again is not None:
+            return max(self._again - time.monotonic(), 0.0)
+        return LOOK if self._branches or self._builders.ending else None
 
     def _when_readable(self, file: socket.socket | int, act: Callable[[], object]) -> None:
         self._selector.register(file, selectors.EVENT_READ, act)
@@ -179,8 +195,9 @@ class _Zygote:
                 pass
             del self._children[pid]
             if self._parent is not None and pid == self._parent.pid:
-                self._parent.end()
-                self._parent = None
+                self._end_parent()
+        if self._parent is not None:
+            self._discard_all(self._parent)
         self._reap()
         self._send({"op": "kept", "ids": list(self._children.values())})
 
@@ -197,42 +214,115 @@ class _Zygote:
             if pid == 0:
                 Sandbox(self._spec, message, fds, self._movable, furnishing).prepare(theirs)
         self._children[pid] = name
-        self._parent = Parent(pid, ours, self._come, self._give_up)
+        self._parent = Parent(pid, ours, (message["limits"]["disk"], message["network"]))
 
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
-        """Have the parent fork, and a builder build for its child."""
+        """Have a child of the parent's be what is asked for."""
         doors = 5 if message["network"] == "egress" else 4
-        branch = Branch(name, Limits(**message["limits"]), message["network"], fds[:4], fds[4:doors], fds[doors:])
+        branch = Branch(name, Limits(**message["limits"]), fds[:4], fds[4:doors], fds[doors:])
         self._branches[name] = branch
         if self._parent is None:
             self._give_up(branch, "there is nothing to fork it from")
         else:
-            self._parent.add(branch)
+            self._parent.waiting.append(branch)
+            self._give_out(self._parent)
+            if self._parent.waiting:
+                self._make_more(self._parent)
+            else:
+                self._again = time.monotonic() + BREATH
 
-    def _come(self, branch: Branch) -> Builder:
-        """Have somebody come who builds for it."""
-        builder = self._builders.come(branch)
-        self._when_readable(builder.done, partial(self._built, branch))
-        return builder
-
-    def _built(self, branch: Branch) -> None:
-        assert branch.builder is not None
-        self._selector.unregister(branch.builder.done)
+    def _make_more(self, parent: Parent) -> None:
+        """Have the parent fork, and somebody come who builds for its child."""
+        if not parent.wants_more:
+            return
         try:
-            self._children[branches.settle(branch)] = branch.id
+            newborn = Newborn(self._builders.come(parent.kind))
         except OSError as error:
-            self._give_up(branch, str(error))
-        else:
+            self._failed(parent, str(error))
+            return
+        assert newborn.builder is not None
+        self._when_readable(newborn.builder.done, partial(self._built, parent, newborn))
+        try:
+            parent.fork(newborn)
+        except OSError as error:
+            self._discard(parent, newborn, str(error))
+
+    def _built(self, parent: Parent, newborn: Newborn) -> None:
+        """Its namespaces are furnished."""
+        assert newborn.builder is not None
+        self._selector.unregister(newborn.builder.done)
+        parent.building.remove(newborn)
+        try:
+            newborn.built()
+            if not parent.waiting:
+                self._builders.leave(parent.kind, newborn.enter())
+        except OSError as error:
+            self._discard(parent, newborn, str(error))
+            return
+        parent.ready.append(newborn)
+        parent.ahead = branches.AHEAD
+        self._give_out(parent)
+        self._make_more(parent)
+
+    def _give_out(self, parent: Parent) -> None:
+        """Let newborns become those that are asked for."""
+        while parent.ready and (branch := parent.next_branch()) is not None:
+            newborn = parent.ready.popleft()
+            child, made_ahead = newborn.child, newborn.at_home
+            assert child is not None
+            try:
+                builder = newborn.become(branch)
+            except OSError as error:
+                self._discard(parent, newborn, "")
+                if made_ahead:  # somebody may have killed it since
+                    parent.waiting.appendleft(branch)
+                else:
+                    self._give_up(branch, str(error))
+                continue
+            if builder is not None:
+                self._builders.leave(parent.kind, builder)
+            newborn.close()
+            self._children[child.pid] = branch.id
             del self._branches[branch.id]
-            self._builders.leave(branch)
             branch.close()
 
-    def _give_up(self, branch: Branch, why: str) -> None:
-        builder, branch.builder = branch.builder, None
+    def _discard(self, parent: Parent, newborn: Newborn, why: str) -> None:
+        """It is not to be. ``why``: whoever waits hears so; nobody does without."""
+        for place in (parent.building, parent.ready):
+            if newborn in place:
+                place.remove(newborn)
+        builder, newborn.builder = newborn.builder, None
         if builder is not None:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(builder.done)
             builder.close()
+        newborn.close()
+        if why:
+            self._failed(parent, why)
+
+    def _discard_all(self, parent: Parent) -> None:
+        parent.ahead = 0
+        for newborn in parent.newborns:
+            self._discard(parent, newborn, "")
+
+    def _failed(self, parent: Parent, why: str) -> None:
+        """One more could not be made. Nobody tries again before somebody asks."""
+        parent.ahead = 0
+        branch = parent.next_branch()
+        if branch is not None:
+            self._give_up(branch, why)
+            self._make_more(parent)
+
+    def _end_parent(self) -> None:
+        """It is gone, and with it all that it was to fork."""
+        parent, self._parent = self._parent, None
+        assert parent is not None
+        parent.channel.close()
+        self._discard_all(parent)
+        for branch in parent.waiting:
+            self._give_up(branch, "the process that it was to be forked from has ended")
+
+    def _give_up(self, branch: Branch, why: str) -> None:
         branch.give_up(why)
         if self._branches.pop(branch.id, None) is not None:
             self._send({"op": "exit", "id": branch.id, "code": -9})
@@ -256,8 +346,7 @@ class _Zygote:
                 continue
             code = os.waitstatus_to_exitcode(status)
             if self._parent is not None and pid == self._parent.pid:
-                self._parent.end()
-                self._parent = None
+                self._end_parent()
             name = self._children.pop(pid, None)
             if name is not None:
                 self._send({"op": "exit", "id": name, "code": code})
@@ -265,10 +354,17 @@ class _Zygote:
                 self._lost(pid)
 
     def _lost(self, pid: int) -> None:
-        """A builder has ended: as it should, or somebody has killed it at work."""
+        """A builder has ended: as it should, or somebody has killed it at work. Or somebody has killed a newborn."""
         self._builders.ending.discard(pid)
-        for branch in [b for b in self._branches.values() if b.builder is not None and b.builder.pid == pid]:
-            self._give_up(branch, "its builder was killed")
+        parent = self._parent
+        if parent is None:
+            return
+        for newborn in parent.newborns:
+            if newborn.builder is not None and newborn.builder.pid == pid:
+                self._discard(parent, newborn, "its builder was killed")
+            elif newborn.child is not None and newborn.child.pid == pid:
+                newborn.child = None
+                self._discard(parent, newborn, "it was killed" if newborn in parent.building else "")
 
     def _stopped(self, pid: int, status: int) -> None:
         """Something that is being traced stopped: the parent, for having forked, or the newborn itself."""
@@ -286,14 +382,18 @@ class _Zygote:
         ptrace.release(pid)
         waited = child in self._early
         self._early.discard(child)
-        branch, parent.asked = parent.asked, None
-        assert branch is not None  # it is traced only while it is asked to fork one
+        newborn, parent.asked = parent.asked, None
+        assert newborn is not None  # it is traced only while it is asked to fork one
         try:
             born = ptrace.Stopped(child, waited=waited)
-            born.kill() if branch.given_up else branch.born(born)
+            if newborn.builder is None:  # it is not wanted any more
+                born.kill()
+            else:
+                parent.building.append(newborn)
+                newborn.born(born)
         except OSError as error:
-            self._give_up(branch, str(error))
-        parent.next()
+            self._discard(parent, newborn, str(error))
+        self._make_more(parent)
 
     def _send(self, message: dict[str, Any]) -> None:
         try:

@@ -54,14 +54,15 @@ class App:
         token: str | None = None,
         only_loopback: bool = True,
         inside: Inside | None = None,
-        settle: Settle | None = None,
     ) -> None:
         self.catalog = catalog
         self._inside = inside
-        self._settle_once = settle
+        self._settle_once: Settle | None = None
         self._mcp = mcp
-        self._bearer = f"Bearer {token}".encode() if token else None
-        self._only_loopback = only_loopback and not token
+        self._bearer = b""
+        self._only_loopback = only_loopback
+        if token:
+            self.lock(token)
         self._fixed: dict[tuple[str, str], Callable[[Request], Awaitable[Answer]]] = {
             ("GET", paths.HEALTH): self._health,
             ("GET", paths.TOOLS): self._list_tools,
@@ -70,6 +71,11 @@ class App:
             ("POST", paths.SETTLE): self._settle,
             ("POST", paths.REWARD): self._reward,
         }
+
+    def lock(self, token: str, settle: Settle | None = None) -> None:
+        """Hear only who has this token. ``settle``: takes variables that come later, once."""
+        self._bearer = f"Bearer {token}".encode()
+        self._settle_once = settle
 
     async def __call__(self, request: Request) -> Answer:
         """Answer one request. An error that we know becomes its JSON; others are the server's business."""
@@ -81,7 +87,7 @@ class App:
             return Response(error.status, to_json(problem(error)))
 
     def _authorise(self, request: Request) -> None:
-        if self._bearer is not None:
+        if self._bearer:
             given = request.header(b"authorization")
             if not hmac.compare_digest(given, self._bearer) and request.path != paths.HEALTH:
                 raise Unauthorized("send this instance's token as 'Authorization: Bearer <token>'")

@@ -17,7 +17,7 @@ from aenv.core.call import Call
 from aenv.core.declarations import fresh_registry, register_tool
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
-from aenv.runtime.serve import ServeOptions, open_server
+from aenv.runtime.serve import ServeOptions, Service
 
 TIMES = 12
 """CPython specialises a function when it is called for the eighth time."""
@@ -67,18 +67,16 @@ def _stand_in() -> Catalog:
 
 async def _serve(catalog: Catalog, requests: list[Asked]) -> None:
     """Answer these requests, on a socket of which nobody knows the name."""
-    server, mcp = await open_server(ServeOptions(Path()), catalog)
+    service = Service(ServeOptions(Path()), catalog)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("")  # the kernel picks one
-    server.accept_on(listener)
+    service.server.accept_on(listener)
     try:
         ours = socket.socket(socket.AF_UNIX)
         ours.connect(listener.getsockname())
         await _ask(ours, requests)
     finally:
-        await server.close(0.1)
-        await mcp.close()
-        catalog.workers.close()
+        await service.close(0.1)
 
 
 async def _ask(connection: socket.socket, requests: list[Asked], token: str = "") -> None:

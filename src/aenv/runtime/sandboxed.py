@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,45 +16,56 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import from_json
+
 from aenv.core.logging import setup_logging
 from aenv.errors import AEnvError
 from aenv.isolation import linux
 from aenv.isolation.forkable import VariablesRead
 from aenv.runtime import rehearsal
 from aenv.runtime.catalog import Catalog
-from aenv.runtime.http import HttpServer
+from aenv.runtime.forked import ForkedLoop
 from aenv.runtime.loader import load
 from aenv.runtime.orphans import Orphans
-from aenv.runtime.serve import BREATH, ServeOptions, serve_until_stopped
+from aenv.runtime.serve import ServeOptions, Service
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-Report = Callable[[dict[str, Any]], None]
-Serve = Callable[[socket.socket, dict[str, Any], Report], int]
+BREATH = 0.02
+"""Seconds in which a new sandbox does nothing but answer: who asked for it has a first call to make."""
+
+Report = Callable[[dict[str, Any] | bytes], None]
+Begin = Callable[[], tuple[socket.socket, dict[str, Any]]]
+"""Where to listen, and the parameters, from the moment when both are known."""
 
 
-def serve(listener: socket.socket, parameters: dict[str, Any], report: Report) -> int:
+def serve(listener: socket.socket, told: bytes, report: Report) -> int:
     """Load the author's code with these parameters, say whether it worked, serve until the end."""
-    _reseed(parameters)
+    parameters = from_json(told)
+    _reseed(parameters["variables"])
     orphans = Orphans()
     orphans.watch()
     catalog = _load(parameters, report)
-    return _serve(catalog, orphans, listener, parameters, report) if catalog is not None else 1
+    if catalog is None:
+        return 1
+    return asyncio.run(_serve(catalog, orphans, parameters, lambda: (listener, parameters), report))
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """An environment that is loaded."""
 
-    resume: Serve
-    """Serves it, in any fork of this process, with parameters that may differ in what was not read."""
+    serve: Callable[[Callable[[], tuple[socket.socket, bytes]]], int]
+    """Serves it in forks of this process. It is given what forks, and says in the fork where to listen, and that fork's
+    parameters: they may differ in what was not read."""
     reads: list[str] | None
     """The variables that loading it depended on; None: it may have been all of them."""
 
 
-def prepare(parameters: dict[str, Any], report: Report) -> Prepared | None:
+def prepare(told: bytes, report: Report) -> Prepared | None:
     """Load the author's code with these parameters."""
+    parameters = from_json(told)
     orphans = Orphans()
     orphans.watch()
     read = VariablesRead()
@@ -62,13 +74,22 @@ def prepare(parameters: dict[str, Any], report: Report) -> Prepared | None:
         return None
     rehearsal.of(catalog)
 
-    def resume(listener: socket.socket, own: dict[str, Any], report: Report) -> int:
-        os.chdir(own["directory"])
-        _set_variables(parameters["variables"], own["variables"])
-        _reseed(own)
-        return _serve(catalog, orphans, listener, own, report)
+    def serve(fork: Callable[[], tuple[socket.socket, bytes]]) -> int:
+        loop = ForkedLoop()
 
-    return Prepared(resume, read.names)
+        def begin() -> tuple[socket.socket, dict[str, Any]]:
+            loop.pause()
+            listener, told = fork()
+            loop.begin()
+            own = from_json(told)
+            os.chdir(own["directory"])
+            _set_variables(parameters["variables"], own["variables"])
+            return listener, own
+
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(_serve(catalog, orphans, parameters, begin, report))
+
+    return Prepared(serve, read.names)
 
 
 def _load(
@@ -83,25 +104,30 @@ def _load(
         return None
 
 
-def _serve(
-    catalog: Catalog, orphans: Orphans, listener: socket.socket, parameters: dict[str, Any], report: Report
-) -> int:
+async def _serve(catalog: Catalog, orphans: Orphans, parameters: dict[str, Any], begin: Begin, report: Report) -> int:
+    """What needs not be known before `begin` is made before it: that may be in another process."""
+    service = Service(ServeOptions(Path(parameters["path"]), name=parameters["name"], sandboxed=True), catalog)
+    ready = b'{"ready": true, "healthy": %s}' % (b"false" if catalog.health else b"true")
+    loop = asyncio.get_running_loop()
+
+    def look_after_others() -> None:
+        threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # who forked it had another
+        service.heed_signals()
+        orphans.reap_from_now_on()
+
+    listener, own = begin()
     linux.set_dumpable(False)  # else any program that a tool starts can read this memory, and write to it
-    path, token = Path(parameters["path"]), parameters["token"]
-    settle = _settle if parameters["spare"] else None
-    options = ServeOptions(path, name=parameters["name"], token=token, sandboxed=True, settle=settle)
-
-    ready = {"ready": True, "healthy": not catalog.health}
-
-    async def settled(server: HttpServer) -> None:
-        asyncio.get_running_loop().call_later(BREATH, orphans.reap_from_now_on)
-        if parameters["spare"]:  # nobody has asked for it yet, so there is time
-            await rehearsal.before_the_first_call(server, catalog, token)
-            report(ready)
-
-    if not parameters["spare"]:
-        report(ready)  # who connects now waits in the listener's queue, for less time than it takes to come here
-    return asyncio.run(serve_until_stopped(options, catalog, listener, settled))
+    token = own["token"]
+    if own["spare"]:  # nobody has asked for it yet, so there is time
+        service.app.lock(token, _settle)
+        service.server.accept_on(listener)
+        await rehearsal.before_the_first_call(service.server, catalog, token)
+    else:
+        service.app.lock(token)
+        service.server.accept_on(listener)
+    report(ready)
+    loop.call_later(BREATH, look_after_others)
+    return await service.until_stopped()
 
 
 def _settle_in(parameters: dict[str, Any]) -> None:
@@ -117,19 +143,20 @@ def _settle_in(parameters: dict[str, Any]) -> None:
 
 
 def _set_variables(before: dict[str, str], now: dict[str, str]) -> None:
-    """What this one has and the one before has not. What the author's code has set itself stays."""
+    """What this fork has and the one before has not. What the author's code has set itself stays."""
     os.environ.update({name: value for name, value in now.items() if before.get(name) != value})
+    _reseed(now)
 
 
 def _settle(variables: dict[str, str]) -> None:
     """This instance was made ahead, without variables; these are those of who is to have it."""
     os.environ.update(variables)
-    _reseed({"variables": variables})
+    _reseed(variables)
 
 
-def _reseed(parameters: dict[str, Any]) -> None:
+def _reseed(variables: dict[str, str]) -> None:
     """Forked from one parent, every sandbox would otherwise draw the same numbers. Who wants that sets AENV_SEED."""
-    seed = parameters["variables"].get("AENV_SEED")
+    seed = variables.get("AENV_SEED")
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -6,14 +6,13 @@ import asyncio
 import ipaddress
 import logging
 import signal
-import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aenv._version import __version__
 from aenv.errors import UsageError
-from aenv.runtime.app import App, Settle
+from aenv.runtime.app import App
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
 from aenv.runtime.inside import Inside, takes_any_body
@@ -24,8 +23,6 @@ log = logging.getLogger("aenv.runtime")
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 MAX_BODY = 64 * 1024 * 1024
-BREATH = 0.02
-"""Seconds in which a new sandbox does nothing but answer: who asked for it has a first call to make."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,6 @@ class ServeOptions:
     """Serve beyond loopback without a token."""
     sandboxed: bool = False
     """Offer commands and files to who has the token: there is nothing but the sandbox to reach."""
-    settle: Settle | None = None
-    """For an instance that gets its variables later, once."""
     max_body: int = MAX_BODY
     grace: float = 10.0
     """Seconds that calls under way have to finish after SIGTERM."""
@@ -77,66 +72,66 @@ def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[R
 
 
 async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None) -> int:
-    server, mcp = await open_server(options, catalog)
-    url = await _listen(server, options)
-    signals = _Signals()
+    service = Service(options, catalog)
+    url = await _listen(service.server, options)
+    service.heed_signals()
     if on_ready is not None:
         on_ready(Ready(url, catalog))
-    return await _run(options, catalog, server, mcp, signals)
+    return await service.until_stopped()
 
 
-async def serve_until_stopped(
-    options: ServeOptions, catalog: Catalog, listener: socket.socket, on_ready: Callable[[HttpServer], Awaitable[None]]
-) -> int:
-    """Serve on a socket that listens already, until SIGTERM."""
-    server, mcp = await open_server(options, catalog)
-    server.accept_on(listener)
-    signals = _Signals(BREATH)
-    await on_ready(server)
-    return await _run(options, catalog, server, mcp, signals)
+class Service:
+    """The parts of a server, put together; nothing listens yet."""
 
+    def __init__(self, options: ServeOptions, catalog: Catalog) -> None:
+        inside = Inside(catalog.workers) if options.sandboxed else None
+        only_loopback = options.uds is None and is_loopback(options.host)
+        self._mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
+        self.app = App(catalog, self._mcp, token=options.token, only_loopback=only_loopback, inside=inside)
+        unbounded = takes_any_body if inside is not None else None
+        self.server = HttpServer(self.app, max_body=options.max_body, prompt=True, unbounded=unbounded)
+        self._catalog = catalog
+        self._grace = options.grace
+        self._signals = _Signals()
 
-async def open_server(options: ServeOptions, catalog: Catalog) -> tuple[HttpServer, McpEndpoint]:
-    """The parts, put together; nothing listens yet."""
-    mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
-    only_loopback = options.uds is None and is_loopback(options.host)
-    inside = Inside(catalog.workers) if options.sandboxed else None
-    app = App(catalog, mcp, token=options.token, only_loopback=only_loopback, inside=inside, settle=options.settle)
-    unbounded = takes_any_body if inside is not None else None
-    return HttpServer(app, max_body=options.max_body, prompt=True, unbounded=unbounded), mcp
+    def heed_signals(self) -> None:
+        """From now on the first SIGTERM or SIGINT asks to stop, and the second to hurry."""
+        self._signals.listen()
 
+    async def until_stopped(self) -> int:
+        """Serve until asked to stop, and then until calls under way have ended; the exit code."""
+        signals = self._signals
+        await signals.stop.wait()
+        log.info("stopping; calls under way have %g s", self._grace)
+        closing = asyncio.create_task(self.server.close(self._grace))
+        hurrying = asyncio.create_task(signals.hurry.wait())
+        await asyncio.wait({closing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        if not closing.done():
+            closing.cancel()
+        elif not closing.result():
+            log.warning("some calls did not finish in time")
+        await self.close()
+        signals.ignore()
+        return 0
 
-async def _run(options: ServeOptions, catalog: Catalog, server: HttpServer, mcp: McpEndpoint, signals: _Signals) -> int:
-    await signals.stop.wait()
-    log.info("stopping; calls under way have %g s", options.grace)
-    closing = asyncio.create_task(server.close(options.grace))
-    hurrying = asyncio.create_task(signals.hurry.wait())
-    await asyncio.wait({closing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
-    hurrying.cancel()
-    if not closing.done():
-        closing.cancel()
-        await server.close(0)
-    elif not closing.result():
-        log.warning("some calls did not finish in time")
-    await mcp.close()
-    catalog.workers.close()
-    signals.ignore()
-    return 0
+    async def close(self, grace: float = 0.0) -> None:
+        """Let calls under way finish for so many seconds, and end."""
+        await self.server.close(grace)
+        await self._mcp.close()
+        self._catalog.workers.close()
 
 
 class _Signals:
     """SIGTERM and SIGINT: the first asks to stop, the second to hurry."""
 
-    def __init__(self, later: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.stop = asyncio.Event()
         self.hurry = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        if later:
-            self._loop.call_later(later, self._listen)
-        else:
-            self._listen()
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
+        """In the loop that runs."""
         for number in _STOPPING:
             self._loop.add_signal_handler(number, self._heard)
 
