@@ -79,6 +79,15 @@ class Process:
         return f"{project.parent.name}/{project.name} /app " in _read(f"/proc/{self.pid}/mountinfo")
 
     @property
+    def is_blank(self) -> bool:
+        """Whether it is a sandbox that nobody has asked for yet: it has a mailbox and nothing of an instance's."""
+        try:
+            kinds = sorted(os.readlink(f"/proc/{self.pid}/fd/{fd}")[:6] for fd in os.listdir(f"/proc/{self.pid}/fd"))
+        except OSError:
+            return False
+        return kinds.count("socket") == 1 and "pipe:[" not in kinds and "anon_i" not in kinds
+
+    @property
     def is_held(self) -> bool:
         """Whether somebody who traces it has stopped it."""
         now = _process(self.pid)
@@ -171,7 +180,11 @@ class Platform:
 
     def instances(self) -> list[Process]:
         """The first process of each sandbox."""
-        return [p for p in self.processes() if p.depth == 3 and p.is_first]
+        return [p for p in self.processes() if p.depth == 3 and p.is_first and not p.is_blank]
+
+    def blanks_of(self, project: Path) -> list[Process]:
+        """Those that are to be an instance of it."""
+        return [p for p in self.processes() if p.is_first and p.is_blank and p.has_at_home(project)]
 
     def instances_of(self, project: Path) -> list[Process]:
         """Those that have this folder at /app."""

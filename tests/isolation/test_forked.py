@@ -137,6 +137,23 @@ def test_one_is_made_ahead_and_when_it_dies_there_is_another(tmp_path: Path, pla
         assert len(loaded) == 1, "some were loaded anew"
 
 
+def test_one_that_loads_for_itself_is_made_ahead_too(tmp_path: Path, platform: Platform) -> None:
+    project = make_project(tmp_path, f"{LEAVES[0][1]}\n{TOOLS}", name="blank")
+    seen: list[Process] = []
+    with ExitStack() as open_ones:
+        for number in range(4):
+            env = open_ones.enter_context(SyncEnvironment(str(project), arguments=[str(number)]))
+            about = env.call_tool("about", {}).data
+            assert not about["files"], "something is left of what it did before"
+            eventually(lambda: len(platform.blanks_of(project)) != 1, "not one was made ahead")
+            [blank] = platform.blanks_of(project)
+            assert blank not in seen, "it was not given out"
+            seen.append(blank)
+            if number == 1:
+                blank.kill()  # and the next one is asked for at once
+    eventually(lambda: platform.instances_of(project), "some are left")
+
+
 TOLD = """
 import os, random, threading, time
 from aenv import register_tool

@@ -101,6 +101,7 @@ class Zygote:
             "aenv.runtime.sandboxed:serve",
             "aenv.runtime.sandboxed:prepare",
             f"aenv.runtime.sandboxed:{'warm' if self.spec.mcp else 'warm_without_mcp'}",
+            "aenv.runtime.sandboxed:rehearse",
             shown,
             preload,
             project=str(self._project),

@@ -277,11 +277,16 @@ def _become(plan: Plan, cgroups: int) -> None:
     for output in (1, 2):
         plan.do("dup3", _LOG, output, 0)
     plan.do("close", _LOG)
+    give_up_capabilities(plan)
+    plan.do("prctl", _PR_SET_DUMPABLE, 1)
+
+
+def give_up_capabilities(plan: Plan) -> None:
+    """All of them, for good."""
     for capability in linux.capabilities():
         plan.do("prctl", _PR_CAPBSET_DROP, capability)
     none = struct.pack("=IiQQQ", linux.CAP_VERSION_3, 0, 0, 0, 0)
     plan.do("capset", Block(none[:8]), Block(none[8:]))
-    plan.do("prctl", _PR_SET_DUMPABLE, 1)
 
 
 def fork_on_demand(channel: socket.socket, namespaces: int) -> tuple[int, int, int]:

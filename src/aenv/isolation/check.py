@@ -24,7 +24,7 @@ def why_not() -> str | None:
 
 def _try() -> None:
     """Make the namespaces and the mounts of a sandbox, and go."""
-    spec = ZygoteSpec("", "", "", user=65534 if os.geteuid() == 0 else None)
+    spec = ZygoteSpec("", "", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
         hidden = leaving.leave_files(spec)
         leaving.leave_users(spec)

@@ -16,49 +16,73 @@ from typing import Any
 from aenv.isolation import based, branches, forkable, linux, network, rootfs
 from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes, set_resource_limits
 from aenv.isolation.plan import Outcome, Plan, Table
-from aenv.isolation.spec import ZygoteSpec
+from aenv.isolation.spec import MAX_FDS, ZygoteSpec
 
 ERROR_LENGTH = 8000
+_MAIL = 1 << 16
 Report = Callable[[dict[str, Any] | bytes], None]
 
 
 class Furnishing:
-    """What new namespaces of one kind need, ready to be done."""
+    """What new namespaces of one kind need, and what who lives there must not have, ready to be done."""
 
     def __init__(self, spec: ZygoteSpec, hidden: list[str], disk: int, mode: network.Mode) -> None:
         plan = Plan()
         self.door = furnish(plan, spec, hidden, disk, mode)
         self.table = Table(plan)
+        without = Plan()
+        branches.give_up_capabilities(without)
+        self.without_rights = Table(without)
 
 
 class Sandbox:
     """One sandbox, from within."""
 
-    def __init__(
-        self, spec: ZygoteSpec, message: dict[str, Any], fds: list[int], program: bytes, furnishing: Furnishing
-    ) -> None:
+    def __init__(self, spec: ZygoteSpec, program: bytes, furnishing: Furnishing) -> None:
         self._spec = spec
         self._furnishing = furnishing
-        self._limits = Limits(**message["limits"])
-        self._network = message["network"]
-        self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
-        self._channel = self._cgroups.pop(0) if self._network == "egress" else None
         self._program = program
         self._code = 1
+        self._status = -1
 
-    def run(self) -> None:
+    def _take(self, message: dict[str, Any], fds: list[int]) -> None:
+        """Be the one that is asked for."""
+        self._limits = Limits(**message["limits"])
+        self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
+        self._channel = self._cgroups.pop(0) if message["network"] == "egress" else -1
+
+    def run(self, message: dict[str, Any], fds: list[int]) -> None:
         """Never returns."""
         with self._to_the_end():
-            told = _read(self._parameters)
-            self._enter()
-            self._code = load(self._spec.entry)(socket.socket(fileno=self._listener), told, self._report)
+            self._take(message, fds)
+            self._leave(fds)
+            self._go()
 
-    def prepare(self, channel: socket.socket) -> None:
+    def wait(self, mailbox: socket.socket) -> None:
+        """Be ready for who will ask for one. Never returns."""
+        with self._to_the_end():
+            self._leave([mailbox.fileno()])
+            call(self._spec.rehearse)
+            message, fds, _, _ = socket.recv_fds(mailbox, _MAIL, MAX_FDS)
+            mailbox.close()
+            if message:
+                self._take(json.loads(message), fds)
+                self._go()
+
+    def _go(self) -> None:
+        told = _read(self._parameters)
+        self._lock()
+        self._code = load(self._spec.entry)(socket.socket(fileno=self._listener), told, self._report)
+
+    def prepare(self, message: dict[str, Any], fds: list[int], channel: socket.socket) -> None:
         """Load the author's code, then fork whenever told to. Never returns."""
         with self._to_the_end():
+            self._take(message, fds)
+            self._leave([*fds, channel.fileno()])
             told = _read(self._parameters)
+            os.close(self._listener)
             self._listener = -1
-            self._enter(keep=channel.fileno())
+            self._lock(to_be_forked=True)
             with forkable.Watch() as watch:
                 prepared = load(self._spec.prepare)(told, self._report)
             if prepared is None:
@@ -90,44 +114,49 @@ class Sandbox:
                 sys.stderr.flush()
             os._exit(self._code)
 
-    def _enter(self, *, keep: int = -1) -> None:
+    def _leave(self, keep: list[int]) -> None:
+        """Everything of the host, and all descriptors but these."""
         os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         linux.unshare(self._spec.fresh)
         self._furnishing.table.run()
-        if self._furnishing.door is not None and self._channel is not None:
-            network.hand_over(self._furnishing.table.result(self._furnishing.door), self._channel)
+        door = self._furnishing.door
+        self._door = self._furnishing.table.result(door) if door is not None else -1
+        rootfs.own_proc()
+        os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) not in (0, 1, 2, self._door, *keep):
+                with contextlib.suppress(OSError):
+                    os.close(int(name))
+
+    def _lock(self, *, to_be_forked: bool = False) -> None:
+        """Give up every right, before anything of the author's is there."""
+        if self._channel >= 0:
+            network.hand_over(self._door, self._channel)
+            os.close(self._channel)
         for fd in self._cgroups:
             os.write(fd, b"0")
+            os.close(fd)
         linux.unshare(linux.CLONE_NEWCGROUP)
-        rootfs.own_proc()
-        self._keep_only_our_descriptors(keep)
-        if keep < 0 and not self._cgroups and counts_processes_apart():
+        for output in (1, 2):
+            os.dup2(self._log, output)
+        os.close(self._log)
+        for fd in (self._listener, self._status):
+            if fd >= 0:
+                os.set_inheritable(fd, False)
+        if not to_be_forked and not self._cgroups and counts_processes_apart():
+            forkable.alone()  # or it is refused; what has rehearsed may have a thread that is just ending
             linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
             linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID)
             limit_processes(self._limits)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
         linux.no_new_privileges()
-        linux.drop_capabilities()
+        self._furnishing.without_rights.run()
         linux.load_seccomp(self._program)
         gc.enable()
-
-    def _keep_only_our_descriptors(self, one_more: int) -> None:
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(self._log, 1)
-        os.dup2(self._log, 2)
-        keep = {0, 1, 2, self._listener, self._status, one_more}
-        for name in os.listdir("/proc/self/fd"):
-            if int(name) not in keep:
-                with contextlib.suppress(OSError):
-                    os.close(int(name))
-        for fd in (self._listener, self._status):
-            if fd >= 0:
-                os.set_inheritable(fd, False)
 
     def _report(self, message: dict[str, Any] | bytes) -> None:
         """Tell who asked for the sandbox, once; it may be JSON already."""

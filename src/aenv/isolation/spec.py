@@ -29,6 +29,8 @@ class ZygoteSpec:
     It returns something with ``serve``, which takes what forks, and ``reads``, or nothing after reporting why not."""
     warm: str
     """``module:function`` that the zygote runs once, to have everything imported and used."""
+    rehearse: str
+    """``module:function`` that a sandbox runs which nobody has asked for yet, to have done once what it will do."""
     shown: list[str] = field(default_factory=list)
     """Further folders to show, and to import from."""
     preload: list[str] = field(default_factory=list)

@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -85,6 +85,29 @@ def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
     based.restart("-m", "aenv.isolation.zygote", str(control.fileno()), str(told))
 
 
+def _kind(message: dict[str, Any]) -> branches.Kind:
+    """Of the sandbox that is asked for."""
+    return message["limits"]["disk"], message["network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """A sandbox that is nobody's yet: it has namespaces of its own, and nothing of the author's."""
+
+    pid: int
+    kind: branches.Kind
+    mailbox: socket.socket
+    """It ends when this is closed before it has got something."""
+
+    def be_asked_for(self, message: bytes, fds: list[int]) -> int:
+        """Its process id; 0 when it is not there any more."""
+        try:
+            socket.send_fds(self.mailbox, [message], fds)
+        except OSError:
+            return 0
+        return self.pid
+
+
 class _Zygote:
     """The loop that forks."""
 
@@ -100,7 +123,10 @@ class _Zygote:
         self._furnishings: dict[branches.Kind, Furnishing] = {}
         self._selector = selectors.DefaultSelector()
         self._again: float | None = None
-        """When to make one ahead."""
+        """When to make something ahead."""
+        self._blank: Blank | None = None
+        self._wanted: branches.Kind | None = None
+        """What those were that loaded their code themselves, of late."""
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._filter = seccomp.program()
         self._movable = seccomp.program(movable=True)
@@ -136,8 +162,7 @@ class _Zygote:
             self._reap()
             if self._again is not None and time.monotonic() >= self._again:
                 self._again = None
-                if self._parent is not None:
-                    self._make_more(self._parent)
+                self._make_ahead()
 
     def _patience(self) -> float | None:
         """Seconds to wait for something to happen."""
@@ -163,22 +188,49 @@ class _Zygote:
             elif op == "keep":
                 self._keep(set(message["ids"]))
             elif op == "multiply":
-                self._fork(name, lambda: self._multiply(socket.socket(fileno=fds[0])))
+                self._children[self._fork(lambda: self._multiply(socket.socket(fileno=fds[0])))] = name
             elif op == "prepare":
                 self._prepare(name, message, fds)
             elif op == "branch":
                 self._branch(name, message, fds)
                 fds = []  # until it is forked
             else:
-                furnishing = self._furnishing(message)
-                self._fork(name, lambda: Sandbox(self._spec, message, fds, self._filter, furnishing).run())
+                self._spawn(name, message, data, fds)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _furnishing(self, message: dict[str, Any]) -> Furnishing:
-        """For a sandbox that does it itself. It is written down here, once for all of a kind."""
-        kind: branches.Kind = message["limits"]["disk"], message["network"]
+    def _spawn(self, name: str, message: dict[str, Any], data: bytes, fds: list[int]) -> None:
+        """One that loads its code itself: the one that was made ahead, if it is of that kind and there."""
+        kind = _kind(message)
+        blank, self._blank = self._blank, None
+        pid = blank.be_asked_for(data, fds) if blank is not None and blank.kind == kind else 0
+        if blank is not None:
+            blank.mailbox.close()
+        if not pid:
+            sandbox = self._sandbox(kind)
+            pid = self._fork(lambda: sandbox.run(message, fds))
+        self._children[pid] = name
+        if self._spec.volume is None:  # which has one writer at a time
+            self._wanted = kind
+            self._again = time.monotonic() + BREATH
+
+    def _make_ahead(self) -> None:
+        """What nobody has asked for yet, but will if they go on as they did."""
+        if self._parent is not None:
+            self._make_more(self._parent)
+        kind = self._wanted
+        if self._blank is None and kind is not None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sandbox = self._sandbox(kind)
+            with theirs:
+                self._blank = Blank(self._fork(lambda: sandbox.wait(theirs)), kind, ours)
+
+    def _sandbox(self, kind: branches.Kind, *, movable: bool = False) -> Sandbox:
+        return Sandbox(self._spec, self._movable if movable else self._filter, self._furnishing(kind))
+
+    def _furnishing(self, kind: branches.Kind) -> Furnishing:
+        """For a sandbox that does it itself. It is written down once for all of a kind."""
         if kind not in self._furnishings:
             if len(self._furnishings) >= branches.IDLE:
                 self._furnishings.clear()
@@ -198,6 +250,9 @@ class _Zygote:
                 self._end_parent()
         if self._parent is not None:
             self._discard_all(self._parent)
+        if self._blank is not None:
+            self._blank.mailbox.close()
+            self._blank = None
         self._reap()
         self._send({"op": "kept", "ids": list(self._children.values())})
 
@@ -208,13 +263,13 @@ class _Zygote:
     def _prepare(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Have the author's code loaded by a process that others are then forked from."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        furnishing = self._furnishing(message)
+        sandbox = self._sandbox(_kind(message), movable=True)
         with theirs:
             pid = os.fork()
             if pid == 0:
-                Sandbox(self._spec, message, fds, self._movable, furnishing).prepare(theirs)
+                sandbox.prepare(message, fds, theirs)
         self._children[pid] = name
-        self._parent = Parent(pid, ours, (message["limits"]["disk"], message["network"]))
+        self._parent = Parent(pid, ours, _kind(message))
 
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Have a child of the parent's be what is asked for."""
@@ -327,17 +382,16 @@ class _Zygote:
         if self._branches.pop(branch.id, None) is not None:
             self._send({"op": "exit", "id": branch.id, "code": -9})
 
-    def _fork(self, name: str, run: Callable[[], None]) -> int:
+    def _fork(self, run: Callable[[], None]) -> int:
         linux.unshare(linux.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
             run()
         linux.setns(self._own_pids, linux.CLONE_NEWPID)  # the next unshare is refused otherwise
-        self._children[pid] = name
         return pid
 
     def _reap(self) -> None:
-        while self._children:
+        while self._children or self._blank is not None:
             pid, status = os.waitpid(-1, os.WNOHANG | WALL)
             if pid == 0:
                 return
@@ -354,8 +408,11 @@ class _Zygote:
                 self._lost(pid)
 
     def _lost(self, pid: int) -> None:
-        """A builder has ended: as it should, or somebody has killed it at work. Or somebody has killed a newborn."""
+        """A builder has ended: as it should, or somebody has killed it at work. Or what was made ahead was killed."""
         self._builders.ending.discard(pid)
+        if self._blank is not None and self._blank.pid == pid:
+            self._blank.mailbox.close()
+            self._blank = None
         parent = self._parent
         if parent is None:
             return

@@ -34,7 +34,12 @@ Asked = tuple[str, bytes]
 def for_all() -> None:
     """What serving any environment needs."""
     for _ in range(TIMES):
-        asyncio.run(_serve(_stand_in(), [CALL]))
+        once()
+
+
+def once() -> None:
+    """A call to an environment that does nothing."""
+    asyncio.run(_serve(_stand_in(), [CALL]))
 
 
 def for_mcp() -> None:

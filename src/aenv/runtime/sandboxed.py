@@ -172,3 +172,8 @@ def warm() -> None:
 def warm_without_mcp() -> None:
     """The same for sandboxes that no MCP client is expected at: half the memory, and faster to fork."""
     rehearsal.for_all()
+
+
+def rehearse() -> None:
+    """Serve once more: what that writes to is copied now, and not when somebody waits."""
+    rehearsal.once()
