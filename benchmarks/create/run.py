@@ -29,8 +29,8 @@ CALLED = HERE.parent / "calls" / "peers" / "aenv" / "env.py"
 
 
 class Bench:
-    def __init__(self, args: argparse.Namespace, mine: Peer, folder: Path) -> None:
-        self._args, self._mine, self._folder = args, mine, folder
+    def __init__(self, args: argparse.Namespace, mine: Peer, folder: Path, runtime: Path) -> None:
+        self._args, self._mine, self._folder, self._runtime = args, mine, folder, runtime
         self._project = folder / "project"
         (self._project / "src").mkdir(parents=True)
         shutil.copy(CALLED, self._project / "src")
@@ -56,7 +56,7 @@ class Bench:
     def _native(self, name: str, pool: int) -> dict:
         args = self._args
         options = {
-            "runtime": self._folder / name,
+            "runtime": self._runtime / name,
             "pool": pool,
             "alive": args.alive and ",".join(map(str, args.alive)),
             "batches": ",".join(map(str, args.batches)),
@@ -64,7 +64,7 @@ class Bench:
             "rounds": args.rounds,
             "idle": args.idle,
         }
-        with platform(self._mine, self._folder / name):
+        with platform(self._mine, self._runtime / name):
             return self._drive(self._mine.python, "native.py", options, [str(self._project)])
 
     def _peer(self, kit: Kit, name: str) -> dict | str:
@@ -121,8 +121,11 @@ def main() -> None:
         signal.signal(number, stop)
     say("aenv: wheel and virtual environment")
     mine, before = ours(), machine()
-    with tempfile.TemporaryDirectory(prefix="ab-") as folder:  # short: the path of a unix socket has 107 characters
-        bench = Bench(args, mine, Path(folder))
+    ask = "from aenv.client.local import for_sockets; print(for_sockets())"
+    sockets = subprocess.run([mine.python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
+    # Short names: the path of a unix socket has 107 characters.
+    with tempfile.TemporaryDirectory(prefix="ab-") as folder, tempfile.TemporaryDirectory(dir=sockets) as runtime:
+        bench = Bench(args, mine, Path(folder), Path(runtime))
         bench.run()
     after = machine()
     print(
