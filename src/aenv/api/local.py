@@ -59,12 +59,17 @@ def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub:
         janitor.wait()
 
 
+def _may_be_ready(request: Request) -> bool:
+    """What is asked for may be in the pool."""
+    return request.method == "POST" and request.path == schema_paths.INSTANCES
+
+
 async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources) -> int:
     instances = Instances(engine, sources)
     ports = LocalPorts(instances)
     spans.begin("aenv-local")
     app = Readiness(engine).before(Observed(PlatformApp(instances, ports=ports), level=logging.DEBUG))
-    server = HttpServer(app, max_body=MAX_BODY, admit=_same_user)
+    server = HttpServer(app, max_body=MAX_BODY, admit=_same_user, prompt=_may_be_ready)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

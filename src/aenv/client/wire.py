@@ -70,6 +70,7 @@ class Listener:
     def __init__(self, listener: socket.socket, make: Callable[[], asyncio.Protocol]) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
+        self._fd = listener.fileno()
         self._make = make
         self._later: asyncio.TimerHandle | None = None
         listener.setblocking(False)
@@ -79,11 +80,11 @@ class Listener:
         """Accept no more."""
         if self._later is not None:
             self._later.cancel()
-        self._loop.remove_reader(self._listener)
+        self._loop.remove_reader(self._fd)
         self._listener.close()
 
     def _listen(self) -> None:
-        self._loop.add_reader(self._listener, self._accept)
+        self._loop.add_reader(self._fd, self._accept)
 
     def _accept(self) -> None:
         try:
@@ -94,7 +95,7 @@ class Listener:
             if error.errno not in NO_ROOM:
                 raise
             log.error("cannot accept a connection: %s", error.strerror)
-            self._loop.remove_reader(self._listener)  # it stays readable, and would be all that is ever heard
+            self._loop.remove_reader(self._fd)  # it stays readable, and would be all that is ever heard
             self._later = self._loop.call_later(NO_ROOM_SECONDS, self._listen)
             return
         connection.setblocking(False)
@@ -108,6 +109,8 @@ class Wire(asyncio.Transport):
         super().__init__()
         self._loop = loop
         self._socket = connection
+        self._fd = connection.fileno()
+        """To be registered by: of what is not registered yet, the loop makes a text, and a socket's takes long."""
         self._protocol: Any = protocol
         self._unsent = bytearray()
         self._high, self._low = HIGH_WATER, HIGH_WATER // 4
@@ -170,7 +173,7 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None:
         if not self._reading and not self._closing:
             self._reading = True
-            self._loop.add_reader(self._socket, self.read)
+            self._loop.add_reader(self._fd, self.read)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self._high = HIGH_WATER if high is None else high
@@ -193,7 +196,7 @@ class Wire(asyncio.Transport):
             if sent == len(data):
                 return
             data = memoryview(data)[sent:]
-            self._loop.add_writer(self._socket, self._write)
+            self._loop.add_writer(self._fd, self._write)
         self._unsent += data
         if len(self._unsent) > self._high and not self._full:
             self._full = True
@@ -237,7 +240,7 @@ class Wire(asyncio.Transport):
             self._protocol.resume_writing()
         if self._unsent:
             return
-        self._loop.remove_writer(self._socket)
+        self._loop.remove_writer(self._fd)
         if self._closing:
             self._lost(None)
         elif self._no_more:
@@ -246,14 +249,14 @@ class Wire(asyncio.Transport):
     def _stop_reading(self) -> None:
         if self._reading:
             self._reading = False
-            self._loop.remove_reader(self._socket)
+            self._loop.remove_reader(self._fd)
 
     def _end(self, error: OSError | None) -> None:
         """At once, whatever is unsent."""
         waiting = bool(self._unsent)
         if waiting:
             self._unsent.clear()
-            self._loop.remove_writer(self._socket)
+            self._loop.remove_writer(self._fd)
         self._stop_reading()
         if waiting or not self._closing:
             self._closing = True

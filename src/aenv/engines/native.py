@@ -371,20 +371,21 @@ def _same_files(one: SandboxSpec, other: SandboxSpec) -> bool:
 
 def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:
     """Changes when a file of the project does; only ``files`` of it count, if given."""
-    digest = hashlib.sha256()
-    folders = [project] if files is None else []
+    seen = []
+    folders = [str(project)] if files is None else []
     for path in [] if files is None else [project / name for name in files]:
         if path.is_dir():
-            folders.append(path)
+            folders.append(str(path))
         elif path.exists():
-            digest.update(f"{path}\0{path.stat().st_mtime_ns}\0{path.stat().st_size}\n".encode())
+            seen.append(f"{path}\0{path.stat().st_mtime_ns}\0{path.stat().st_size}")
     while folders:
-        for entry in sorted(os.scandir(folders.pop()), key=lambda e: e.name):
-            if entry.name in _IGNORED:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(Path(entry.path))
-            elif entry.name.endswith((".py", ".json", ".txt", ".toml")):
-                about = entry.stat(follow_symlinks=False)
-                digest.update(f"{entry.path}\0{about.st_mtime_ns}\0{about.st_size}\n".encode())
-    return digest.hexdigest()
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.name in _IGNORED:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                elif entry.name.endswith((".py", ".json", ".txt", ".toml")):
+                    about = entry.stat(follow_symlinks=False)
+                    seen.append(f"{entry.path}\0{about.st_mtime_ns}\0{about.st_size}")
+    return hashlib.sha256("\n".join(sorted(seen)).encode(errors="surrogateescape")).hexdigest()

@@ -56,7 +56,7 @@ class HttpServer:
         *,
         max_body: int,
         admit: Callable[[socket.socket], bool] | None = None,
-        prompt: bool = False,
+        prompt: Callable[[Request], bool] = lambda request: False,
         stream_over: int | None = None,
         unbounded: Callable[[Request], bool] | None = None,
     ) -> None:
@@ -66,8 +66,8 @@ class HttpServer:
         self.stream_over = stream_over
         """Bodies of more bytes, or of an unknown length, reach the handler while they come. None: no body does."""
         self.prompt = prompt
-        """The handler often has its answer without waiting for anything, and until it first waits it does without
-        ``asyncio.current_task()``."""
+        """Says of a request that the handler often has its answer without waiting for anything, and that until it first
+        waits it does without ``asyncio.current_task()``."""
         self.admit = admit
         """Looks at a new connection; one that it does not like is closed unheard."""
         self.max_body = max_body
@@ -292,7 +292,7 @@ class _Connection(asyncio.Protocol):
             self.waiting.append((request, keep_alive))
             self.transport.pause_reading()
             return
-        if self.server.prompt:
+        if self.server.prompt(request):
             self._begin(request, keep_alive)
         else:
             self.task = self.loop.create_task(self._serve(request, keep_alive, self._answer(request)))

@@ -89,7 +89,7 @@ class Service:
         self._mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
         self.app = App(catalog, self._mcp, token=options.token, only_loopback=only_loopback, inside=inside)
         unbounded = takes_any_body if inside is not None else None
-        self.server = HttpServer(self.app, max_body=options.max_body, prompt=True, unbounded=unbounded)
+        self.server = HttpServer(self.app, max_body=options.max_body, prompt=lambda request: True, unbounded=unbounded)
         self._catalog = catalog
         self._grace = options.grace
         self._signals = _Signals()
