@@ -51,7 +51,8 @@ class Platform:
         (project / "src").mkdir(parents=True)
         shutil.copy(CALLED, project / "src")
         (project / "config.json").write_text('{"name": "bench", "version": "1.0.0"}')
-        subprocess.run([self._aenv, "push", "--work-dir", project], env=self._variables, check=True, stdout=sys.stderr)
+        for words in (["push", "--work-dir", project], ["local", "stop"]):  # which has looked at its tools for it
+            subprocess.run([self._aenv, *words], env=self._variables, check=True, stdout=sys.stderr)
         config = self._folder / "serve.toml"
         config.write_text(CONFIG)
         command = [self._aenv, "serve", "--config", config, "--port", "0", "--one-port", "--auth", "--output", "json"]
