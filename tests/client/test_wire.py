@@ -282,3 +282,22 @@ def test_a_listener_without_descriptors_waits_until_there_are_some(
 
     run(main())
     assert "Too many open files" in caplog.text
+
+
+def test_a_listener_that_is_closed_twice_takes_nothing_from_who_has_its_number_now(tmp_path: Path) -> None:
+    async def main() -> bytes:
+        bound = wire.bound(str(tmp_path / "s"))
+        bound.listen()
+        number = bound.fileno()
+        listener = wire.Listener(bound, Peer)
+        listener.close()
+        peer, theirs = pair()
+        with theirs:
+            assert number in (peer.transport.get_extra_info("socket").fileno(), theirs.fileno())
+            listener.close()
+            theirs.send(b"x")
+            await until(lambda: bool(peer.came))
+            peer.transport.abort()
+            return bytes(peer.came)
+
+    assert run(main()) == b"x"

@@ -77,7 +77,9 @@ class Listener:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more."""
+        """Accept no more. A second time there is nothing to do: the number may be another's by then."""
+        if self._listener.fileno() < 0:
+            return
         if self._later is not None:
             self._later.cancel()
         self._loop.remove_reader(self._fd)
