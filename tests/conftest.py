@@ -21,6 +21,8 @@ from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
 from aenv.runtime.mcp import McpEndpoint
 
+pytest_plugins = ["tests.attacks.ledger"]
+
 HERE = Path(__file__).parent
 ENVS = HERE / "envs"
 
