@@ -51,6 +51,17 @@ def test_experiments_take_turns_and_so_do_owners_in_one() -> None:
     ]  # fmt: skip
 
 
+def test_an_account_gains_no_places_by_naming_many_experiments_and_owners() -> None:
+    async def main() -> list[str]:
+        admission = Admission(Capacity(alive=1))
+        inside = admission.ask("", "cyd", 1, account="cyd")
+        many = [admission.ask(f"e{number}", f"o{number}", 1, account="ann") for number in range(4)]
+        few = [admission.ask("", "bob", 1, account="bob") for _ in range(2)]
+        return order_of(admission, [inside, *many, *few])
+
+    assert run(main()) == ["/cyd", "e0/o0", "/bob", "e1/o1", "/bob", "e2/o2", "e3/o3"]
+
+
 def test_many_in_one_request_count_as_many() -> None:
     async def main() -> list[str]:
         admission = Admission(Capacity(alive=4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 import tempfile
@@ -12,15 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from aenv.api import keeper
-from aenv.api.access import OWNER
+from aenv.api import keeper, kept
+from aenv.api.access import OWNER, Caller
 from aenv.api.admission import Capacity
 from aenv.api.instances import Instances
 from aenv.api.ledger import Ledger
+from aenv.api.record import Replica
 from aenv.api.services import Services
 from aenv.api.sources import Sources
 from aenv.client.api import ApiClient
 from aenv.engines.native import NativeEngine
+from aenv.errors import InvalidArguments, NotFound
 from aenv.hub.local import LocalHub
 from aenv.hub.open import Place, open_catalog
 from aenv.schema.instance import EnvInstanceCreateRequest, EnvServiceCreateRequest, EnvServiceUpdateRequest, HubAccess
@@ -154,16 +157,71 @@ def test_replicas_that_are_there_are_gone_on_with_and_strays_are_ended(data: Pat
             await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
             there = (await kept.get("s", OWNER, wait=30)).instances
             await kept.close(leave=True)
-            own = EnvInstanceCreateRequest(envName="ill", labels={"service": "s"})
-            mine = await instances.create(own)  # somebody's own label
-            labels = {"service": "gone", "service-revision": "1"}
-            stray = await instances.create(EnvInstanceCreateRequest(envName="ill", labels=labels, request_id="gone/1"))
+            mine = await instances.create(EnvInstanceCreateRequest(envName="ill"))
+            wish = EnvInstanceCreateRequest(envName="ill", request_id="gone/1")
+            stray = await instances.create(wish, OWNER, Replica(service="gone", revision=1))
             assert await kept.open() == 1
             assert (await kept.get("s", OWNER, wait=30)).instances == there
             await kept._end_strays()
             left = {each.id for each in (await instances.page("*")).items}
             assert left == {mine.id, *(there or [])}
             assert stray.id not in left
+
+    run(main())
+
+
+@pytest.mark.parametrize("label", ["service", "service-revision"])
+def test_labels_of_replicas_are_refused_to_callers(data: Path, label: str) -> None:
+    bob = Caller("bob", "user")
+
+    async def main() -> None:
+        async with running(data) as (kept_services, instances):
+            wish = EnvInstanceCreateRequest(envName="ill", labels={label: "1"}, request_id="s/1")
+            with pytest.raises(InvalidArguments, match="reserved"):
+                await instances.create(wish, bob)
+            with pytest.raises(InvalidArguments, match="reserved"):
+                await instances.create_many(wish, 2, bob)
+            with pytest.raises(InvalidArguments, match="reserved"):
+                await kept_services.create(EnvServiceCreateRequest(envName="ill", labels={label: "1"}), bob)
+            assert (await instances.page("*")).items == []
+
+    run(main())
+
+
+def test_a_service_never_takes_an_instance_for_its_replica_because_of_labels(data: Path) -> None:
+    bob = Caller("bob", "user")
+
+    async def main() -> None:
+        async with running(data) as (services, instances):
+            await services.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
+            there = (await services.get("s", OWNER, wait=30)).instances
+            await services.close(leave=True)
+            made = await instances.create(EnvInstanceCreateRequest(envName="ill", request_id="s/1"), bob)
+            record = instances.find(made.id, bob)
+            record.wish = record.wish.model_copy(update={"labels": {"service": "s", "service-revision": "1"}})
+            assert await services.open() == 1
+            assert (await services.get("s", OWNER, wait=30)).instances == there
+            with pytest.raises(NotFound):
+                await services.get("s", bob)
+            await services._end_strays()
+            assert (await instances.get(made.id, caller=bob)).status == "Running"
+
+    run(main())
+
+
+def test_what_is_kept_of_a_replica_names_its_service_and_older_notes_are_not_believed(data: Path) -> None:
+    async def main() -> None:
+        async with running(data) as (services, instances):
+            await services.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
+            (name,) = (await services.get("s", OWNER, wait=30)).instances or []
+            record = instances.find(name)
+            assert record.ref is not None
+            note = kept.written(record)
+            again = kept.read(note, record.ref)
+            assert again is not None
+            assert again.replica == Replica(service="s", revision=1)
+            older = {key: value for key, value in json.loads(note).items() if key not in ("service", "revision")}
+            assert kept.read(json.dumps(older), record.ref) is None
 
     run(main())
 

@@ -1,7 +1,9 @@
 """Who may go next when the platform is full.
 
-A create waits until there is a place for it. Who is next is decided by experiment, then by owner, then by who came
-first: each experiment is given as many places as any other that waits, whatever it has in the queue. What is asked for
+A create waits until there is a place for it. Who is next is decided by account, then by experiment, then by owner,
+then by arrival. The account is that of the token; experiment and owner are words of the caller's own, so they divide
+only what their account is given. Each account is given as many places as any other that waits, and so is each
+experiment within it, whatever it has in the queue. What is asked for
 in one request is let in together or not at all, so that two groups cannot each hold half of what they need; until it
 fits, nobody else is let in before it.
 """
@@ -39,7 +41,8 @@ class Capacity:
 class Turn:
     """The wish for so many places, by one request."""
 
-    def __init__(self, admission: Admission, experiment: str, owner: str, count: int) -> None:
+    def __init__(self, admission: Admission, experiment: str, owner: str, count: int, account: str = "") -> None:
+        self.account = account
         self.experiment = experiment
         self.owner = owner
         self.count = count
@@ -48,6 +51,11 @@ class Turn:
         self._admission = admission
         self._came: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def path(self) -> tuple[str, str, str]:
+        """The line that it stands in, from the outermost."""
+        return self.account, self.experiment, self.owner
 
     @property
     def waits(self) -> bool:
@@ -101,9 +109,9 @@ class _Line:
             self.lines[name] = _Line(min((line.given for line in self.lines.values()), default=0.0))
         return self.lines[name]
 
-    def next(self) -> tuple[str, _Line]:
+    def next(self) -> _Line:
         """The one that has been given least; of several, the one that has waited longest."""
-        return min(self.lines.items(), key=lambda item: item[1].given)
+        return min(self.lines.values(), key=lambda line: line.given)
 
     def gave(self, name: str, count: int) -> None:
         """So many to one of those below; it stands behind the others now."""
@@ -129,13 +137,13 @@ class Admission:
         self._metrics.gauge("queue_length", self._lengths)
         self._metrics.gauge("places", self._places)
 
-    def ask(self, experiment: str, owner: str, count: int, seconds: float | None = None) -> Turn:
+    def ask(self, experiment: str, owner: str, count: int, seconds: float | None = None, *, account: str = "") -> Turn:
         """Let so many in, or have them wait for at most ``seconds``.
 
         Raises:
             QuotaExceeded: they would not fit if the platform were empty.
         """
-        turn = Turn(self, experiment, owner, count)
+        turn = Turn(self, experiment, owner, count, account)
         most = self.capacity.alive
         if most and count > most:
             raise QuotaExceeded(
@@ -146,7 +154,10 @@ class Admission:
             self._admit(turn)
             return turn
         self._waiting.add(turn)
-        self._queue.line(experiment).line(owner).turns.append(turn)
+        line = self._queue
+        for name in turn.path:
+            line = line.line(name)
+        line.turns.append(turn)
         turn.enqueue(min(self.capacity.wait if seconds is None else seconds, LONGEST))
         return turn
 
@@ -235,26 +246,34 @@ class Admission:
 
     def _let_in(self) -> None:
         while self._waiting:
-            experiment, line = self._queue.next()
-            owner, own = line.next()
-            turn = own.turns[0]
+            line = self._queue
+            while not line.turns:
+                line = line.next()
+            turn = line.turns[0]
             if not self._fits(turn.count):
                 return
-            own.turns.popleft()
+            line.turns.popleft()
             self._waiting.discard(turn)
-            line.gave(owner, turn.count)
-            self._queue.gave(experiment, turn.count)
+            for name, above in reversed(self._lines(turn)):
+                above.gave(name, turn.count)
             self._admit(turn)
 
     def _out(self, turn: Turn) -> None:
         self._waiting.discard(turn)
-        line = self._queue.lines[turn.experiment]
-        own = line.lines[turn.owner]
-        own.turns.remove(turn)
-        if own.empty:
-            del line.lines[turn.owner]
-        if line.empty:
-            del self._queue.lines[turn.experiment]
+        lines = self._lines(turn)
+        name, above = lines[-1]
+        above.lines[name].turns.remove(turn)
+        for name, above in reversed(lines):
+            if above.lines[name].empty:
+                del above.lines[name]
+
+    def _lines(self, turn: Turn) -> list[tuple[str, _Line]]:
+        """The lines above the one that it stands in, from the outermost, each with the name of the next."""
+        found, line = [], self._queue
+        for name in turn.path:
+            found.append((name, line))
+            line = line.lines[name]
+        return found
 
     def _ahead(self, turn: Turn) -> int:
         """Instances of those that came before it; some may be let in after it all the same."""

@@ -22,6 +22,7 @@ from aenv.api.metrics import Metrics
 from aenv.api.phases import phase
 from aenv.api.quota import Quota
 from aenv.api.record import ENDED, LAST_LOG, STARTING, Record, Replica, parse_ttl, place_of
+from aenv.api.reserved import refuse_reserved
 from aenv.api.sources import Sources
 from aenv.api.strangers import Strangers
 from aenv.core.correlation import is_about
@@ -87,6 +88,8 @@ class Instances:
         self, wish: EnvInstanceCreateRequest, caller: Caller = OWNER, replica: Replica | None = None
     ) -> EnvInstance:
         """A running instance. The same ``request_id`` again gives the same one."""
+        if replica is None:
+            refuse_reserved(wish.labels)
         record = self._known(wish, caller)
         if record is None:
             if replica is None:
@@ -116,6 +119,7 @@ class Instances:
         self, wish: EnvInstanceCreateRequest, count: int, caller: Caller = OWNER
     ) -> list[EnvInstance]:
         """``count`` instances that are being made; ask for each with `get` until it runs."""
+        refuse_reserved(wish.labels)
         prefix = wish.request_id or secrets.token_hex(8)
         wishes = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
         if self._known(wishes[0], caller) is None:
@@ -153,7 +157,8 @@ class Instances:
 
     def _ask(self, wish: EnvInstanceCreateRequest, caller: Caller, count: int) -> Turn:
         experiment = (wish.labels or {}).get("experiment", "")
-        return self.admission.ask(experiment, wish.owner or caller.name, count, wish.queue_timeout)
+        owner = wish.owner or caller.name
+        return self.admission.ask(experiment, owner, count, wish.queue_timeout, account=caller.name)
 
     async def _begin(
         self,
@@ -349,9 +354,9 @@ class Instances:
             raise InstanceEnded(f"instance {name} has ended: {gone.reason}")
         raise NotFound(f"no instance {name}")
 
-    def labelled(self, name: str) -> list[Record]:
-        """Those that run and have a label of that name."""
-        return [record for record in self._records.values() if name in record.labels]
+    def replicas(self) -> list[Record]:
+        """Instances that a service of this platform asked for, by the platform's own record of it."""
+        return [record for record in self._records.values() if record.replica is not None and record.replica.service]
 
     def peek(self, name: str) -> Record | None:
         """One that is there or was, whoever asks."""

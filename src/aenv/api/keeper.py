@@ -21,6 +21,7 @@ from pydantic_core import from_json
 from aenv.api.access import OWNER
 from aenv.api.instances import Instances
 from aenv.api.record import STARTING, Record, Replica
+from aenv.api.reserved import LABEL, REVISION_LABEL
 from aenv.api.service_book import ServiceBook, ServiceRecord, ServiceState, Spec
 from aenv.api.storages import Storages
 from aenv.client.http import HttpClient
@@ -34,8 +35,6 @@ from aenv.schema.instance import EnvInstance, EnvInstanceCreateRequest, EnvStatu
 
 log = getLogger("services")
 
-LABEL, REVISION_LABEL = "service", "service-revision"
-"""Labels of every replica."""
 FOREVER = "876000h"
 """A replica's time to live."""
 ROUND, BUSY_ROUND = 1.0, 0.1
@@ -182,11 +181,14 @@ class Keeper:
 
     async def _find_again(self) -> None:
         """Replicas that are there already, of a server that was here before."""
-        page = await self._instances.page("*", self.record.caller, labels={LABEL: self.record.id})
-        for found in page.items:
-            revision = (found.labels or {}).get(REVISION_LABEL, "")
-            if found.status == EnvStatus.RUNNING and revision.isdigit():
-                self.copies.append(Copy(int(revision), id=found.id, since=time.monotonic()))
+        for found in self._instances.replicas():
+            assert found.replica is not None
+            if found.replica.service != self.record.id or found.account != self.record.account:
+                continue
+            with contextlib.suppress(InstanceEnded):
+                await self._instances.check(found)
+                if found.status is EnvStatus.RUNNING:
+                    self.copies.append(Copy(found.replica.revision, id=found.id, since=time.monotonic()))
         self.looked = True
 
     async def _round(self) -> bool:
@@ -305,7 +307,7 @@ class Keeper:
             keep_alive=True,
             queue_timeout=QUEUED,
         )
-        replica = Replica(record.cpus, record.memory, record.disk, volume)
+        replica = Replica(record.cpus, record.memory, record.disk, volume, record.id, spec.revision)
         copy = Copy(spec.revision, self._full, wish, since=time.monotonic())
         copy.making = asyncio.create_task(self._instances.create(wish, record.caller, replica))
         copy.making.add_done_callback(lambda task: self._wake.set())

@@ -11,7 +11,8 @@ from datetime import datetime
 from pydantic import BaseModel, ValidationError
 
 from aenv.api.access import Caller
-from aenv.api.record import Record
+from aenv.api.record import Record, Replica
+from aenv.api.reserved import REVISION_LABEL
 from aenv.core.logging import getLogger
 from aenv.engines.base import SandboxRef
 from aenv.isolation.limits import Limits
@@ -39,6 +40,9 @@ class _Kept(BaseModel):
     deadline: float
     """By a clock that counts from the machine's start, as all that is kept ends with that."""
     events: list[InstanceEvent]
+    service: str | None = None
+    """The service that it is a replica of, or empty. None: written by a version that did not record it."""
+    revision: int = 0
 
 
 def written(record: Record) -> str:
@@ -49,7 +53,11 @@ def written(record: Record) -> str:
         "expires_at", "deadline",
     )  # fmt: skip
     facts = {name: getattr(record, name) for name in names}
-    return _Kept(wish=bare, ttl=str(record.ttl), events=list(record.events), **facts).model_dump_json()
+    replica = record.replica or Replica()
+    return _Kept(
+        wish=bare, ttl=str(record.ttl), events=list(record.events), service=replica.service,
+        revision=replica.revision, **facts,
+    ).model_dump_json()  # fmt: skip
 
 
 def read(text: str, ref: SandboxRef) -> Record | None:
@@ -59,10 +67,13 @@ def read(text: str, ref: SandboxRef) -> Record | None:
     except ValidationError as error:
         log.warning("%s is of another version, and is ended: %s", ref.id, error)
         return None
+    if note.service is None and REVISION_LABEL in (note.wish.labels or {}):
+        log.warning("%s may be a replica of a service, but no record proves it: it is ended", ref.id)
+        return None
     caller = Caller(note.account, "user", note.token_id)
     record = Record(
         note.wish, note.env_name, caller, ttl=duration.parse(note.ttl), network=note.network, limits=note.limits,
-        direct=False,
+        direct=False, replica=Replica(service=note.service, revision=note.revision) if note.service else None,
     )  # fmt: skip
     for name in ("id", "secret", "created", "updated", "started_at", "expires_at", "deadline"):
         setattr(record, name, getattr(note, name))

@@ -48,6 +48,10 @@ class Replica:
     memory: int | None = None
     disk: int | None = None
     volume: Volume | None = None
+    service: str = ""
+    """The service that it is a replica of. Set by the platform alone: labels are the caller's to choose."""
+    revision: int = 0
+    """The revision of the service that it runs."""
 
     def over(self, limits: Limits) -> Limits:
         """Those limits, with these in place of what the environment says."""

@@ -15,10 +15,11 @@ from pathlib import Path
 
 from aenv.api.access import Caller
 from aenv.api.instances import Instances
-from aenv.api.keeper import LABEL, REVISION_LABEL, Keeper
+from aenv.api.keeper import Keeper
 from aenv.api.ledger import Ledger
 from aenv.api.peers import Peers
 from aenv.api.record import Replica, limits_of
+from aenv.api.reserved import refuse_reserved
 from aenv.api.service_book import Claim, ServiceBook, ServiceRecord, ServiceState, Spec
 from aenv.api.sources import Sources
 from aenv.api.storages import Storages
@@ -104,6 +105,7 @@ class Services:
 
     async def create(self, wish: EnvServiceCreateRequest, caller: Caller) -> EnvService:
         """A new one, whose replicas are being made. The same ``request_id`` again gives the same one."""
+        refuse_reserved(wish.labels)
         project = await self._sources.find(EnvInstanceCreateRequest(envName=wish.envName))
         env = _env_of(project, wish.envName)
         name = _name(wish.service_name, env, f"{caller.name}/{wish.request_id}" if wish.request_id else "")
@@ -381,10 +383,9 @@ class Services:
 
     async def _end_strays(self) -> None:
         """Replicas here of services that another server runs by now, or that are no more."""
-        for record in self._instances.labelled(LABEL):
-            service, asked = record.labels[LABEL], record.wish.request_id or ""
-            if not asked.startswith(f"{service}/") or REVISION_LABEL not in record.labels:
-                continue  # somebody's own label
+        for record in self._instances.replicas():
+            assert record.replica is not None
+            service, asked = record.replica.service, record.wish.request_id or ""
             keeper = self._keepers.get(service)
             if keeper is None or (keeper.looked and not keeper.has(record.id, asked)):
                 with contextlib.suppress(NotFound, InstanceEnded):
