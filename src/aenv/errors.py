@@ -109,9 +109,20 @@ class InstanceUnreachable(EnvironmentError, NetworkError):
 
 
 class InstanceEnded(EnvironmentError):
-    """The instance is there no more; the message says why. Nothing was sent to it."""
+    """The instance is there no more; the message says why. Nothing was sent to it.
+
+    Its fault depends on the end: `policy` where the agent's own processes brought it about, such as by using up the
+    memory limit; `env` where the author's code did; otherwise `infra`.
+    """
 
     code, status = "instance_ended", 410
+
+    @classmethod
+    def because(cls, name: str, reason: str | None, fault: str | None = None) -> InstanceEnded:
+        """The end of one instance; without a fault it is `infra`."""
+        error = cls(f"instance {name} has ended: {reason}")
+        error.fault = _fault(fault, error.fault)
+        return error
 
 
 class QuotaExceeded(Forbidden):
@@ -283,7 +294,12 @@ def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = 
     # Where older clients want a number in `code`, the word is in `error_code`.
     cls = _BY_CODE.get(str(body.get("error_code") or body.get("code"))) or _BY_STATUS.get(status) or EnvironmentError
     error = cls(message, env_name, details)
-    if cls is EnvironmentError and body.get("fault") in get_args(Fault):
-        error.fault = body["fault"]
+    if cls in (EnvironmentError, InstanceEnded):
+        error.fault = _fault(body.get("fault"), error.fault)
     error.details.setdefault("status", status)
     return error
+
+
+def _fault(given: object, default: Fault) -> Fault:
+    """A fault that came over the wire, if it is one that we know."""
+    return next((known for known in get_args(Fault) if known == given), default)

@@ -274,6 +274,23 @@ def test_a_token_is_required_where_one_is_set(registry: Registry) -> None:
     assert health == (200, {"success": True, "data": {"status": "healthy"}})
 
 
+def test_without_a_token_the_health_check_runs_whatever_the_caller_sends(registry: Registry) -> None:
+    register_tool(name="t")(lambda: 1)
+
+    @register_health
+    def check() -> dict[str, str]:
+        return {"status": "error", "message": "the database is gone"}
+
+    async def talk() -> Any:
+        async with served(registry) as url:
+            headers = {"authorization": "Bearer anything"}
+            return [await asyncio.to_thread(fetch, url, "/health", headers=given) for given in (None, headers)]
+
+    without, sent = run(talk())
+    assert without == sent
+    assert sent[1]["data"]["status"] == "error"
+
+
 @pytest.mark.parametrize("header", ["Host", "Origin"])
 def test_a_web_page_cannot_reach_a_server_on_loopback(server: Server, header: str) -> None:
     status, body = fetch(

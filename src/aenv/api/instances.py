@@ -351,7 +351,7 @@ class Instances:
         if gone is not None and caller.may_see(gone.account):
             if ended:
                 return gone
-            raise InstanceEnded(f"instance {name} has ended: {gone.reason}")
+            raise InstanceEnded.because(name, gone.reason, gone.fault)
         raise NotFound(f"no instance {name}")
 
     def replicas(self) -> list[Record]:
@@ -370,7 +370,7 @@ class Instances:
         """
         await self._refresh(record)
         if record.status in ENDED:
-            raise InstanceEnded(f"instance {record.id} has ended: {record.reason}")
+            raise InstanceEnded.because(record.id, record.reason, record.fault)
 
     async def sweep(self) -> None:
         """Compare what there should be with what there is, both ways."""
@@ -454,6 +454,7 @@ class Instances:
         ended = await self.engine.poll(record.ref)
         if ended is not None and record.status is EnvStatus.RUNNING:
             record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
+            record.fault = ended.fault
             self._end(record, EnvStatus.TERMINATED, ended.reason)
             self.metrics.count("instances_ended_total", how="died")
             await self._stop(record)

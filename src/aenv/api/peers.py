@@ -95,7 +95,7 @@ class Peers:
         if entry is None or (caller is not None and not caller.may_see(entry.account)):
             return None
         if entry.instance.status in ENDED:
-            raise InstanceEnded(f"instance {name} has ended: {entry.instance.reason}")
+            raise InstanceEnded.because(name, entry.instance.reason, entry.instance.fault)
         if entry.server == self._ledger.server.id:
             return None
         server = await self._ledger.server_of(entry.server)

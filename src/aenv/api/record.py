@@ -19,7 +19,7 @@ from aenv.api.ledger import Charge
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.imports import Neighbours
-from aenv.errors import ConfigError, Forbidden, UsageError
+from aenv.errors import ConfigError, Fault, Forbidden, UsageError
 from aenv.isolation.allow import AllowList, is_public
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Network
@@ -99,6 +99,8 @@ class Record:
         """The same by the clock that nobody sets, which is what counts."""
         self.status = EnvStatus.CREATING
         self.reason: str | None = None
+        self.fault: Fault | None = None
+        """Whose fault it is that it ended."""
         self.error_code: str | None = None
         self.usage: dict[str, Any] = {}
         self.ref: SandboxRef | None = None
@@ -207,7 +209,8 @@ class Record:
             id=self.id,
             env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
             status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
-            owner=self.wish.owner, reason=self.reason, error_code=self.error_code, usage=self._used() or None,
+            owner=self.wish.owner, reason=self.reason, fault=self.fault, error_code=self.error_code,
+            usage=self._used() or None,
             network=self.network.written,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_written(self.started_at) if self.started_at else None,

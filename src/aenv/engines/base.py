@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from aenv.engines.endings import Exit as Exit
 from aenv.engines.holding import Keeper
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Mode, Network
@@ -61,14 +62,6 @@ class SandboxRef:
     """What calls must carry."""
     healthy: bool = False
     """It answers, and there is no health check of the author's to ask."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a sandbox ended."""
-
-    code: int
-    reason: str
 
 
 class Engine(ABC):

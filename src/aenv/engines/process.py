@@ -13,6 +13,7 @@ from typing import IO
 
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.endings import classify
 from aenv.errors import LoadError
 
 log = getLogger("process")
@@ -73,7 +74,7 @@ class ProcessEngine(Engine):
         if process is None:
             return Exit(-1, "there is no such process")
         code = process.returncode
-        return None if code is None else Exit(code, f"it ended with exit code {code}")
+        return None if code is None else classify(code)
 
     async def stop(self, ref: SandboxRef) -> None:
         process = self._processes.pop(ref.id, None)

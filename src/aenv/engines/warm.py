@@ -18,6 +18,7 @@ from aenv.client.url import ServerUrl
 from aenv.engines.base import Exit, SandboxRef, SandboxSpec
 from aenv.engines.books import SANDBOX, ZYGOTE, SandboxBook, ZygoteBook
 from aenv.engines.egress import Door
+from aenv.engines.endings import classify
 from aenv.engines.holding import Holder, Process
 from aenv.engines.logs import Log
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
@@ -287,7 +288,7 @@ class Zygote:
         elif message["op"] == "exit":
             sandbox = self.sandboxes.pop(message["id"], None)
             if sandbox is not None:
-                sandbox.ended(_exit_of(message["code"]))
+                sandbox.ended(classify(message["code"], out_of_memory=sandbox.ran_out_of_memory))
         elif self._ready is not None and not self._ready.done():
             if message["op"] == "ready":
                 self._ready.set_result(None)
@@ -379,6 +380,11 @@ class Sandbox:
         return accounting.usage(accounting.tree(self.process)) if self.process is not None else {}
 
     @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel killed any of its processes at its memory limit."""
+        return self.group is not None and self.group.oom_kills() > 0
+
+    @property
     def channels(self) -> list[int]:
         """What it is to hand its door out through."""
         return [self.door.channel] if self.door else []
@@ -456,12 +462,6 @@ async def _read_once(fd: int) -> bytes | None:
     finally:
         loop.remove_reader(fd)
         os.close(fd)
-
-
-def _exit_of(code: int) -> Exit:
-    if code == -9:
-        return Exit(code, "killed: it was stopped, or used more memory than it may")
-    return Exit(code, f"killed by signal {-code}" if code < 0 else f"it ended with exit code {code}")
 
 
 def _quote(text: str) -> str:

@@ -158,10 +158,19 @@ class Cgroup:
             used["cpu_nanoseconds"] -= self.before
         return used
 
+    def oom_kills(self) -> int:
+        """How many of its processes the kernel has killed at its memory limit."""
+        for path in self.paths:
+            for file in ("memory.events", "memory.oom_control"):
+                with contextlib.suppress(OSError, ValueError, IndexError):
+                    words = _read(f"{path}/{file}").split()
+                    return int(words[words.index(b"oom_kill") + 1])
+        return 0
+
     def as_new(self) -> Cgroup | None:
         """For another sandbox; None when something is left in it, or is counted for it, that is not that one's."""
         used = self.usage()
-        if used.get("processes", 1) or used.get("memory_bytes", 0) > LEFT:
+        if used.get("processes", 1) or used.get("memory_bytes", 0) > LEFT or self.oom_kills():
             return None
         return Cgroup(self.paths, self.before + used.get("cpu_nanoseconds", 0))
 

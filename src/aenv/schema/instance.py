@@ -76,6 +76,8 @@ class EnvInstance(Message):
     owner: str | None = None
     reason: str | None = None
     """Why it failed or ended, or what it waits for."""
+    fault: str | None = None
+    """Whose fault it is that it ended: `policy` (the agent's), `env` or `infra`."""
     error_code: str | None = None
     """The code of the error that it failed with."""
     data_url: str | None = None
