@@ -12,6 +12,8 @@ import struct
 import threading
 from collections.abc import Collection, Iterator
 
+from aenv.isolation import syscalls
+
 CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -36,22 +38,6 @@ _THREAD_WORDS = 256  # of 4 bytes; glibc has the number in the 180th on x86_64
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAP_VERSION_3 = 0x20080522
 
-_SYSCALLS = {
-    "x86_64": {
-        "bind": 49, "capset": 126, "chdir": 80, "clone": 56, "close": 3, "dup3": 292, "fchmodat": 268, "ioctl": 16,
-        "keyctl": 250, "listen": 50, "mkdirat": 258, "mount": 165, "mount_setattr": 442, "move_mount": 429,
-        "open_tree": 428, "openat": 257, "pivot_root": 155, "prctl": 157, "read": 0, "recvmsg": 47, "seccomp": 317,
-        "sethostname": 170, "setns": 308, "setsid": 112, "socket": 41, "umount2": 166, "unshare": 272, "write": 1,
-        "writev": 20,
-    },
-    "aarch64": {
-        "bind": 200, "capset": 91, "chdir": 49, "clone": 220, "close": 57, "dup3": 24, "fchmodat": 53, "ioctl": 29,
-        "keyctl": 219, "listen": 201, "mkdirat": 34, "mount": 40, "mount_setattr": 442, "move_mount": 429,
-        "open_tree": 428, "openat": 56, "pivot_root": 41, "prctl": 167, "read": 63, "recvmsg": 212, "seccomp": 277,
-        "sethostname": 161, "setns": 268, "setsid": 157, "socket": 198, "umount2": 39, "unshare": 97, "write": 64,
-        "writev": 66,
-    },
-}  # fmt: skip
 MACHINE = os.uname().machine
 HERE = -100
 """AT_FDCWD: paths count from the current folder."""
@@ -86,7 +72,7 @@ def _done(result: int, what: str) -> None:
 
 def number(name: str) -> int:
     """A system call's number on this processor."""
-    return _SYSCALLS[MACHINE][name]
+    return syscalls.numbers(MACHINE)[name]
 
 
 def system_call(called: int, *arguments: int) -> int:
@@ -130,6 +116,11 @@ def unshare(flags: int) -> None:
     _done(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
+def clone_flags(namespaces: int) -> int:
+    """Return all flags that `fork_into` calls ``clone`` with."""
+    return namespaces | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+
+
 def fork_into(namespaces: int, *, told: bool = True) -> int:
     """Fork, with the child in new namespaces, all of which belong to its new user namespace. 0 in the child.
 
@@ -138,7 +129,7 @@ def fork_into(namespaces: int, *, told: bool = True) -> int:
     a fork writes to a fifth of all the memory that an instance ever writes to.
     """
     known = _thread_number_at()
-    flags = namespaces | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+    flags = clone_flags(namespaces)
     if told:
         _before_fork()
     if MACHINE == "aarch64":  # the last two arguments change places
