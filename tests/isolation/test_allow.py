@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aenv.isolation.allow import AllowList, Refused, unwrapped
+from aenv.isolation.allow import AllowList, Refused, is_public, meanings
 from aenv.isolation.network import Network
 
 
@@ -65,6 +65,80 @@ def test_a_name_does_not_open_what_is_private(address: str) -> None:
     assert not reached(["rebinding.example"], address, behind="rebinding.example")
     assert not reached(["*"], address)
     assert reached(["0.0.0.0/0", "::/0"], address)
+
+
+INNER = {
+    "this machine": "127.0.0.1", "any of this machine's": "127.200.3.4", "unspecified": "0.0.0.0",
+    "link-local": "169.254.169.254", "private (10)": "10.1.2.3", "private (172)": "172.31.255.254",
+    "private (192)": "192.168.1.1", "shared": "100.64.0.1", "multicast": "224.0.0.251", "reserved": "240.0.0.1",
+}  # fmt: skip
+"""IPv4 addresses that no name and no wildcard leads to."""
+
+
+def holding(inner: str) -> dict[str, str]:
+    """Every form of IPv6 address that holds this IPv4 address."""
+    number = int(ipaddress.IPv4Address(inner))
+    high, low, whole = number >> 16, number & 0xFFFF, f"{number:08x}"
+    public = 0x08080808
+    forms = {
+        "mapped": f"::ffff:{inner}",
+        "compatible": f"::{inner}",
+        "translated (SIIT)": f"::ffff:0:{inner}",
+        "6to4": f"2002:{high:x}:{low:x}::1",
+        "6to4, with a subnet": f"2002:{high:x}:{low:x}:ffff:1234:5678:9abc:def0",
+        "NAT64": f"64:ff9b::{inner}",
+        "NAT64, local, /96": f"64:ff9b:1:abcd:0:1:{high:x}:{low:x}",
+        "NAT64, local, /48": f"64:ff9b:1:{high:x}:{low >> 8:x}:{(low & 0xFF) << 8:x}::",
+        "NAT64, local, /56": f"64:ff9b:1:ab{whole[:2]}:{whole[2:4]}:{whole[4:]}::",
+        "NAT64, local, /64": f"64:ff9b:1:abcd:{whole[:2]}:{whole[2:6]}:{whole[6:]}00:0",
+        "Teredo, the client": f"2001:0:808:808:0:0:{high ^ 0xFFFF:x}:{low ^ 0xFFFF:x}",
+        "Teredo, the server": f"2001:0:{high:x}:{low:x}:0:0:{(public >> 16) ^ 0xFFFF:x}:{(public & 0xFFFF) ^ 0xFFFF:x}",
+        "ISATAP, public": f"2600:1234::200:5efe:{high:x}:{low:x}",
+        "ISATAP, private": f"2600:1234::5efe:{inner}",
+        "ISATAP, link-local": f"fe80::5efe:{inner}",
+    }
+    return {kind: str(ipaddress.ip_address(text)) for kind, text in forms.items()}
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+@pytest.mark.parametrize("kind", holding("10.0.0.1"))
+def test_no_form_of_ipv6_leads_to_a_private_ipv4_address(kind: str, inner: str) -> None:
+    address = holding(inner)[kind]
+    for entries in (["*"], ["*", "8.8.0.0/16", "2600::/16"], ["rebinding.example"]):
+        assert not reached(entries, address, behind="rebinding.example"), address
+    assert not reached(["*"], address), address
+    assert reached(["0.0.0.0/0", "::/0"], address), address
+
+
+@pytest.mark.parametrize("kind", holding("10.0.0.1"))
+def test_a_network_of_ipv6_opens_no_ipv4_address_within_it(kind: str) -> None:
+    for inner in ("127.0.0.1", "169.254.169.254", "10.1.2.3"):
+        assert not reached(["::/0"], holding(inner)[kind]), kind
+        assert not reached(["*", "::/0"], holding(inner)[kind]), kind
+
+
+@pytest.mark.parametrize("kind", ["mapped", "6to4", "NAT64", "ISATAP, public"])
+def test_what_stands_for_a_public_address_is_public(kind: str) -> None:
+    assert reached(["*"], holding("8.8.8.8")[kind])
+    assert reached(["dns.example"], holding("8.8.8.8")[kind], behind="dns.example")
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "::", "::1", "::2", "100::1", "fc00::1", "fdff:ffff::1", "fe80::1", "febf::1", "fec0::1", "feff::1", "ff01::1",
+        "ff02::1", "ff0e::1", "2001::1", "2001:2::1", "2001:10::1", "2001:20::1", "2001:db8::1", "3fff::1", "4000::1",
+        "5f00::1", "64:ff9b:1::808:808", "64:ff9b:2::1", "e000::1",
+    ],
+)  # fmt: skip
+def test_ipv6_addresses_that_are_not_in_the_internet_are_private(address: str) -> None:
+    assert not reached(["*"], address)
+    assert not reached(["rebinding.example"], address, behind="rebinding.example")
+
+
+@pytest.mark.parametrize("address", ["2600::1%eth0", "fe80::1%eth0", "::1%lo", "fe80::1%1", "::ffff:8.8.8.8%lo"])
+def test_an_address_with_a_zone_is_refused_even_when_its_network_is_listed(address: str) -> None:
+    assert not reached(["*", "0.0.0.0/0", "::/0"], address)
 
 
 def test_a_public_address_needs_a_name_or_a_network() -> None:
@@ -143,5 +217,4 @@ def test_a_variable_that_names_no_server_is_said(url: str) -> None:
 @given(st.ip_addresses())
 def test_nothing_but_public_addresses_is_behind_a_name(address: ipaddress.IPv4Address) -> None:
     if reached(["*"], str(address), behind="any.example"):
-        assert unwrapped(address).is_global
-        assert not unwrapped(address).is_multicast
+        assert all(is_public(each) and each.is_global and not each.is_multicast for each in meanings(address)[-1:])

@@ -9,15 +9,33 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 ANYTHING = "*"
+_PRIVATE = [
+    ipaddress.IPv4Network(text)
+    for text in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+        "224.0.0.0/3",
+    )
+]  # fmt: skip
+"""IPv4 networks that are not out in the internet. Written down, as what Python says of them depends on its release."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_PUBLIC = [ipaddress.IPv6Network("2000::/3"), _NAT64]
+_RESERVED = [ipaddress.IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "3fff::/20")]
+"""IPv6: what is out in the internet, and what within it is not. The second has Teredo and the documentation's."""
+_IN_LAST_WORD = [ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")]
+"""IPv6 networks whose last 32 bits are an IPv4 address: compatible, mapped, translated (SIIT), NAT64."""
+_TEREDO = ipaddress.IPv6Network("2001::/32")
+_6TO4 = ipaddress.IPv6Network("2002::/16")
+_NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")
+_ISATAP, _ISATAP_MASK = 0x00005EFE, 0xFCFFFFFF
 
 
 class Refused(Exception):
@@ -60,17 +78,20 @@ class AllowList:
 
     def check_address(self, address: Address, port: int, *, behind: str | None = None) -> None:
         """Raises Refused unless this address may be connected to. ``behind``: the listed name that led to it."""
-        address = unwrapped(address)
-        if self.has_network(address, port):
-            return
+        if getattr(address, "scope_id", None):
+            raise Refused(f"{address} names a network interface of this machine")
+        first, *others = meanings(address)
+        listed = self.has_network(first, port) or (others and all(self.has_network(each, port) for each in others))
         named = behind is not None or any(
             entry.name == ANYTHING and entry.port in (None, port) for entry in self._entries
         )
-        if not named:
-            raise Refused(f"{address}:{port} is not on the list of what this environment may reach")
-        if not is_public(address):
-            found = f"{behind} is {address}, which" if behind else str(address)
-            raise Refused(f"{found} is a private address; only a network on the list, like {address}, opens it")
+        if not listed and not named:
+            raise Refused(f"{first}:{port} is not on the list of what this environment may reach")
+        for each in others if listed else (first, *others):
+            if not is_public(each) and not self.has_network(each, port):
+                found = f"{behind} is {first}, which" if behind else str(first)
+                found = found if each == first else f"{found} holds {each}, which"
+                raise Refused(f"{found} is a private address; only a network on the list, like {each}, opens it")
 
     def has_network(self, address: Address, port: int) -> bool:
         """Whether a network on the list holds this address."""
@@ -79,17 +100,49 @@ class AllowList:
 
 def is_public(address: Address) -> bool:
     """Whether it is out in the internet, and not this machine, its network or the cloud's metadata."""
-    return address.is_global and not address.is_multicast
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _PRIVATE)
+    return any(address in network for network in _PUBLIC) and not any(address in network for network in _RESERVED)
 
 
-def unwrapped(address: Address) -> Address:
-    """The IPv4 address that some IPv6 addresses stand for."""
-    if isinstance(address, ipaddress.IPv6Address):
-        inner = address.ipv4_mapped or address.sixtofour
-        if inner is None and address in _NAT64:
-            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
-        return inner or address
-    return address
+def meanings(address: Address) -> list[Address]:
+    """Return what an address stands for: itself, then the IPv4 addresses that it holds, which some router or the kernel
+    may send to in its place. A mapped address is an IPv4 address in all respects.
+
+    A NAT64 prefix that a network has chosen for itself cannot be told from any other public address.
+    """
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    if address.ipv4_mapped is not None:
+        return [address.ipv4_mapped]
+    return [address, *dict.fromkeys(map(ipaddress.IPv4Address, _held(address)))]
+
+
+def _held(address: ipaddress.IPv6Address) -> Iterator[int]:
+    whole = int(address)
+    last = whole & 0xFFFFFFFF
+    if any(address in network for network in _IN_LAST_WORD):
+        yield last
+    if address in _6TO4:
+        yield whole >> 80 & 0xFFFFFFFF
+    if address in _TEREDO:
+        yield whole >> 64 & 0xFFFFFFFF  # its server
+        yield last ^ 0xFFFFFFFF  # its client
+    if address in _NAT64_LOCAL:
+        yield from _translated(whole)
+    if whole >> 32 & _ISATAP_MASK == _ISATAP:
+        yield last
+
+
+def _translated(whole: int) -> Iterator[int]:
+    """RFC 6052: after a prefix of 48, 56, 64 or 96 bits, around 8 bits that are 0, and then nothing."""
+    if last := whole & 0xFFFFFFFF:
+        yield last
+    suffix = whole & (1 << 56) - 1
+    for before in (16, 8, 0):  # bits of it that lie in the first half
+        after = 32 - before
+        if whole >> 56 & 0xFF == 0 and suffix & (1 << 56 - after) - 1 == 0:
+            yield (whole >> 64 & (1 << before) - 1) << after | suffix >> 56 - after
 
 
 def normal(host: str) -> str:

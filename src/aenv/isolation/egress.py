@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from aenv.isolation import linux
-from aenv.isolation.allow import Address, AllowList, Refused, is_public, unwrapped
+from aenv.isolation.allow import Address, AllowList, Refused, is_public, meanings
 from aenv.isolation.limits import open_many_files
 from aenv.isolation.proxying import Failed, Target, Wish, answer, read_wish
 
@@ -175,9 +175,9 @@ class Door:
 
     def _check(self, address: Address, port: int, *, behind: str | None = None) -> None:
         self._allow.check_address(address, port, behind=behind)
-        plain = unwrapped(address)
-        if is_public(plain) and _is_this_machine(plain) and not self._allow.has_network(plain, port):
-            raise Refused(f"{plain} is this machine; only a network on the list, like {plain}, opens it")
+        for each in meanings(address):
+            if is_public(each) and _is_this_machine(each) and not self._allow.has_network(each, port):
+                raise Refused(f"{each} is this machine; only a network on the list, like {each}, opens it")
 
     async def _look_up(self, target: Target) -> list[Address]:
         loop = asyncio.get_running_loop()
