@@ -109,18 +109,22 @@ class InstanceUnreachable(EnvironmentError, NetworkError):
 
 
 class InstanceEnded(EnvironmentError):
-    """The instance is there no more; the message says why. Nothing was sent to it.
+    """The instance is there no more; the message says why, and ``details["ended_by"]`` in one word.
+
+    ``details["sent"]`` is true when the connection broke in the middle of a call, which may have run.
 
     Its fault depends on the end: `policy` where the agent's own processes brought it about, such as by using up the
-    memory limit; `env` where the author's code did; otherwise `infra`.
+    memory limit; `env` where the author's code did; `timeout` at the end of its time to live; otherwise `infra`.
     """
 
     code, status = "instance_ended", 410
 
     @classmethod
-    def because(cls, name: str, reason: str | None, fault: str | None = None) -> InstanceEnded:
+    def because(
+        cls, name: str, reason: str | None, fault: str | None = None, *, ended_by: str | None = None
+    ) -> InstanceEnded:
         """The end of one instance; without a fault it is `infra`."""
-        error = cls(f"instance {name} has ended: {reason}")
+        error = cls(f"instance {name} has ended: {reason}", details={"ended_by": ended_by} if ended_by else None)
         error.fault = _fault(fault, error.fault)
         return error
 

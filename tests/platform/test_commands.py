@@ -68,8 +68,10 @@ def test_the_life_of_an_instance(aenv: Run, tmp_path: Path) -> None:
     aenv("instance", "delete", name, code=130, stdin="n\n")
     assert aenv("instance", "delete", "-y", name).stdout == f"deleted {name}\n"
     assert "there is no instance" in aenv("instance", "delete", "-y", name, code=1).stderr
-    assert "no instance" in aenv("instance", "get", name, code=1).stderr
-    assert aenv("instance", "logs", "-f", name, code=1).stdout == ""
+    assert "Reason       deleted" in aenv("instance", "get", name).stdout
+    assert aenv("instance", "logs", "-f", name).stdout == ""
+    assert "no instance" in aenv("instance", "get", "counter-00000000", code=1).stderr
+    assert "no instance" in aenv("instance", "logs", "counter-00000000", code=1).stderr
 
 
 def test_without_keep_alive_it_is_ended_again(aenv: Run) -> None:

@@ -204,7 +204,7 @@ def test_an_instance_that_died_is_said_at_once(platform: Served, tokens: Tokens)
                 await env.call_tool("die")
             with pytest.raises(InstanceEnded, match="exit code 3") as caught:
                 await env.call_tool("increment")
-            assert caught.value.fault == "infra"
+            assert caught.value.fault == "env"
             with pytest.raises(InstanceEnded):
                 await env.call_function("double", {"n": 1})
             assert (await env.get_env_info())["status"] == "Terminated"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -132,7 +133,7 @@ class PlatformApp:
         try:
             return await self._peers.answer(name, request, caller)
         except InstanceEnded:
-            if action not in ("get", "delete"):  # what is still known of it is in the store
+            if action not in ("get", "delete", "logs", "events"):  # what is still known of it is in the store
                 raise
             return None
 
@@ -190,7 +191,8 @@ class PlatformApp:
         return await self._peers.page(own, ask.request, ask.caller, {"env": env, **filters})
 
     async def _get(self, ask: Ask) -> Answer:
-        return ok(await self._instances.get(ask.name, wait(ask.one("wait")), ask.caller))
+        deleted = ask.one("deleted") in ("1", "true")
+        return ok(await self._instances.get(ask.name, wait(ask.one("wait")), ask.caller, deleted=deleted))
 
     async def _delete(self, ask: Ask) -> Answer:
         await self._instances.delete(ask.name, ask.caller)
@@ -201,13 +203,22 @@ class PlatformApp:
         return ok(await self._instances.renew(ask.name, wish.ttl, ask.caller))
 
     async def _events(self, ask: Ask) -> Answer:
-        return ok(self._instances.events(ask.name, ask.caller))
+        try:
+            return ok(self._instances.events(ask.name, ask.caller))
+        except NotFound:
+            return ok((await self._instances.past(ask.name, ask.caller)).events)
 
     async def _logs(self, ask: Ask) -> Answer:
-        return log_answer(ask, self._instances.logs(ask.name, ask.caller), lambda: self._news(ask))
+        try:
+            text = self._instances.logs(ask.name, ask.caller)
+        except NotFound:
+            text = (await self._instances.past(ask.name, ask.caller)).log
+        return log_answer(ask, text, lambda: self._news(ask))
 
     def _news(self, ask: Ask) -> News:
-        _, position = self._instances.log_since(ask.name, 0, ask.caller)
+        position = 0
+        with contextlib.suppress(InstanceEnded, NotFound):  # one that has ended has no news
+            _, position = self._instances.log_since(ask.name, 0, ask.caller)
 
         def news() -> str:
             nonlocal position

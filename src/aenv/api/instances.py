@@ -7,6 +7,7 @@ ends, however it ends, the kernel closes the connection and the instance goes. I
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
 from collections import Counter as Tally
@@ -17,6 +18,7 @@ from typing import Any
 from aenv.api import kept
 from aenv.api.access import OWNER, Caller
 from aenv.api.admission import Admission, Capacity, Turn
+from aenv.api.ended import Ended, EndedInstances
 from aenv.api.ledger import Ledger
 from aenv.api.metrics import Metrics
 from aenv.api.phases import phase
@@ -32,17 +34,22 @@ from aenv.engines.holding import Keeper
 from aenv.engines.imports import Neighbours
 from aenv.errors import AEnvError, ConfigError, InstanceEnded, NotFound
 from aenv.project.locate import Located
-from aenv.schema.instance import EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent, InstancePage
+from aenv.schema.instance import (
+    EndedBy,
+    EnvInstance,
+    EnvInstanceCreateRequest,
+    EnvStatus,
+    InstanceEvent,
+    InstancePage,
+)
 
 log = getLogger("instances")
 
 ABANDONED = 2.0
 """Seconds in which a create whose caller hung up may be asked for again."""
-ENDED_KEPT = 500
-"""Instances that have ended by themselves and of which it is still known why."""
 SLICE = 20
 """Instances that are measured before somebody else has a turn."""
-WITH_ITS_OWNER = "it goes with its owner"
+WITH_ITS_OWNER = "the process that created it has ended"
 
 
 class Instances:
@@ -57,6 +64,7 @@ class Instances:
         ledger: Ledger | None = None,
         metrics: Metrics | None = None,
         capacity: Capacity | None = None,
+        ended: EndedInstances | None = None,
     ) -> None:
         """``direct``: callers share this machine and its user, and call instances without a gateway."""
         self.engine = engine
@@ -67,7 +75,7 @@ class Instances:
         self._ledger = ledger
         self._sources = sources or Sources()
         self._records: dict[str, Record] = {}
-        self._ended: dict[str, Record] = {}
+        self._ended = EndedInstances() if ended is None else ended
         self._by_request: dict[tuple[str, str], Record] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
@@ -108,7 +116,7 @@ class Instances:
                 self._background(self._abandon(record))
             raise
         except AEnvError:
-            self._ended.pop(record.id, None)
+            self._ended.discard(record.id)
             self._forget_request(record)
             raise
         finally:
@@ -218,7 +226,9 @@ class Instances:
             self._count("create", record, "failure")
             self.metrics.count("instances_ended_total", how="failed")
             record.error_code = error.code if isinstance(error, AEnvError) else "internal"
-            self._end(record, EnvStatus.FAILED, error.message if isinstance(error, AEnvError) else repr(error))
+            record.fault = error.fault if isinstance(error, AEnvError) else "infra"
+            reason = error.message if isinstance(error, AEnvError) else repr(error)
+            self._end(record, EnvStatus.FAILED, reason, EndedBy.FAILED)
             self._make_room(record)
             raise
         if record.id not in self._records or (record.lease is not None and record.lease not in self._leases):
@@ -240,11 +250,16 @@ class Instances:
         if record.waiting == 0 and not record.claimed:
             await self._delete_quietly(record.id)
 
-    async def get(self, name: str, wait: float = 0.0, caller: Caller = OWNER) -> EnvInstance:
-        """One instance, as it is now; one that is being made, when it is ready or ``wait`` seconds later."""
-        record = self._records.get(name) or self._ended.get(name)
+    async def get(self, name: str, wait: float = 0.0, caller: Caller = OWNER, *, deleted: bool = False) -> EnvInstance:
+        """One instance, as it is now; one that is being made, when it is ready or ``wait`` seconds later.
+
+        ``deleted``: also one that was deleted within the last hour.
+        """
+        record = self.peek(name)
         if record is None or not caller.may_see(record.account):
-            return await self._written(name, caller)
+            return await self._written(name, caller, deleted=deleted)
+        if record.deleted and not deleted:
+            raise NotFound(f"no instance {name}: {record.reason}")
         record.claimed = True
         waited = record.status in STARTING and wait > 0
         if waited:
@@ -254,12 +269,36 @@ class Instances:
             record.reason = self.admission.why(record.turn)
         return record.shown(caller)
 
-    async def _written(self, name: str, caller: Caller) -> EnvInstance:
+    async def _written(self, name: str, caller: Caller, *, deleted: bool) -> EnvInstance:
         """What the ledger knows of one that is not here."""
         entry = await self._ledger.get(name) if self._ledger is not None and name.isascii() else None
-        if entry is None or not caller.may_see(entry.account):
+        if entry is not None and caller.may_see(entry.account):
+            return entry.instance
+        past = await self.past(name, caller)
+        if not deleted:
+            raise NotFound(f"no instance {name}: {past.instance.reason}")
+        return past.instance
+
+    async def past(self, name: str, caller: Caller = OWNER) -> Ended:
+        """What is kept of an instance that ended within the last hour, on this server or on one before it.
+
+        Raises:
+            NotFound: nothing is, or it is somebody else's.
+        """
+        found = await self._ended.read(name)
+        if found is None or not caller.may_see(found.account):
             raise NotFound(f"no instance {name}")
-        return entry.instance
+        return found
+
+    async def why_ended(self, name: str, caller: Caller = OWNER) -> InstanceEnded | None:
+        """The error to raise for calls to an instance that is not here because it has ended; None: it never was."""
+        with contextlib.suppress(NotFound):
+            found = (await self.past(name, caller)).instance
+            return InstanceEnded.because(name, found.reason, found.fault, ended_by=found.ended_by)
+        entry = await self._ledger.get(name) if self._ledger is not None and name.isascii() else None
+        if entry is None or not caller.may_see(entry.account) or entry.instance.status not in ENDED:
+            return None
+        return InstanceEnded.because(name, entry.instance.reason, entry.instance.fault)
 
     async def page(
         self,
@@ -276,7 +315,7 @@ class Instances:
 
         Those that have ended are among them only if they are asked for by their status.
         """
-        there = [*self._records.values(), *(self._ended.values() if status in ENDED else ())]
+        there = [*self._records.values(), *(self._ended if status in ENDED else ())]
         mine = [r for r in there if caller.may_see(r.account)]
         for record in mine:
             await self._refresh(record, measure=False)
@@ -296,12 +335,22 @@ class Instances:
 
     async def delete(self, name: str, caller: Caller = OWNER, why: str = "deleted") -> None:
         """End one; return when it is gone."""
-        if self._ended.get(name) is not None and caller.may_see(self._ended[name].account):
-            del self._ended[name]
+        gone = self._ended.get(name)
+        if gone is not None and caller.may_see(gone.account) and not gone.dismissed:
+            gone.dismissed = True
             return
+        if gone is not None:
+            raise NotFound(f"no instance {name}")
         record = self.find(name, caller)
-        self._drop(record)
-        if record.status in STARTING:
+        await self._refresh(record, measure=False)
+        if record.status in ENDED:  # by itself, and this is the first to notice
+            record.dismissed = True
+            return
+        starting, record.dismissed = record.status in STARTING, True
+        if record.ref is not None:
+            record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
+        self._end(record, EnvStatus.TERMINATED, why, EndedBy.OWNER if why == WITH_ITS_OWNER else EndedBy.DELETED)
+        if starting:
             record.started.cancel()
             await asyncio.wait({record.started})
             self._make_room(record)
@@ -351,7 +400,7 @@ class Instances:
         if gone is not None and caller.may_see(gone.account):
             if ended:
                 return gone
-            raise InstanceEnded.because(name, gone.reason, gone.fault)
+            raise gone.ended_error()
         raise NotFound(f"no instance {name}")
 
     def replicas(self) -> list[Record]:
@@ -360,7 +409,8 @@ class Instances:
 
     def peek(self, name: str) -> Record | None:
         """One that is there or was, whoever asks."""
-        return self._records.get(name) or self._ended.get(name)
+        record = self._records.get(name)
+        return self._ended.get(name) if record is None else record
 
     async def check(self, record: Record) -> None:
         """Look whether it still runs.
@@ -370,11 +420,12 @@ class Instances:
         """
         await self._refresh(record)
         if record.status in ENDED:
-            raise InstanceEnded.because(record.id, record.reason, record.fault)
+            raise record.ended_error()
 
     async def sweep(self) -> None:
         """Compare what there should be with what there is, both ways."""
         began = time.perf_counter()
+        self._ended.prune()
         for record in list(self._records.values()):
             await self._refresh(record, measure=False)
         await self._strangers.end({record.ref.id for record in self._records.values() if record.ref is not None})
@@ -405,7 +456,8 @@ class Instances:
         self.quota.count(record.token_id, record.limits)
         record.turn = self.admission.count_in(record.labels.get("experiment", ""), record.wish.owner or record.account)
         if record.lease is not None:
-            self._end(record, EnvStatus.TERMINATED, "the connection that it belonged to has ended with the server")
+            reason = "the connection that it belonged to has ended with the server"
+            self._end(record, EnvStatus.TERMINATED, reason, EndedBy.LOST)
             await self._stop(record)
             return
         if record.wish.request_id:
@@ -420,14 +472,19 @@ class Instances:
         for record in list(self._records.values()):
             if record.status in STARTING:
                 record.started.cancel()
-                self._end(record, EnvStatus.FAILED, "the platform was restarted while it was being made")
+                reason = "the platform was restarted while it was being made"
+                self._end(record, EnvStatus.FAILED, reason, EndedBy.LOST)
+        await self._ended.close()
 
     async def close(self) -> None:
         """The server goes, and all instances with it: write that down, for who asks the next server."""
         for record in list(self._records.values()):
             if record.status in STARTING:
                 record.started.cancel()
-            self._end(record, EnvStatus.TERMINATED, "the platform was stopped")
+            if record.ref is not None:
+                record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
+            self._end(record, EnvStatus.TERMINATED, "the platform was stopped", EndedBy.STOPPED)
+        await self._ended.close()
 
     # --- leases
 
@@ -454,8 +511,8 @@ class Instances:
         ended = await self.engine.poll(record.ref)
         if ended is not None and record.status is EnvStatus.RUNNING:
             record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
-            record.fault = ended.fault
-            self._end(record, EnvStatus.TERMINATED, ended.reason)
+            record.fault, record.exit_code = ended.fault, ended.code
+            self._end(record, EnvStatus.TERMINATED, ended.reason, EndedBy(ended.cause))
             self.metrics.count("instances_ended_total", how="died")
             await self._stop(record)
         elif measure:
@@ -479,11 +536,13 @@ class Instances:
         self._background(self._reap(record))
 
     async def _reap(self, record: Record) -> None:
+        await self._refresh(record, measure=False)  # it may have ended before
         if record.id not in self._records:
             return
         assert record.ref is not None
         record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
-        self._end(record, EnvStatus.TERMINATED, f"it has reached its time to live of {record.ttl}")
+        record.fault = "timeout"
+        self._end(record, EnvStatus.TERMINATED, f"it has reached its time to live of {record.ttl}", EndedBy.TTL)
         log.info("%s has reached its time to live", record.id)
         self.metrics.count("instances_ended_total", how="expired")
         try:
@@ -507,13 +566,12 @@ class Instances:
         if turn is not None:
             turn.leave()
 
-    def _end(self, record: Record, status: EnvStatus, reason: str) -> None:
-        """It has ended by itself: remember for a while why."""
+    def _end(self, record: Record, status: EnvStatus, reason: str, by: EndedBy) -> None:
+        """It has ended: remember for a while why."""
+        record.ended_by, record.fault = by, record.fault or "infra"
         record.became(status, reason)
-        self._ended[record.id] = record
-        while len(self._ended) > ENDED_KEPT:
-            del self._ended[next(iter(self._ended))]
-        self._drop(record, written=True)
+        self._drop(record, written=not record.deleted)
+        self._ended.add(record)
 
     def _drop(self, record: Record, *, written: bool = False) -> None:
         """It counts no more."""

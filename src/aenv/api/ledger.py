@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, Conflict
-from aenv.schema.instance import EnvInstance, EnvStatus
+from aenv.schema.instance import EndedBy, EnvInstance, EnvStatus
 from aenv.storage.base import Change, Delete, Put, Query, Store
 
 log = getLogger("ledger")
@@ -311,7 +311,8 @@ def _ended(entry: Entry) -> Entry:
     made = entry.instance.status != EnvStatus.CREATING
     reason = "the server that it ran on has ended" if made else "the server ended while it was being made"
     status = EnvStatus.TERMINATED if made else EnvStatus.FAILED
-    instance = entry.instance.model_copy(update={"status": status, "reason": reason})
+    end = {"status": status, "reason": reason, "ended_by": EndedBy.LOST, "fault": "infra"}
+    instance = entry.instance.model_copy(update=end)
     return entry.model_copy(update={"instance": instance})
 
 

@@ -94,6 +94,13 @@ class WaitQuery(Asked):
     """Seconds, for one that is being made."""
 
 
+class InstanceQuery(WaitQuery):
+    """Which instances count."""
+
+    deleted: bool = False
+    """Also one that was deleted within the last hour."""
+
+
 class LogQuery(Asked):
     """Which part of a log."""
 
@@ -185,7 +192,7 @@ OPERATIONS = (
         list[EnvInstance],
         query=FilterQuery,
     ),
-    _read(_ONE, "Get an instance", EnvInstance, query=WaitQuery),
+    _read(_ONE, "Get an instance", EnvInstance, query=InstanceQuery),
     _instances("DELETE", _ONE, "End an instance", str),
     _instances(
         "PUT", f"{_ONE}/ttl", "Have its time to live count from now", EnvInstance, body=TtlWish, body_optional=True

@@ -19,7 +19,7 @@ from aenv.api.ledger import Charge
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.imports import Neighbours
-from aenv.errors import ConfigError, Fault, Forbidden, UsageError
+from aenv.errors import ConfigError, Fault, Forbidden, InstanceEnded, UsageError
 from aenv.isolation.allow import AllowList, is_public
 from aenv.isolation.limits import Limits
 from aenv.isolation.network import Network
@@ -27,7 +27,7 @@ from aenv.isolation.volumes import Volume
 from aenv.project import quantities
 from aenv.project.locate import Located
 from aenv.schema import duration
-from aenv.schema.instance import Env, EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent
+from aenv.schema.instance import EndedBy, Env, EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent
 
 log = getLogger("instances")
 
@@ -81,7 +81,7 @@ class Record:
     ) -> None:
         self.wish = wish
         self.project = project
-        """None: it was made by a server before this one."""
+        """None: it was made by a server before this one, or has ended."""
         self.replica = replica
         self.turn: Turn | None = None
         """Its place among those that the platform has room for."""
@@ -102,15 +102,20 @@ class Record:
         self.fault: Fault | None = None
         """Whose fault it is that it ended."""
         self.error_code: str | None = None
+        self.ended_by: EndedBy | None = None
+        self.exit_code: int | None = None
         self.usage: dict[str, Any] = {}
         self.ref: SandboxRef | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.started: asyncio.Future[None]
         self.last_log = ""
+        """Of one that has ended."""
         self.events: deque[InstanceEvent] = deque(maxlen=EVENTS)
         self.calls = 0
         """That were passed on to it."""
         self.waiting = 0
+        self.dismissed = False
+        """Its owner has deleted it, before or after its end."""
         self.claimed = False
         """Somebody knows its id."""
         self.ttl = ttl
@@ -182,6 +187,20 @@ class Record:
         elif status in ENDED:
             self.ended_at = self.updated
 
+    @property
+    def deleted(self) -> bool:
+        """Whether it is there no more because somebody asked for that."""
+        return self.ended_by in (EndedBy.DELETED, EndedBy.OWNER)
+
+    def ended_error(self) -> InstanceEnded:
+        """What a caller of it is told once it has ended."""
+        return InstanceEnded.because(self.id, self.reason, self.fault, ended_by=self.ended_by)
+
+    def forget_wish(self) -> None:
+        """Let go of what only a sandbox needs to know, some of it secret, and of what may be large."""
+        self.wish = self.wish.model_copy(update={"environment_variables": None, "arguments": None, "hub": None})
+        self.project = None
+
     def spec(self, neighbours: Neighbours) -> SandboxSpec:
         """What to ask an engine for."""
         assert self.project is not None
@@ -210,7 +229,7 @@ class Record:
             env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
             status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
             owner=self.wish.owner, reason=self.reason, fault=self.fault, error_code=self.error_code,
-            usage=self._used() or None,
+            ended_by=self.ended_by, exit_code=self.exit_code, usage=self._used() or None,
             network=self.network.written,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_written(self.started_at) if self.started_at else None,

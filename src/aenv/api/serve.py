@@ -20,6 +20,7 @@ from aenv.api.ask import refusal
 from aenv.api.audit import Audit
 from aenv.api.balancer import Balancer
 from aenv.api.choosing import choose
+from aenv.api.ended import EndedInstances
 from aenv.api.engines import OUTLIVING
 from aenv.api.gateway import Gateway
 from aenv.api.home import Home
@@ -134,7 +135,9 @@ async def _serve(
             token=settings.engine_token,
         )  # fmt: skip
         at_the_end(engine.close, engine.leave)
-        instances = Instances(engine, sources, direct=False, ledger=ledger, capacity=settings.capacity)
+        instances = Instances(
+            engine, sources, direct=False, ledger=ledger, capacity=settings.capacity, ended=EndedInstances(store)
+        )
         at_the_end(instances.close, instances.leave)
         adopted = await instances.adopt(home.keeper)
         if adopted:

@@ -135,9 +135,10 @@ class ApiClient:
         data = await self._data("POST", paths.INSTANCES, request, timeout)
         return [EnvInstance.model_validate(item) for item in _items(data)]
 
-    async def get_env_instance(self, instance_id: str) -> EnvInstance:
-        """One instance."""
-        return await self._model(EnvInstance, "GET", f"{paths.INSTANCES}/{_part(instance_id)}")
+    async def get_env_instance(self, instance_id: str, *, deleted: bool = False) -> EnvInstance:
+        """One instance; with ``deleted`` also one that was deleted within the last hour."""
+        query = "?deleted=true" if deleted else ""
+        return await self._model(EnvInstance, "GET", f"{paths.INSTANCES}/{_part(instance_id)}{query}")
 
     async def list_env_instances(
         self, pool_name: str | None = None, status: EnvStatus | str | None = None

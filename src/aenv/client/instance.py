@@ -65,7 +65,8 @@ class InstanceClient:
         except NetworkError as error:
             if isinstance(error, DeadlineExceeded):
                 raise
-            raise InstanceUnreachable(error.message, details={"sent": True}) from error
+            sent = not isinstance(error, NotConnected)
+            raise InstanceUnreachable(error.message, details={"sent": sent}) from error
         if answer.status != 200:
             raise self._error(answer.status, _parsed(answer.body))
         return answer.body

@@ -19,7 +19,7 @@ from aenv.core import transfer
 from aenv.core.answer import Answer
 from aenv.core.breaker import Breaker
 from aenv.core.logging import getLogger
-from aenv.core.placement import OnPlatform, Placement, Started, Wish, why_gone
+from aenv.core.placement import OnPlatform, Placement, Started, Wish
 from aenv.core.results import ExecResult, ToolResult
 from aenv.errors import (
     AEnvError,
@@ -305,7 +305,9 @@ class Environment:
                 final = self._placement.unreachable(client, error)
                 if final is not None:
                     raise final from error
-                await self._check_alive()
+                ended = await self._why_ended(error)
+                if ended is not None:
+                    raise ended from error
                 reason = f": {error.message}"
             except DeadlineExceeded:
                 reason = ": its health check does not answer"
@@ -316,12 +318,14 @@ class Environment:
             await asyncio.sleep(min(pause, max(left, 0)))
             pause = min(pause * 2, 1.0)
 
-    async def _check_alive(self) -> None:
-        """Raise when the platform says that the instance has ended: waiting would not help."""
-        assert self._instance is not None
-        why = await why_gone(self._placement, self._instance)
-        if why is not None:
-            raise EnvironmentError(f"instance {self._instance.id} has ended: {why}", self.env_name)
+    async def _why_ended(self, error: InstanceUnreachable) -> InstanceEnded | None:
+        """The end of the instance, when that is why a call found no connection or lost it."""
+        instance = self._instance
+        sent = bool(error.details.get("sent"))
+        ended = await self._placement.why_ended(instance, sent=sent) if instance is not None else None
+        if ended is not None:
+            ended.env_name = self.env_name
+        return ended
 
     async def _let_go(self) -> None:
         """End what `_create` made."""
@@ -406,6 +410,8 @@ class Environment:
         Raises:
             ToolTimeoutError: no answer within ``timeout`` seconds (default: the constructor's).
             ToolServerError: the connection broke, or the answer was not one; the tool may have run.
+            InstanceEnded: the instance has ended, for the reason in the message; ``details["sent"]`` says whether the
+                tool may have run.
             EnvironmentError: the instance could not be created or reached; the tool did not run.
         """
         path = self._tool_paths.get(tool_name) or self._tool_path(tool_name)
@@ -422,6 +428,9 @@ class Environment:
                 f"tool '{tool_name}' gave no answer within {seconds:g} s", tool_name, seconds
             ) from error
         except InstanceUnreachable as error:
+            ended = await self._why_ended(error)
+            if ended is not None:
+                raise ended from error
             self._breaker.failed()
             if not error.details.get("sent"):
                 raise
@@ -575,7 +584,10 @@ class Environment:
             answer = await send(client, seconds)
         except DeadlineExceeded as error:
             raise self._timed_out("call", seconds, f"{what} gave no answer") from error
-        except InstanceUnreachable:
+        except InstanceUnreachable as error:
+            ended = await self._why_ended(error)
+            if ended is not None:
+                raise ended from error
             self._breaker.failed()
             raise
         except EnvironmentError as error:

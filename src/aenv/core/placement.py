@@ -10,7 +10,7 @@ from aenv.client import local
 from aenv.client.instance import PATIENCE, InstanceClient
 from aenv.client.url import Planes, ServerUrl
 from aenv.core.logging import getLogger
-from aenv.errors import AEnvError, EnvironmentError, InstanceUnreachable, NotFound, UsageError
+from aenv.errors import AEnvError, EnvironmentError, InstanceEnded, InstanceUnreachable, NotFound, UsageError
 from aenv.schema import paths
 
 if TYPE_CHECKING:
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 log = getLogger("environment")
 
 RELEASE_SECONDS = 10.0
+ASK_SECONDS = 3.0
+"""For a platform to say whether an instance that cannot be reached has ended."""
+ASK_AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.0)
+"""Seconds between two such questions: news of an end may be on its way to the platform."""
 LOCAL_RETRIES = 1
 """Nothing is lost on the way to the local platform: where it does not answer, it is not there."""
 Wish = dict[str, Any]
@@ -66,6 +70,13 @@ class Placement(ABC):
 
     def unreachable(self, client: InstanceClient, error: InstanceUnreachable) -> InstanceUnreachable | None:
         """What to say at once when it cannot be reached while it starts; None to keep trying."""
+        return None
+
+    async def why_ended(self, instance: EnvInstance, *, sent: bool) -> InstanceEnded | None:
+        """Ask the platform why an instance that cannot be reached has ended; None: it has not, or nothing is known.
+
+        ``sent``: whether the call that failed may have run.
+        """
         return None
 
 
@@ -212,7 +223,30 @@ class OnPlatform(Placement):
         return await (await self.api()).renew_env_instance(instance.id, ttl)
 
     async def look(self, instance: EnvInstance) -> EnvInstance:
-        return await (await self.api()).get_env_instance(instance.id)
+        return await (await self.api()).get_env_instance(instance.id, deleted=True)
+
+    async def why_ended(self, instance: EnvInstance, *, sent: bool) -> InstanceEnded | None:
+        def error(reason: str, fault: str | None = None, by: str | None = "lost") -> InstanceEnded:
+            reason = f"{reason}; the call may have run" if sent else reason
+            made = InstanceEnded.because(instance.id, reason, fault, ended_by=by)
+            made.details["sent"] = sent
+            return made
+
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                for pause in ASK_AGAIN:
+                    now = await self.look(instance)
+                    if now.status in ("Failed", "Terminated"):
+                        return error(now.reason or str(now.status), now.fault, now.ended_by)
+                    await asyncio.sleep(pause)
+        except NotFound:
+            return error("the platform does not know it any more; it may have been restarted")
+        except InstanceUnreachable:
+            if self.is_local:
+                return error("the local platform that it ran on has ended")
+        except (AEnvError, TimeoutError):
+            return None
+        return None
 
     def client(self, instance: EnvInstance) -> InstanceClient:
         if instance.data_url:
@@ -273,14 +307,3 @@ async def _delete(api: ApiClient, instance: EnvInstance | None) -> None:
         log.warning("[ENV:%s] could not be deleted (%s); its time to live ends it", name, error)
     finally:
         await api.close()
-
-
-async def why_gone(placement: Placement, instance: EnvInstance) -> str | None:
-    """Why the platform says that an instance has ended; None while it has not."""
-    try:
-        now = await placement.look(instance)
-    except NotFound:
-        return "the platform does not know it any more"
-    except EnvironmentError:
-        return None
-    return now.reason or str(now.status) if now.status in ("Failed", "Terminated") else None

@@ -35,8 +35,10 @@ class Log:
         written: int = _HEAD.unpack_from(self._memory)[0]
         count = max(0, min(written - position, written, SIZE))
         place = (written - count) % SIZE
-        ring = self._memory[_HEAD.size :] if count else b""
-        return (ring[place : place + count] + ring[: max(0, place + count - SIZE)]).decode(errors="replace"), written
+        # Only what was written is read: to read the rest of a memfd is to have the kernel allocate it.
+        end, start = place + count, _HEAD.size
+        parts = self._memory[start + place : start + min(end, SIZE)], self._memory[start : start + max(0, end - SIZE)]
+        return b"".join(parts).decode(errors="replace"), written
 
     def close(self) -> None:
         """Let go of it; who it was handed on to still has it."""

@@ -404,15 +404,17 @@ class Sandbox:
         self._pipe = fd
         asyncio.get_running_loop().add_reader(fd, self._read_log)
 
-    def _read_log(self) -> None:
+    def _read_log(self) -> bool:
+        """Whether there may be more of it now."""
         try:
             data = os.read(self._pipe, 65536)
         except BlockingIOError:
-            return
+            return False
         if not data:
             self._close_pipe()
-            return
+            return False
         self.log.append(data)
+        return True
 
     def _close_pipe(self) -> None:
         if self._pipe >= 0:
@@ -422,6 +424,8 @@ class Sandbox:
 
     def ended(self, how: Exit) -> None:
         self.exit = how
+        while self._pipe >= 0 and self._read_log():  # what it wrote last may not have been read yet
+            pass
         if self.door is not None:
             self.door.close()
         self.gone.set()

@@ -18,6 +18,31 @@ class EnvStatus(StrEnum):
     TERMINATED = "Terminated"
 
 
+class EndedBy(StrEnum):
+    """What ended an instance."""
+
+    TTL = "ttl"
+    """Its time to live."""
+    DELETED = "deleted"
+    """A request of its owner's, or of an administrator's."""
+    OWNER = "owner"
+    """The end of the process that created it."""
+    STOPPED = "stopped"
+    """The platform, which was stopped."""
+    FAILED = "failed"
+    """A failure to start it."""
+    OUT_OF_MEMORY = "out_of_memory"
+    """The kernel, as it used more memory than its limit."""
+    KILLED = "killed"
+    """A SIGKILL from outside of its sandbox."""
+    CRASHED = "crashed"
+    """A signal of its own process's making, such as SIGSEGV."""
+    EXITED = "exited"
+    """Its own process, which exited."""
+    LOST = "lost"
+    """The end of what it ran on: the engine's process, the server or the machine."""
+
+
 class ServiceStatus(StrEnum):
     """The life of a service."""
 
@@ -80,6 +105,10 @@ class EnvInstance(Message):
     """Whose fault it is that it ended: `policy` (the agent's), `env` or `infra`."""
     error_code: str | None = None
     """The code of the error that it failed with."""
+    ended_by: str | None = None
+    """What ended it: one of `EndedBy`."""
+    exit_code: int | None = None
+    """Of its process, where that ended by itself or was killed; negative: by that signal."""
     data_url: str | None = None
     """Where its calls go, when that is not the platform's data plane."""
     token: str | None = None

@@ -138,8 +138,9 @@ def get(id: str, system_url: str | None, api_key: str | None, output: Output) ->
     """Show one instance, and what happened to it."""
 
     async def work(api: ApiClient) -> dict[str, Any]:
-        found = (await api.get_env_instance(id)).model_dump(exclude_none=True, exclude={"token", "data_url"})
-        with contextlib.suppress(NotFound):  # of an instance of a server before this one only its end is known
+        shown = await api.get_env_instance(id, deleted=True)
+        found = shown.model_dump(exclude_none=True, exclude={"token", "data_url"})
+        with contextlib.suppress(NotFound):  # of one that was lost with its server only the end is known
             found["events"] = [event.model_dump() for event in await api.get_instance_events(id)]
         return found
 
@@ -302,7 +303,7 @@ def _facts(said: dict[str, Any]) -> str:
 def _shown(said: dict[str, Any]) -> str:
     env = said.get("env") or {}
     rows = [("Instance ID", said["id"]), ("Environment", f"{env.get('name', '-')}@{env.get('version') or '-'}")]
-    names = ("status", "reason", "owner", "ttl", "created_at", "started_at", "ended_at", "expires_at", "ip")
+    names = ("status", "reason", "fault", "owner", "ttl", "created_at", "started_at", "ended_at", "expires_at", "ip")
     rows += [(name.replace("_", " ").capitalize(), str(said[name])) for name in names if said.get(name)]
     rows += [("Label", f"{name}={value}") for name, value in (said.get("labels") or {}).items()]
     text = columns(rows, indent="")

@@ -1,0 +1,194 @@
+"""A dead local instance says why it ended, and whose fault that is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aenv import Environment
+from aenv.client import local
+from aenv.client.api import ApiClient
+from aenv.core.placement import OnPlatform
+from aenv.errors import InstanceEnded
+from aenv.isolation.limits import Cgroups
+from tests.conftest import run
+
+DEADLY = """
+import os
+import sys
+
+from aenv import register_reward, register_tool
+
+
+@register_tool
+def leave(code: int) -> None:
+    print("last words", flush=True)
+    os._exit(code)
+
+
+@register_tool
+def eat() -> int:
+    print("hungry", flush=True)
+    return len(b"x" * (1 << 30))
+
+
+@register_tool
+def count() -> int:
+    return 1
+
+
+@register_reward
+def reward() -> float:
+    return 1.0
+"""
+
+
+@pytest.fixture
+def deadly(project: Path) -> Path:
+    (project / "src" / "env.py").write_text(DEADLY)
+    return project
+
+
+async def ended(env: Environment) -> InstanceEnded:
+    """What the next call raises; and the one after it, and one of another kind, as long as it is asked."""
+    with pytest.raises(InstanceEnded) as caught:
+        await env.call_tool("count")
+    assert not caught.value.retryable
+    for call in (env.call_tool("count"), env.call_reward(), env.exec("true"), env.download("/etc/hosts")):
+        with pytest.raises(InstanceEnded) as again:
+            await call
+        assert (again.value.message, again.value.fault) == (caught.value.message, caught.value.fault)
+        assert again.value.details["sent"] is False
+    return caught.value
+
+
+def control(env: Environment) -> tuple[ApiClient, str]:
+    assert isinstance(env._placement, OnPlatform)
+    assert env._placement._api is not None
+    assert env._instance is not None
+    return env._placement._api, env._instance.id
+
+
+def aenv(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "aenv.cli", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_end_of_its_time_to_live_is_a_timeout(deadly: Path) -> None:
+    async def main() -> None:
+        async with Environment(str(deadly), ttl="1s") as env:
+            api, name = control(env)
+            while (await api.get_env_instance(name)).status == "Running":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            error = await ended(env)
+            assert error.message == f"instance {name} has ended: it has reached its time to live of 1s"
+            assert (error.fault, error.details["ended_by"]) == ("timeout", "ttl")
+
+    run(main())
+
+
+def test_a_deletion_is_said(deadly: Path) -> None:
+    async def main() -> None:
+        async with Environment(str(deadly)) as env:
+            api, name = control(env)
+            await env.call_tool("count")
+            await api.delete_env_instance(name)
+            error = await ended(env)
+            assert error.message == f"instance {name} has ended: deleted"
+            assert (error.fault, error.details["ended_by"]) == ("infra", "deleted")
+
+    run(main())
+
+
+def test_the_exit_code_and_the_log_of_a_call_that_ended_it_are_known(deadly: Path) -> None:
+    async def main() -> str:
+        async with Environment(str(deadly)) as env:
+            _, name = control(env)
+            with pytest.raises(InstanceEnded, match="exit code 7") as caught:
+                await env.call_tool("leave", {"code": 7})
+            assert caught.value.details == {"ended_by": "exited", "sent": True}
+            assert caught.value.fault == "env"
+            assert "exit code 7" in (await ended(env)).message
+        return name
+
+    name = run(main())
+    said = aenv("instance", "get", name)
+    assert "exit code 7" in said
+    assert "Terminated" in said
+    assert aenv("instance", "logs", name) == "last words\n"
+
+
+def test_more_memory_than_its_limit_is_the_agents_own_fault(deadly: Path) -> None:
+    groups = Cgroups("aenv-test-probe")
+    limited = "memory" in groups.controllers
+    groups.remove()
+
+    async def main() -> None:
+        async with Environment(str(deadly)) as env:
+            if not limited:  # without control groups it is an error in the tool, and the instance lives on
+                assert (await env.call_tool("eat")).is_error
+                return
+            with pytest.raises(InstanceEnded, match="out of memory") as caught:
+                await env.call_tool("eat")
+            assert caught.value.fault == "policy"
+            assert caught.value.details == {"ended_by": "out_of_memory", "sent": True}
+            assert "out of memory" in (await ended(env)).message
+            assert (await env.get_env_info())["status"] == "Terminated"
+
+    run(main())
+
+
+def test_a_kill_from_outside_is_infra(deadly: Path) -> None:
+    async def main() -> None:
+        async with Environment(str(deadly)) as env:
+            assert env._instance is not None
+            assert env._instance.data_url is not None
+            await env.call_tool("count")
+            await asyncio.to_thread(kill_listener, Path(env._instance.data_url.removeprefix("unix:")))
+            while (await env.get_env_info())["status"] == "Running":  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            error = await ended(env)
+            assert "killed from outside" in error.message
+            assert (error.fault, error.details["ended_by"]) == ("infra", "killed")
+
+    run(main())
+
+
+def kill_listener(path: Path) -> None:
+    from aenv.isolation.accounting import listener
+
+    pid = listener(path)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_the_end_of_the_local_platform_is_infra(deadly: Path, short_folder: Path) -> None:
+    code = f"""
+import asyncio, os, sys
+from aenv import Environment
+from aenv.client import local
+from aenv.errors import InstanceEnded
+
+async def main():
+    env = Environment({str(deadly)!r})
+    await env.initialize()
+    await env.call_tool("count")
+    local.stop(local.lease().where)
+    try:
+        await env.call_tool("count")
+    except InstanceEnded as error:
+        print(error.fault, error.details["ended_by"])
+
+asyncio.run(main())
+"""
+    variables = {**os.environ, "AENV_RUNTIME_DIR": str(short_folder)}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=False)
+    assert done.stdout == "infra lost\n", done.stderr
+    local.stop(local.LocalPaths(short_folder))

@@ -1,0 +1,183 @@
+"""Why an instance has ended, and the last of what it wrote, can be read for an hour and within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aenv.api import ended
+from aenv.api.access import OWNER, Caller
+from aenv.api.ended import EndedInstances
+from aenv.api.instances import Instances
+from aenv.api.ledger import KEPT
+from aenv.client.api import ApiClient
+from aenv.engines.base import Exit, SandboxRef
+from aenv.errors import InstanceEnded, NotFound
+from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus
+from aenv.storage.sqlite import SqliteStore
+from tests.conftest import run
+from tests.platform.parts import serving
+from tests.platform.test_sweep import Counting
+
+
+class Talking(Counting):
+    """Every sandbox has written something."""
+
+    exit = Exit(0, "gone")
+
+    async def poll(self, ref: SandboxRef) -> Exit | None:
+        return None if ref.id in self.refs else self.exit
+
+    def logs(self, ref: SandboxRef) -> str:
+        return f"{ref.id} was here\n" if ref.id in self.refs or self.exit.cause != "lost" else ""
+
+
+@pytest.fixture
+def wish(tmp_path: Path) -> EnvInstanceCreateRequest:
+    (tmp_path / "env.py").write_text("")
+    return EnvInstanceCreateRequest(envName="x", source=str(tmp_path), environment_variables={"KEY": "s3cret"})
+
+
+def test_a_deleted_instance_says_so_and_its_log_can_be_read(wish: EnvInstanceCreateRequest) -> None:
+    async def main() -> None:
+        instances = Instances(Talking())
+        made = await instances.create(wish)
+        await instances.delete(made.id)
+        with pytest.raises(NotFound, match=f"no instance {made.id}: deleted"):  # as before, for who expects that
+            await instances.get(made.id)
+        with pytest.raises(NotFound):
+            await instances.delete(made.id)
+        found = await instances.get(made.id, deleted=True)
+        assert (found.status, found.reason, found.ended_by, found.fault) == (
+            "Terminated", "deleted", "deleted", "infra",
+        )  # fmt: skip
+        assert instances.logs(made.id) == "0 was here\n"
+        assert [event.type for event in instances.events(made.id)] == ["created", "running", "terminated"]
+        with pytest.raises(InstanceEnded, match="has ended: deleted") as caught:
+            instances.find(made.id)
+        assert (caught.value.fault, caught.value.details["ended_by"]) == ("infra", "deleted")
+        assert (await instances.page("*")).items == []
+        stranger = Caller("bob", "user")
+        for question in (instances.get(made.id, caller=stranger, deleted=True), instances.past(made.id, stranger)):
+            with pytest.raises(NotFound):
+                await question
+        assert await instances.why_ended(made.id, stranger) is None
+
+    run(main())
+
+
+def test_one_that_died_unnoticed_is_not_said_to_be_deleted(wish: EnvInstanceCreateRequest) -> None:
+    async def main() -> None:
+        engine = Talking()
+        engine.exit = Exit(3, "the environment's process ended with exit code 3", "exited")
+        instances = Instances(engine)
+        made = await instances.create(wish)
+        engine.refs.clear()
+        await instances.delete(made.id)
+        found = await instances.get(made.id)
+        assert (found.ended_by, found.exit_code, found.fault) == ("exited", 3, "env")
+        assert instances.logs(made.id) == "0 was here\n"
+        with pytest.raises(NotFound):
+            await instances.delete(made.id)
+
+    run(main())
+
+
+def test_the_next_server_on_the_store_still_knows_it(wish: EnvInstanceCreateRequest, tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SqliteStore(tmp_path / "store.db")
+        before = Instances(Talking(), ended=EndedInstances(store))
+        deleted, stopped = await before.create(wish), await before.create(wish)
+        await before.delete(deleted.id)
+        await before.close()
+        after = Instances(Talking(), ended=EndedInstances(store))
+        assert (await after.get(deleted.id, deleted=True)).reason == "deleted"
+        past = await after.past(stopped.id, OWNER)
+        assert (past.instance.reason, past.instance.ended_by) == ("the platform was stopped", "stopped")
+        assert past.log == "1 was here\n"
+        why = await after.why_ended(stopped.id)
+        assert why is not None
+        assert why.message == f"instance {stopped.id} has ended: the platform was stopped"
+        with pytest.raises(NotFound):
+            await after.past("x-00000000")
+        assert b"s3cret" not in b"".join(path.read_bytes() for path in tmp_path.glob("store.db*"))
+        await store.close()
+
+    run(main())
+
+
+def test_it_is_forgotten_after_an_hour(wish: EnvInstanceCreateRequest, tmp_path: Path) -> None:
+    async def main() -> None:
+        now = 0.0
+        instances = Instances(Talking(), ended=EndedInstances(clock=lambda: now))
+        made = await instances.create(wish)
+        await instances.delete(made.id)
+        now = KEPT - 1
+        assert (await instances.get(made.id, deleted=True)).status == EnvStatus.TERMINATED
+        now = KEPT
+        with pytest.raises(NotFound):
+            await instances.get(made.id, deleted=True)
+        await instances.sweep()
+        assert len(instances._ended) == 0
+
+    run(main())
+
+
+def test_number_and_size_are_bounded_and_deleted_ones_go_first(
+    wish: EnvInstanceCreateRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended, "MOST", 5)
+    monkeypatch.setattr(ended, "LOGS", 60)
+
+    async def main() -> None:
+        engine, store = Talking(), SqliteStore(tmp_path / "store.db")
+        engine.exit = Exit(1, "died", "exited")
+        kept = EndedInstances(store)
+        instances = Instances(engine, ended=kept)
+        died = [await instances.create(wish) for _ in range(3)]
+        engine.refs.clear()
+        await instances.sweep()
+        for _ in range(20):
+            await instances.delete((await instances.create(wish)).id)
+        assert len(kept) <= 3 + 5
+        assert sum(len(record.last_log) for record in kept) <= 60
+        for each in died:
+            assert (await instances.get(each.id)).reason == "died"
+        await instances.close()
+        written = [each async for each in store.dump()]
+        assert {each.key for each in written} == {record.id for record in kept}
+        await store.close()
+
+    run(main())
+
+
+def test_a_restarted_platform_says_why_an_instance_of_before_has_ended(data: Path) -> None:
+    """Over HTTP: the record and the log of what was deleted before, and of what ended with the server."""
+
+    async def first(url: str) -> list[str]:
+        from aenv.core.environment import Environment
+
+        names = []
+        async with ApiClient(url) as api:
+            for _ in range(2):
+                async with Environment("counter", aenv_url=url, keep_alive=True) as env:
+                    await env.call_tool("speak", {"text": "heard"})
+                    names.append((await env.get_env_info())["instance_id"])
+            await api.delete_env_instance(names[0])
+        return names
+
+    async def second(url: str, names: list[str]) -> None:
+        async with ApiClient(url) as api:
+            for name, reason in zip(names, ("deleted", "the platform was stopped"), strict=True):
+                found = await api.get_env_instance(name, deleted=True)
+                assert (found.status, found.reason, found.fault) == ("Terminated", reason, "infra")
+                assert await api.get_instance_logs(name) == "heard\n"
+                assert (await api.get_instance_events(name))[-1].message == reason
+                assert "".join([text async for text in api.follow_instance_logs(name)]) == "heard\n"
+
+    with serving(data, auth=False) as platform:
+        names = asyncio.run(first(platform.url))
+    with serving(data, auth=False) as platform:
+        asyncio.run(second(platform.url, names))
