@@ -3,120 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from aenv.api.access import Allowance, Doorkeeper
-from aenv.api.app import PlatformApp
-from aenv.api.gateway import Gateway
-from aenv.api.instances import Instances
-from aenv.api.sources import Sources
-from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
-from aenv.project.locate import Located
-from aenv.runtime.http import HttpServer
-from aenv.schema.instance import EnvInstanceCreateRequest
+from aenv.engines.base import Exit
 from tests.conftest import run
-
-Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-
-
-class OneEngine(Engine):
-    """Every sandbox is the same raw server."""
-
-    networks = frozenset(("loopback",))
-
-    def __init__(self, uds: str) -> None:
-        self.uds = uds
-        self.exit: Exit | None = None
-
-    async def start(self, spec: SandboxSpec) -> SandboxRef:
-        return SandboxRef("one", f"unix:{self.uds}", "inner-token")
-
-    async def poll(self, ref: SandboxRef) -> Exit | None:
-        return self.exit
-
-    async def stop(self, ref: SandboxRef) -> None:
-        return
-
-    async def running(self) -> AsyncIterator[SandboxRef]:
-        return
-        yield
-
-    async def close(self) -> None:
-        return
-
-
-class NoSources(Sources):
-    async def find(self, wish: EnvInstanceCreateRequest) -> Located:
-        return Located(Path("/"), Path("/"), None)
-
-
-class Between:
-    """A client's end of a connection through the gateway."""
-
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, engine: OneEngine, name: str
-    ) -> None:
-        self.reader, self.writer, self.engine, self.name = reader, writer, engine, name
-
-    def send(self, head: str, body: bytes = b"") -> None:
-        text = f"{head}\r\nhost: localhost\r\nAEnvCore-EnvInstance-ID: {self.name}\r\n"
-        self.writer.write(text.encode() + b"\r\n" + body)
-
-    async def answer(self) -> tuple[int, dict[str, str], bytes]:
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
-        return int(head[0].split()[1]), headers, body
-
-
-@contextlib.asynccontextmanager
-async def between(folder: Path, talk: Talk) -> AsyncIterator[Between]:
-    """A client, the gateway, and a raw server in the place of an instance."""
-    uds = str(folder / "i.sock")
-    talking: set[asyncio.Task[Any]] = set()
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        talking.add(task)
-        try:
-            await talk(reader, writer)
-        finally:
-            writer.close()
-            talking.discard(task)
-
-    inner = await asyncio.start_unix_server(serve, uds)
-    engine = OneEngine(uds)
-    instances = Instances(engine, NoSources(), direct=False)
-    door = Doorkeeper(None, Allowance(), only_loopback=True)
-    gateway = Gateway(instances, door)
-    app = PlatformApp(instances, door=door, gateway=gateway)
-    outer = HttpServer(app, max_body=1 << 26, stream_over=1 << 16)
-    outer.listen_at(str(folder / "o.sock"))
-    made = await instances.create(EnvInstanceCreateRequest(envName="x"))
-    reader, writer = await asyncio.open_unix_connection(str(folder / "o.sock"))
-    try:
-        yield Between(reader, writer, engine, made.id)
-    finally:
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-        await instances.delete(made.id) if instances.peek(made.id) else None
-        await outer.close(0)
-        gateway.close()
-        inner.close()
-        for task in list(talking):
-            task.cancel()
-        await asyncio.gather(*talking, return_exceptions=True)
-
-
-async def head_of(reader: asyncio.StreamReader) -> bytes:
-    return await reader.readuntil(b"\r\n\r\n")
+from tests.platform.between import between, head_of
 
 
 def test_events_arrive_one_by_one(tmp_path: Path) -> None:
@@ -298,4 +191,27 @@ def test_a_death_before_and_in_the_middle_of_an_answer_is_said(tmp_path: Path) -
             assert b"has ended: killed" in body
 
     (tmp_path / "again").mkdir()
+    run(main())
+
+
+@pytest.mark.attack("hostile answers")
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("status", [200, 299, 306, 418, 420, 430, 451, 499, 509, 520, 599, 600, 799, 999])
+def test_any_status_of_three_digits_passes(tmp_path: Path, status: int, whole: bool) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(b"HTTP/1.1 %d Its Own Phrase\r\n" % status)
+        if whole:
+            writer.write(b"content-length: 2\r\n\r\nok")
+        else:
+            writer.write(b"transfer-encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n")
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("GET /tools HTTP/1.1")
+            head = await head_of(way.reader)
+            assert head.startswith(b"HTTP/1.1 %d " % status)
+            body = b"2\r\nok\r\n0\r\n\r\n" if b"chunked" in head else b"ok"
+            assert await way.reader.readexactly(len(body)) == body
+
     run(main())

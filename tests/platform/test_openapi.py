@@ -15,8 +15,8 @@ from aenv.api.instances import Instances
 from aenv.api.openapi import OPERATIONS, document
 from tests.conftest import fetch
 from tests.fuzz import withstand
+from tests.platform.between import OneEngine
 from tests.platform.parts import Served
-from tests.platform.test_gateway import OneEngine
 
 ROOT = Path(__file__).parent.parent.parent
 Tokens = Callable[..., str]

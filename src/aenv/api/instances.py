@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from aenv.api import kept
+from aenv.api import kept, wishes
 from aenv.api.access import OWNER, Caller
 from aenv.api.admission import Admission, Capacity, Turn
 from aenv.api.ended import Ended, EndedInstances
@@ -23,7 +23,7 @@ from aenv.api.ledger import Ledger
 from aenv.api.metrics import Metrics
 from aenv.api.phases import phase
 from aenv.api.quota import Quota
-from aenv.api.record import ENDED, LAST_LOG, STARTING, Record, Replica, parse_ttl, place_of
+from aenv.api.record import ENDED, LAST_LOG, STARTING, Record, Replica, limits_of, parse_ttl, place_of
 from aenv.api.reserved import refuse_reserved
 from aenv.api.sources import Sources
 from aenv.api.strangers import Strangers
@@ -32,7 +32,7 @@ from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxSpec
 from aenv.engines.holding import Keeper
 from aenv.engines.imports import Neighbours
-from aenv.errors import AEnvError, ConfigError, InstanceEnded, NotFound
+from aenv.errors import AEnvError, InstanceEnded, NotFound
 from aenv.project.locate import Located
 from aenv.schema.instance import (
     EndedBy,
@@ -98,6 +98,7 @@ class Instances:
         """A running instance. The same ``request_id`` again gives the same one."""
         if replica is None:
             refuse_reserved(wish.labels)
+        wishes.check(wish)
         record = self._known(wish, caller)
         if record is None:
             if replica is None:
@@ -128,26 +129,39 @@ class Instances:
     ) -> list[EnvInstance]:
         """``count`` instances that are being made; ask for each with `get` until it runs."""
         refuse_reserved(wish.labels)
+        wishes.check(wish)
         prefix = wish.request_id or secrets.token_hex(8)
-        wishes = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
-        if self._known(wishes[0], caller) is None:
-            self.quota.admit(caller, count)
+        wanted = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
+        charged = self._unknown(wanted, caller)
+        if charged:
+            self.quota.admit(caller, charged)
             await self.count_elsewhere(caller)
         with phase(self.metrics, "source"):
             project = await self._sources.find(wish)
-        made: list[Record] = []
-        fresh = sum(1 for each in wishes if self._known(each, caller) is None)
+        fresh = self._unknown(wanted, caller)
+        if not fresh:
+            return [record.shown(caller) for one in wanted if (record := self._known(one, caller)) is not None]
+        if fresh > charged:  # some that were there have ended meanwhile
+            self.quota.admit(caller, fresh - charged)
+        self.quota.check(caller, limits_of(project), fresh)
         turn = self._ask(wish, caller, fresh)
+        made: list[Record] = []
         try:
-            for each in wishes:
-                made.append(self._known(each, caller) or await self._begin(each, project, caller, turn))
+            for one in wanted:
+                known = self._known(one, caller)
+                if known is None:
+                    made.append(await self._begin(one, project, caller, turn))
         except AEnvError:
             for record in made:  # all of them, or none
                 await self._delete_quietly(record.id)
             while turn.count:
                 turn.leave()
             raise
-        return [record.shown(caller) for record in made]
+        return [record.shown(caller) for one in wanted if (record := self._known(one, caller)) is not None]
+
+    def _unknown(self, wanted: list[EnvInstanceCreateRequest], caller: Caller) -> int:
+        """How many of them would be made anew."""
+        return sum(1 for each in wanted if self._known(each, caller) is None)
 
     async def count_elsewhere(self, caller: Caller) -> None:
         """Hear what a token with an allowance uses on other servers. What is being made there at this very moment may
@@ -364,8 +378,6 @@ class Instances:
         """Have its time to live count from now, anew or with another length."""
         record = self.find(name, caller)
         record.ttl = parse_ttl(ttl) or record.ttl
-        if not record.ttl:
-            raise ConfigError("ttl: it must be longer than nothing; delete the instance to end it")
         if record.status is EnvStatus.RUNNING:
             self._set_timer(record)
         record.note("renewed", f"for {record.ttl}")

@@ -53,7 +53,10 @@ class Quota:
             self._elsewhere[token_id] = Used(len(charges), cpus, memory)
 
     def admit(self, caller: Caller, count: int) -> None:
-        """Count the asking.
+        """Charge the creation of ``count`` instances.
+
+        A request for more than a burst is let in once the bucket is full, and leaves it in debt: the next one waits
+        until all that was made has been paid for.
 
         Raises:
             RateLimited: too often; it says when to come again.
@@ -65,14 +68,14 @@ class Quota:
         bucket = self._buckets.setdefault(caller.token_id, _Bucket(most, now))
         bucket.left = min(most, bucket.left + (now - bucket.at) * rate)
         bucket.at = now
-        wanted = min(float(count), most)
-        if bucket.left < wanted:
-            wait = max(1, math.ceil((wanted - bucket.left) / rate))
+        needed = min(float(count), most)
+        if bucket.left < needed:
+            wait = max(1, math.ceil((needed - bucket.left) / rate))
             raise RateLimited(
                 f"your token may make {rate:g} instances a second; try again in {wait} s",
                 details={"retry_after": wait, "hint": "The SDK waits and tries again by itself."},
             )
-        bucket.left -= wanted
+        bucket.left -= count
 
     def take(self, caller: Caller, limits: Limits) -> None:
         """Count one instance.

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
+from aenv.api import wishes
 from aenv.api.access import OWNER, Caller
 from aenv.api.admission import Turn
 from aenv.api.ledger import Charge
@@ -146,6 +147,7 @@ class Record:
             raise UsageError("mount_points: this platform's engine mounts nothing into instances; use upload()")
         if own and own.deploy_config.base and not engine.bases:
             raise UsageError(f"{env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do")
+        wishes.check_variables(project.variables)
         variables = {**project.variables, **(wish.environment_variables or {})}
         network = _network_of(env_name, wish, own.network() if own else Network(), variables, engine)
         if not direct:
@@ -283,12 +285,17 @@ def parse_ttl(text: str) -> duration.Duration | None:
     """A time to live as it is written; None when nothing is.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: it is none, or zero.
     """
+    if not text:
+        return None
     try:
-        return duration.parse(text) if text else None
+        ttl = duration.parse(text)
     except ValueError as error:
         raise ConfigError(f"ttl: {error}") from None
+    if not ttl:
+        raise ConfigError("ttl: it must be longer than zero; to end an instance, delete it")
+    return ttl
 
 
 def _now() -> datetime:

@@ -13,6 +13,7 @@ from collections import Counter as Tally
 from datetime import UTC, datetime
 from pathlib import Path
 
+from aenv.api import wishes
 from aenv.api.access import Caller
 from aenv.api.instances import Instances
 from aenv.api.keeper import Keeper
@@ -106,6 +107,10 @@ class Services:
     async def create(self, wish: EnvServiceCreateRequest, caller: Caller) -> EnvService:
         """A new one, whose replicas are being made. The same ``request_id`` again gives the same one."""
         refuse_reserved(wish.labels)
+        wishes.check_variables(wish.environment_variables)
+        wishes.check_labels(wish.labels, wish.replicas or 1)
+        for field, text in (("envName", wish.envName), ("owner", wish.owner), ("request_id", wish.request_id)):
+            wishes.check_text(field, text or "")
         project = await self._sources.find(EnvInstanceCreateRequest(envName=wish.envName))
         env = _env_of(project, wish.envName)
         name = _name(wish.service_name, env, f"{caller.name}/{wish.request_id}" if wish.request_id else "")
@@ -120,7 +125,7 @@ class Services:
             raise Conflict(f"there is a service {name} already; choose another name")
         replicas = _replicas(wish.replicas or 1)
         own = _own(wish)
-        self._instances.quota.admit(caller, 1)
+        self._instances.quota.admit(caller, replicas)
         await self._instances.count_elsewhere(caller)
         self._instances.quota.check(caller, own.over(limits_of(project)), replicas)
         claim = await self._claim(wish, caller, name, env.partition("@")[0], replicas)
@@ -164,6 +169,7 @@ class Services:
 
     async def update(self, name: str, wish: EnvServiceUpdateRequest, caller: Caller) -> EnvService:
         """Change what is wanted; it is rolled out from then on."""
+        wishes.check_variables(wish.environment_variables)
         async with self._lock(name):
             record = await self._find(name, caller)
             env = await self._version(record, wish)
@@ -297,6 +303,8 @@ class Services:
         most, used = caller.allowance.instances, self._instances.quota.used(caller.token_id).instances
         if more > 0 and most and used + more > most:
             raise QuotaExceeded(f"the service's token uses {used} of {most} instances, and this would be {more} more")
+        if more > 0:
+            self._instances.quota.admit(caller, more)
 
     async def _version(self, record: ServiceRecord, wish: EnvServiceUpdateRequest) -> str:
         """What it is to run."""

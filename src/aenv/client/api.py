@@ -22,6 +22,7 @@ from aenv.errors import (
     EnvironmentTimeoutError,
     InstanceUnreachable,
     NotFound,
+    NotJson,
     RateLimited,
     Unavailable,
     from_answer,
@@ -322,7 +323,10 @@ class ApiClient:
     ) -> Any:
         """The ``data`` of the answer. Safe to repeat, all of it: creating carries a request id."""
         seconds = self.timeout if timeout is None else timeout
-        sent = None if body is None else to_json(body, exclude_none=True)
+        try:
+            sent = None if body is None else to_json(body, exclude_none=True)
+        except ValueError as error:  # a lone surrogate in a string
+            raise NotJson(f"{method} {path}: the request is not JSON, so nothing was sent: {error}") from None
         for attempt in range(self.max_retries + 1):
             try:
                 return _unwrap(await self._http.request(method, path, sent, timeout=seconds))

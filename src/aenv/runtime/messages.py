@@ -20,7 +20,19 @@ Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-STATUS_LINES = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus}
+
+
+class _StatusLines(dict[int, bytes]):
+    """The first line of an answer, by its status. One that has no name in HTTP is valid, and has no phrase."""
+
+    def __missing__(self, status: int) -> bytes:
+        if not 100 <= status <= 999:
+            raise KeyError(status)
+        line = self[status] = b"HTTP/1.1 %d \r\n" % status
+        return line
+
+
+STATUS_LINES = _StatusLines({s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encode() for s in HTTPStatus})
 
 
 class Connection(Protocol):
