@@ -76,7 +76,7 @@ class Process:
 
     def has_at_home(self, project: Path) -> bool:
         """Whether it sees this folder at /app."""
-        return f"{project.parent.name}/{project.name} /app " in _read(f"/proc/{self.pid}/mountinfo")
+        return f"{project.parent.name}/{project.name} /.project " in _read(f"/proc/{self.pid}/mountinfo")
 
     @property
     def is_blank(self) -> bool:

@@ -163,6 +163,7 @@ def _make_bundle(place: Path, spec: SandboxSpec, token: str, shown: list[str]) -
         elif os.path.exists(path):
             mounts.append(_bind(path, path, "ro"))
     mounts.append(_bind(str(sockets), _SOCKETS, "rw"))
+    mounts.append(_bind(str(project), rootfs.SNAPSHOT, "ro"))  # what is changed at PROJECT is in memory
     variables = {
         "PATH": _PATH, "HOME": rootfs.HOME, "USER": "env", "LANG": "C.UTF-8", "TMPDIR": "/tmp",
         **({"PYTHONPATH": ":".join(shown)} if shown else {}), **spec.variables, "AENV_TOKEN": token,
@@ -170,7 +171,7 @@ def _make_bundle(place: Path, spec: SandboxSpec, token: str, shown: list[str]) -
     code = Path(rootfs.PROJECT) / spec.code.relative_to(spec.project)
     command = [
         sys.executable, "-m", "aenv.main", str(code), "--uds", f"{_SOCKETS}/s", "--name", spec.name,
-        "--grace", "1", "--", *spec.arguments,
+        "--grace", "1", "--snapshot", rootfs.SNAPSHOT, "--", *spec.arguments,
     ]  # fmt: skip
     limits = {"RLIMIT_NOFILE": spec.limits.open_files, "RLIMIT_CORE": 0, "RLIMIT_NPROC": spec.limits.processes}
     config = {

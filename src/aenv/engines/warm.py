@@ -22,9 +22,9 @@ from aenv.engines.endings import classify
 from aenv.engines.holding import Holder, Process
 from aenv.engines.logs import Log
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
-from aenv.isolation import accounting
+from aenv.isolation import accounting, based
 from aenv.isolation.limits import Cgroup
-from aenv.isolation.rootfs import PROJECT
+from aenv.isolation.rootfs import PROJECT, SNAPSHOT
 from aenv.isolation.spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
 from aenv.schema import paths
 
@@ -347,6 +347,7 @@ class Sandbox:
         return {
             "path": str(Path(PROJECT) / spec.code.relative_to(spec.project)),
             "directory": PROJECT,
+            "snapshot": SNAPSHOT if spec.base is None else based.SNAPSHOT,
             "name": spec.name,
             "token": self.ref.token,
             "variables": {**spec.network.variables, **spec.variables},

@@ -4,7 +4,7 @@ The interpreter is still the host's, with all that it can import, since the warm
 started there by the host's own loader with the host's own libraries, so that it takes nothing from the base. What the
 tools start finds the base's programs, and only those, where they belong.
 
-The warm parent's root holds the pieces: /base, /cover (what of the base is replaced), HOST, /app, /dev, /proc. Each
+The warm parent's root holds the pieces: /base, /cover (what of the base is replaced), HOST, SNAPSHOT, /dev, /proc. Each
 sandbox puts an overlay of its own over the first two and makes that its root, so all of the base is its to change.
 """
 
@@ -26,6 +26,8 @@ from aenv.isolation.plan import Plan
 from aenv.isolation.volumes import Volume
 
 HOST = "/opt/aenv/host"
+SNAPSHOT = "/opt/aenv/project"
+"""See `rootfs.SNAPSHOT`."""
 _VENV = "/opt/aenv/python"
 PYTHON = f"{_VENV}/bin/python"
 """What ``sys.executable`` is inside: a script, for the interpreter does not start without its loader."""
@@ -61,14 +63,14 @@ def build(
     names = rootfs.names_of_host() if host_network else {}
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
-    for folder in ("base", "cover", "mnt", "proc", "tmp", "dev/shm", rootfs.PROJECT[1:], HOST[1:]):
+    for folder in ("base", "cover", "mnt", "proc", "tmp", "dev/shm", rootfs.PROJECT[1:], SNAPSHOT[1:], HOST[1:]):
         os.makedirs(f"{root}/{folder}", exist_ok=True)
     rootfs.show_as(base, f"{root}/base", user)
     _cover(f"{root}/cover", base, names, user)
     for path in pieces:
         rootfs.show(root + HOST, path)
     _venv(root)
-    rootfs.show_project(project, files, root + rootfs.PROJECT, user)
+    rootfs.show_project(project, files, root + SNAPSHOT, user)
     rootfs.finish(root, volume)
 
 
@@ -191,7 +193,7 @@ def private_root(plan: Plan, *, size: int, volume: Volume | None = None) -> None
     plan.bind("/dev", f"{root}/dev")
     plan.bind("/proc", f"{root}/proc")  # for the sandbox to put its own over it: see `rootfs.own_proc`
     rootfs.fresh_places(plan, "/mnt", root)
-    layers = f"lowerdir={rootfs.PROJECT},upperdir=/mnt/app,workdir=/mnt/app-work,userxattr"
+    layers = f"lowerdir={SNAPSHOT},upperdir=/mnt/app,workdir=/mnt/app-work,userxattr"
     plan.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
     rootfs.terminals(plan, root)
     if volume is not None:

@@ -27,6 +27,9 @@ ETC = (
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 HOME = "/home/env"
 PROJECT = "/app"
+"""Where a sandbox has the project, to change for itself."""
+SNAPSHOT = "/.project"
+"""Where it has the project as it was shipped, read-only: the lower layer of PROJECT, and what modules come from."""
 USER_ID = 1000
 """Who a sandbox's processes are, inside."""
 _FRESH = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm")
@@ -75,9 +78,9 @@ def build(
 ) -> list[str]:
     """Make the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
 
-    ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at PROJECT, where
-    root's files belong to ``user``, if given; of it only ``files``, if given. What comes back are the shown paths that
-    lie in places which each sandbox has for itself.
+    ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at SNAPSHOT, where
+    root's files belong to ``user``, if given; of it only ``files``, if given. What comes back are the folders that have
+    shown paths in them and lie in places which each sandbox has for itself.
     """
     shown = list(shown)
     if volume is not None:
@@ -88,8 +91,9 @@ def build(
         show(root, path)
     for path in shown:
         show(root, path)
-    os.makedirs(root + PROJECT)
-    show_project(project, files, root + PROJECT, user)
+    for path in (PROJECT, SNAPSHOT):
+        os.makedirs(root + path)
+    show_project(project, files, root + SNAPSHOT, user)
     for path, text in (FILES | names_of_host() if host_network else FILES).items():
         target = Path(root + path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +103,17 @@ def build(
     if volume is not None and not below(volume.target, (*WRITABLE, PROJECT)):
         os.makedirs(root + volume.target, exist_ok=True)
     finish(root, volume)
-    return [path for path in shown if below(path, WRITABLE)]
+    return sorted({_first_below(path, WRITABLE) for path in shown if below(path, WRITABLE)})
+
+
+def _first_below(path: str, tops: Iterable[str]) -> str:
+    """The folder right below one of ``tops`` that a path is in.
+
+    All of it is shown, and not only the path: in a folder of its own a sandbox could rename what is above the path, and
+    put other modules where the interpreter looks for them.
+    """
+    top = max((top for top in tops if below(path, (top,))), key=len)
+    return "/".join(path.split("/")[: top.count("/") + 2])
 
 
 def finish(root: str, volume: Volume | None = None) -> None:
@@ -207,7 +221,7 @@ def private_places(plan: Plan, *, size: int, shown: Iterable[str], volume: Volum
         plan.do("close", tree)
     plan.folder("/mnt/upper")
     plan.folder("/mnt/work")
-    layers = f"lowerdir={PROJECT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
+    layers = f"lowerdir={SNAPSHOT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     plan.mount("overlay", PROJECT, "overlay", flags, layers)
     terminals(plan)
     if volume is not None:

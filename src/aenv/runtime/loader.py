@@ -3,6 +3,8 @@
 The source folder is a package named after itself, so that relative imports work, and each of its modules is
 also importable by its bare name, as it is when Python runs a script there. Both names give one and the same
 module: loaded twice, it would declare every tool twice.
+
+In a sandbox all modules of the project come from its read-only snapshot, see `aenv.runtime.imports`.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from types import ModuleType
 
 from aenv.core.declarations import Registry, get_registry
 from aenv.errors import LoadError, UsageError
+from aenv.runtime.imports import Imports
 
 _NOT_OURS = {
     "__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist", "vendor", "third_party",
@@ -26,10 +29,15 @@ _NOT_OURS = {
 }  # fmt: skip
 _OTHER_PROJECT = ("pyproject.toml", "setup.py", "setup.cfg", ".git", "config.json")
 _NOT_MODULES = {"setup.py", "conftest.py"}
+_NEVER_THE_PROJECTS = sys.stdlib_module_names | {"aenv"}
+"""Names that a file of the project cannot take from the modules that the runtime itself needs."""
 
 
-def load(path: Path) -> Registry:
+def load(path: Path, imports: Imports | None = None) -> Registry:
     """Import everything at ``path`` (a file, a folder, or a project with ``src/``); what it declared.
+
+    ``imports``: where the project's modules come from; they are sealed once everything is loaded. Without, modules come
+    from the files at ``path``, whoever may change them.
 
     Raises:
         UsageError: there is nothing at that path.
@@ -47,9 +55,11 @@ def load(path: Path) -> Registry:
         files = list(_modules_below(root))
         if not files:
             raise LoadError(f"no Python files in {root}")
-    package = _Package(root)
+    package = _Package(root, imports)
     for file in files:
         package.load(file)
+    if imports is not None:
+        imports.seal()
     registry = get_registry()
     if not (registry.tools or registry.functions or registry.rewards):
         raise LoadError(
@@ -77,8 +87,11 @@ def _modules_below(folder: Path) -> Iterator[Path]:
 class _Package:
     """The source folder as a package."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, imports: Imports | None) -> None:
         self.root = root
+        self.imports = imports
+        if imports is not None:
+            imports.install()
         self.name = self._free_name(root.name)
         if self.name not in sys.modules:
             self._import_root()
@@ -96,7 +109,12 @@ class _Package:
         init = self.root / "__init__.py"
         spec = importlib.machinery.ModuleSpec(self.name, None, is_package=True)
         if init.exists():
-            found = importlib.util.spec_from_file_location(self.name, init, submodule_search_locations=[str(self.root)])
+            if self.imports is not None:
+                found = self.imports.spec(self.name, str(init), is_package=True)
+            else:
+                found = importlib.util.spec_from_file_location(
+                    self.name, init, submodule_search_locations=[str(self.root)]
+                )
             assert found is not None
             spec = found
         spec.submodule_search_locations = [str(self.root)]
@@ -105,6 +123,15 @@ class _Package:
         if spec.loader is not None:
             loader = spec.loader
             self._guard(lambda: loader.exec_module(module), init)
+
+    def has(self, name: str) -> bool:
+        """Whether the folder has a module or a package of that name."""
+        imports = self.imports
+        roots = [self.root]
+        if imports is not None:
+            shipped = imports.shipped(str(self.root))
+            roots = ([Path(shipped)] if shipped is not None else []) + ([] if imports.sealed else roots)
+        return any((root / f"{name}.py").is_file() or _has_python(root / name) for root in roots)
 
     def load(self, file: Path) -> None:
         """Import one file of the folder."""
@@ -133,10 +160,7 @@ class _BareNames(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         head = fullname.partition(".")[0]
-        root = self._package.root
-        if head in sys.stdlib_module_names or head == self._package.name:
-            return None
-        if not ((root / f"{head}.py").is_file() or ((root / head).is_dir() and _has_python(root / head))):
+        if head in _NEVER_THE_PROJECTS or head == self._package.name or not self._package.has(head):
             return None
         return importlib.machinery.ModuleSpec(fullname, _Alias(f"{self._package.name}.{fullname}"))
 
@@ -158,7 +182,7 @@ class _Alias(importlib.abc.Loader):
 
 
 def _has_python(folder: Path) -> bool:
-    return any(folder.glob("*.py"))
+    return folder.is_dir() and any(folder.glob("*.py"))
 
 
 def _explain(error: BaseException, file: Path, root: Path) -> str:

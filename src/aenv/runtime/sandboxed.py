@@ -25,6 +25,7 @@ from aenv.isolation.forkable import VariablesRead
 from aenv.runtime import rehearsal
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.forked import ForkedLoop
+from aenv.runtime.imports import Imports
 from aenv.runtime.loader import load
 from aenv.runtime.orphans import Orphans
 from aenv.runtime.serve import ServeOptions, Service
@@ -98,7 +99,7 @@ def _load(
     _settle_in(parameters)
     try:
         with watch or nullcontext():
-            return Catalog(load(Path(parameters["path"])))
+            return Catalog(load(Path(parameters["path"]), Imports(parameters["directory"], parameters["snapshot"])))
     except AEnvError as error:
         report({"error": error.message, "code": error.code})
         return None

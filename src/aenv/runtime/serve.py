@@ -12,9 +12,11 @@ from pathlib import Path
 
 from aenv._version import __version__
 from aenv.errors import UsageError
+from aenv.isolation.rootfs import PROJECT
 from aenv.runtime.app import App
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.http import HttpServer
+from aenv.runtime.imports import Imports
 from aenv.runtime.inside import Inside, takes_any_body
 from aenv.runtime.loader import load
 from aenv.runtime.mcp import McpEndpoint
@@ -38,6 +40,8 @@ class ServeOptions:
     token: str | None = None
     no_auth: bool = False
     """Serve beyond loopback without a token."""
+    snapshot: str | None = None
+    """In a sandbox: where the project is mounted a second time, read-only, to import its modules from."""
     sandboxed: bool = False
     """Offer commands and files to who has the token: there is nothing but the sandbox to reach."""
     max_body: int = MAX_BODY
@@ -61,7 +65,8 @@ def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None
         LoadError: the author's code cannot be imported.
     """
     check_address(options)
-    catalog = Catalog(load(options.path))
+    imports = Imports(PROJECT, options.snapshot) if options.snapshot else None
+    catalog = Catalog(load(options.path, imports))
     catalog.check()
     return serve_catalog(options, catalog, on_ready)
 
