@@ -1,15 +1,18 @@
 """Unpack a root file system: a tar of one, an OCI image layout, or what ``docker save`` writes.
 
 A tar may come from anybody. Nothing in it is trusted: every path is resolved inside of the target, links included;
-owners, devices and setuid bits are left out; a layer whose digest is not the promised one is refused. It is done in a
-process of its own (``python -m aenv.isolation.images``), which has little memory to be tricked out of.
+owners, devices and setuid bits are left out. Every piece of an image (index, manifest, config, layer) must have the
+digest and the size that the piece above it declares, before anything is stored under that digest. Reading is done in a
+process of its own (``python -m aenv.isolation.images``) with limits on memory, CPU time, files, bytes and depth.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import resource
@@ -29,15 +32,38 @@ from aenv.isolation.whole import made_whole
 MOST_BYTES = 32 << 30
 MOST_FILES = 4_000_000
 MOST_LINKS = 40
+MOST_DEPTH = 256
+"""Folders in folders. Python removes trees recursively, and gives up at about 900 levels."""
+MOST_INDEXES = 4
+"""Image indexes that may point at each other before a manifest comes."""
+MOST_CPU = 3600
+"""Seconds of CPU time for one image: a small file can be made to unpack for days."""
+SPARE_ROOM = 1 << 30
+"""Bytes that must be left on the disk."""
+LAST_TIME = float(1 << 33)
+"""The latest modification time that is kept, in seconds: about the year 2242."""
 A_DAY = 86400.0
-_WHITEOUT, _OPAQUE = ".wh.", ".wh..wh..opq"
+_WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MAX_JSON = 8 << 20
+_LAYER_TYPES = re.compile(r"application/vnd\.[a-z0-9.]+\.tar(?:[.+]gzip)?")
 
 
 class BadImage(Exception):
     """It cannot be used; the message says why."""
+
+
+@dataclass(frozen=True)
+class Blob:
+    """A layer of an image, as it is stored, and what is promised about it."""
+
+    open: Callable[[], IO[bytes]]
+    digest: str | None = None
+    """Of the bytes as they are stored."""
+    size: int | None = None
+    diff_id: str | None = None
+    """Digest of the tar itself, after decompression."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +72,10 @@ class Image:
 
     digest: str
     """Names the content: the same content has the same one."""
-    layers: list[Callable[[], IO[bytes]]]
+    layers: list[Blob]
     """The lowest first."""
     variables: dict[str, str] = field(default_factory=dict)
     """What the image says that programs in it expect."""
-    diff_ids: list[str] = field(default_factory=list)
 
     def unpack(self, target: Path) -> None:
         """Into a folder that is empty and that nobody else may enter.
@@ -58,14 +83,30 @@ class Image:
         Raises:
             BadImage: it is broken, or tries to leave the folder.
         """
-        budget = _Budget()
-        for number, open_layer in enumerate(self.layers):
-            promised = self.diff_ids[number] if self.diff_ids else None
+        budget = _Budget(target)
+        for number, layer in enumerate(self.layers):
             try:
-                with open_layer() as source:
-                    _Layer(target, budget).unpack(source, promised)
-            except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+                _unpack_layer(layer, target, budget)
+            except MemoryError:
+                raise
+            except Exception as error:  # broken bytes make tarfile and the decompressors raise errors of many kinds
                 raise BadImage(f"layer {number + 1} of {len(self.layers)} cannot be unpacked: {error}") from error
+
+
+def unpack_tree(source: IO[bytes], target: Path, below: str) -> None:
+    """Unpack a plain tar, which may come from anybody, below a path in a folder: `Image.unpack` without whiteouts.
+
+    A tar of one file that is called ``.`` becomes the file ``below``.
+
+    Raises:
+        BadImage: it is broken, or tries to leave the folder.
+    """
+    try:
+        _Layer(target, _Budget(target), whiteouts=False, below=below).unpack(source)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise BadImage(str(error)) from error
 
 
 def open_image(path: Path, stack: ExitStack) -> Image:
@@ -88,10 +129,13 @@ def open_image(path: Path, stack: ExitStack) -> Image:
             return _oci(names)
         if names.has("manifest.json"):
             return _docker(names)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (BadImage, MemoryError):
+        raise
+    except Exception as error:
         raise BadImage(f"{path} cannot be read as a tar: {error}") from error
     if is_root(names.names()):
-        return Image(_digest_of(path), [lambda: path.open("rb")])
+        digest = _digest_of(path)
+        return Image(digest, [Blob(lambda: path.open("rb"), digest)])
     raise BadImage(f"{path} holds no image: no index.json, no manifest.json, and no folders of a root file system")
 
 
@@ -112,7 +156,11 @@ class _Folder:
         return (self._path / name).is_file()
 
     def open(self, name: str) -> IO[bytes]:
-        return (self._path / name).open("rb")
+        descriptor = os.open(self._path / name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # never wait for a pipe
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise BadImage(f"{name} is not a regular file")
+        return open(descriptor, "rb")
 
 
 class _Archive:
@@ -139,56 +187,99 @@ class _Archive:
         return source
 
 
-def _json(place: _Folder | _Archive, name: str) -> Any:
+def _read(place: _Folder | _Archive, name: str) -> bytes:
+    """A JSON document of the image."""
     try:
         with place.open(name) as file:
-            return json.loads(file.read(_MAX_JSON))
-    except ValueError as error:
-        raise BadImage(f"{name} is not JSON: {error}") from None
+            raw = file.read(_MAX_JSON + 1)
     except OSError as error:
         raise BadImage(f"the image has no {name}: {error.strerror}") from None
+    if len(raw) > _MAX_JSON:
+        raise BadImage(f"{name} is larger than {_MAX_JSON} bytes")
+    return raw
+
+
+def _json(raw: bytes, name: str) -> Any:
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise BadImage(f"{name} is not JSON: {error}") from None
+
+
+def _checked_json(place: _Folder | _Archive, descriptor: dict[str, Any]) -> Any:
+    """The document that a descriptor names, if it has the digest and the size that the descriptor declares."""
+    name = _blob(descriptor)
+    raw = _read(place, name)
+    if len(raw) != _size(descriptor) or f"sha256:{hashlib.sha256(raw).hexdigest()}" != descriptor["digest"]:
+        raise BadImage(f"{name} does not have the content that its digest and size stand for")
+    return _json(raw, name)
 
 
 def _oci(place: _Folder | _Archive) -> Image:
     try:
-        manifest = _json(place, "index.json")
-        while "manifests" in manifest:
-            manifest = _json(place, _blob(_for_this_machine(manifest["manifests"])))
-        digest = manifest["config"]["digest"]
-        config = _json(place, _blob(manifest["config"]))
-        layers = [_blob(layer) for layer in manifest["layers"]]
-        for layer in manifest["layers"]:
-            if "zstd" in layer.get("mediaType", ""):
-                raise BadImage("its layers are packed with zstd, which cannot be read here; save it with gzip")
-        return _image(place, digest, config, layers)
+        document = _json(_read(place, "index.json"), "index.json")
+        for _ in range(MOST_INDEXES):
+            if "manifests" not in document:
+                break
+            if "layers" in document:
+                raise BadImage("a document in it is both an index and a manifest")
+            document = _checked_json(place, _for_this_machine(document["manifests"]))
+        else:
+            raise BadImage(f"it has more than {MOST_INDEXES} indexes that point at each other")
+        config = _checked_json(place, document["config"])
+        layers = [_oci_layer(place, layer) for layer in document["layers"]]
+        return _image(document["config"]["digest"], config, layers)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise BadImage(f"its index makes no sense: {error!r}") from None
 
 
+def _oci_layer(place: _Folder | _Archive, descriptor: dict[str, Any]) -> Blob:
+    kind = descriptor.get("mediaType")
+    if kind is not None and "zstd" in kind:
+        raise BadImage("its layers are packed with zstd, which cannot be read here; save it with gzip")
+    if kind is not None and not _LAYER_TYPES.fullmatch(kind):
+        raise BadImage(f"a layer has the media type {kind[:100]!r}, which is not a tar")
+    name = _blob(descriptor)
+    return Blob(lambda: place.open(name), descriptor["digest"], _size(descriptor))
+
+
 def _docker(place: _Archive) -> Image:
     try:
-        manifest = _json(place, "manifest.json")[0]
-        with place.open(manifest["Config"]) as file:
-            raw = file.read(_MAX_JSON)
+        manifest = _json(_read(place, "manifest.json"), "manifest.json")[0]
+        raw = _read(place, manifest["Config"])
         digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-        return _image(place, digest, json.loads(raw), list(manifest["Layers"]))
-    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        layers = [Blob(lambda name=name: place.open(name)) for name in manifest["Layers"]]  # type: ignore[misc]
+        return _image(digest, _json(raw, "its config"), layers)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise BadImage(f"its manifest makes no sense: {error!r}") from None
 
 
-def _image(place: _Folder | _Archive, digest: str, config: dict[str, Any], layers: list[str]) -> Image:
+def _image(digest: str, config: dict[str, Any], layers: list[Blob]) -> Image:
     diff_ids = config["rootfs"]["diff_ids"]
     if len(diff_ids) != len(layers) or not all(_DIGEST.fullmatch(each) for each in diff_ids):
         raise BadImage("its layers are not those that its config names")
-    variables = dict(each.split("=", 1) for each in (config.get("config") or {}).get("Env") or [] if "=" in each)
-    return Image(digest, [lambda name=name: place.open(name) for name in layers], variables, diff_ids)  # type: ignore[misc]
+    promised = [dataclasses.replace(layer, diff_id=each) for layer, each in zip(layers, diff_ids, strict=True)]
+    return Image(digest, promised, _variables((config.get("config") or {}).get("Env") or []))
+
+
+def _variables(listed: Any) -> dict[str, str]:
+    if not isinstance(listed, list) or not all(isinstance(each, str) and "\0" not in each for each in listed):
+        raise BadImage("the variables in its config are not a list of texts")
+    return dict(each.split("=", 1) for each in listed if "=" in each[1:])
 
 
 def _blob(descriptor: dict[str, Any]) -> str:
     digest = str(descriptor["digest"])
     if not _DIGEST.fullmatch(digest):
-        raise BadImage(f"{digest!r} is not a digest")
+        raise BadImage(f"{digest[:100]!r} is not a digest")
     return digest.replace("sha256:", "blobs/sha256/")
+
+
+def _size(descriptor: dict[str, Any]) -> int:
+    size = descriptor["size"]
+    if type(size) is not int or size < 0:
+        raise BadImage(f"{str(size)[:100]!r} is not a size")
+    return size
 
 
 def _for_this_machine(manifests: list[dict[str, Any]]) -> dict[str, Any]:
@@ -211,56 +302,72 @@ def _digest_of(path: Path) -> str:
 class _Budget:
     """How much may still be unpacked."""
 
-    def __init__(self) -> None:
-        self._bytes, self._files = MOST_BYTES, MOST_FILES
+    def __init__(self, target: Path) -> None:
+        self._bytes = min(MOST_BYTES, max(shutil.disk_usage(target.parent).free - SPARE_ROOM, 0))
+        self._files = MOST_FILES
 
     def spend(self, size: int) -> None:
+        if size < 0:
+            raise ValueError("a file in it has a negative size")
         self._bytes -= size
         self._files -= 1
         if self._bytes < 0 or self._files < 0:
-            raise ValueError(f"there is more in it than {MOST_BYTES >> 30} GiB or {MOST_FILES} files")
+            raise ValueError(
+                f"there is more in it than {MOST_BYTES >> 30} GiB or {MOST_FILES} files, or than the disk has room for"
+            )
+
+
+def _unpack_layer(layer: Blob, target: Path, budget: _Budget) -> None:
+    """Put a layer on what is in the target, and check what was promised about it."""
+    with layer.open() as source:
+        stored = _Hashed(source)
+        buffered = io.BufferedReader(stored, 1 << 16)
+        plain = _Hashed(_decompressed(buffered))
+        _Layer(target, budget).unpack(plain)
+        for rest in (plain, buffered):  # padding behind the end of a tar or of a compressed stream
+            while rest.read(1 << 20):
+                pass
+        if layer.size not in (None, stored.size) or layer.digest not in (None, stored.digest()):
+            raise ValueError("its stored bytes are not what the image promises")
+        if layer.diff_id not in (None, plain.digest()):
+            raise ValueError("its content is not what the image promises")
 
 
 class _Layer:
     """One layer, put on top of what is in the target already."""
 
-    def __init__(self, target: Path, budget: _Budget) -> None:
+    def __init__(self, target: Path, budget: _Budget, *, whiteouts: bool = True, below: str = "") -> None:
         self._target = str(target)
         self._budget = budget
+        self._whiteouts = whiteouts
+        self._below = below
         self._made: set[str] = set()
         self._modes: dict[str, tuple[int, float]] = {}
 
-    def unpack(self, source: IO[bytes], promised: str | None) -> None:
-        plain = _Hashed(_unpacked(source))
-        with tarfile.open(fileobj=plain, mode="r|") as archive:
-            for member in archive:
+    def unpack(self, source: IO[bytes] | _Hashed) -> None:
+        with tarfile.open(fileobj=source, mode="r|") as archive:
+            while (member := archive.next()) is not None:
                 self._budget.spend(member.size if member.isreg() else 0)
                 self._put(archive, member)
-        while plain.read(1 << 20):
-            pass
-        if promised is not None and plain.digest() != promised:
-            raise ValueError("its content is not what the image promises")
+                archive.members.clear()  # type: ignore[attr-defined]  # it would remember all of them
         for path, (mode, changed) in sorted(self._modes.items(), reverse=True):
             if os.path.isdir(path) and not os.path.islink(path):
                 os.chmod(path, mode)
                 os.utime(path, (changed, changed))
 
     def _put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
-        folder, name = os.path.split(os.path.normpath("/" + member.name))
+        folder, name = self._split(member.name)
         if not name:
             return  # the root itself
         place = inside(self._target, folder, make=True)
         path = os.path.join(place, name)
-        if name == _OPAQUE:
-            for each in os.listdir(place):
-                self._remove(os.path.join(place, each))
-        elif name.startswith(_WHITEOUT):
-            self._remove(os.path.join(place, name.removeprefix(_WHITEOUT)))
+        if self._whiteouts and name.startswith(_WHITEOUT):
+            self._hide(place, name)
         elif member.isdir():
             if not os.path.isdir(path) or os.path.islink(path):
                 self._clear(path)
                 os.mkdir(path, 0o700)
-            self._modes[path] = (member.mode & 0o777 | 0o700, member.mtime)
+            self._modes[path] = (member.mode & 0o777 | 0o700, kept_time(member.mtime))
             self._own(path)
         elif member.isreg() or member.issym() or member.islnk():
             self._clear(path)
@@ -268,12 +375,27 @@ class _Layer:
             self._own(path)
         # devices and pipes are left out: a sandbox has its own, and no others
 
+    def _split(self, name: str) -> tuple[str, str]:
+        """The folder and the name that a member has, from the target's root on."""
+        return os.path.split(os.path.normpath(f"/{self._below}/{os.path.normpath('/' + name)}"))
+
+    def _hide(self, place: str, name: str) -> None:
+        """Follow a whiteout: what lower layers have of this name, or all that they have in this folder, is gone."""
+        hidden = name.removeprefix(_WHITEOUT)
+        if name == _OPAQUE:
+            for each in os.listdir(place):
+                self._remove(os.path.join(place, each))
+        elif hidden in ("", ".", ".."):
+            raise ValueError(f"the whiteout {name!r} does not name a file of its folder")
+        elif not name.startswith(_RESERVED):  # others of these are notes of aufs about itself
+            self._remove(os.path.join(place, hidden))
+
     def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         if member.issym():
             os.symlink(member.linkname, path)
             return
         if member.islnk():
-            folder, name = os.path.split(os.path.normpath("/" + member.linkname))
+            folder, name = self._split(member.linkname)
             linked = os.path.join(inside(self._target, folder), name)
             if not stat.S_ISREG(os.lstat(linked).st_mode):
                 raise ValueError(f"{member.name} is a link to {member.linkname}, which is no file")
@@ -285,7 +407,7 @@ class _Layer:
             if content is not None:
                 shutil.copyfileobj(content, file, 1 << 20)
             os.fchmod(descriptor, member.mode & 0o777 | 0o400)
-        os.utime(path, (member.mtime, member.mtime))
+        os.utime(path, (kept_time(member.mtime),) * 2)
 
     def _own(self, path: str) -> None:
         """Remember it, and the folders that it is in, as this layer's."""
@@ -333,6 +455,8 @@ def inside(root: str, path: str, *, make: bool = False) -> str:
         except FileNotFoundError:
             if not make:
                 raise
+            if below.count("/") - root.count("/") > MOST_DEPTH:
+                raise ValueError(f"{path[:200]}: more than {MOST_DEPTH} folders deep") from None
             os.mkdir(below, 0o755)
             mode = stat.S_IFDIR
         if stat.S_ISLNK(mode):
@@ -349,33 +473,46 @@ def inside(root: str, path: str, *, make: bool = False) -> str:
     return at
 
 
+def kept_time(seconds: float) -> float:
+    """A modification time from a tar, as far as file systems can keep it: neither NaN nor infinite nor far away."""
+    return min(max(float(seconds), 0.0), LAST_TIME) if math.isfinite(seconds) else 0.0
+
+
 class _Hashed(io.RawIOBase):
-    """Reads through, and knows the digest of what was read."""
+    """Reads through, and knows the digest and the length of what was read."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
         self._hash = hashlib.sha256()
+        self.size = 0
 
     def readable(self) -> bool:
         return True
 
+    def readinto(self, buffer: Any, /) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
     def read(self, size: int = -1, /) -> bytes:
         data = self._source.read(size)
         self._hash.update(data)
+        self.size += len(data)
+        if self.size > MOST_BYTES + MOST_FILES * 1024:  # a member has a head of one or more blocks
+            raise ValueError("there is more in it than could ever be unpacked")
         return data
 
     def digest(self) -> str:
         return f"sha256:{self._hash.hexdigest()}"
 
 
-def _unpacked(source: IO[bytes]) -> IO[bytes]:
+def _decompressed(source: io.BufferedReader[_Hashed]) -> IO[bytes]:
     """The tar itself, whatever it is packed with."""
     import bz2
     import gzip
     import lzma
 
-    start = source.read(6)
-    source.seek(0)
+    start = source.peek(6)
     if start.startswith(b"\x1f\x8b"):
         return gzip.open(source)  # type: ignore[return-value]
     if start.startswith(b"BZh"):
@@ -422,6 +559,7 @@ def main() -> None:
     """Arguments: what to unpack, and the folder of all that is unpacked. Says where it is, or why it is not."""
     most = 1 << 30
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU))
     try:
         said = {"path": str(store(Path(sys.argv[1]), Path(sys.argv[2])))}
     except BadImage as error:

@@ -23,6 +23,7 @@ from aenv.engines.boxes.dockerfile import BadDockerfile, Step, expand, parse
 from aenv.engines.boxes.images import Image, digest
 from aenv.engines.boxes.packing import add, add_tree
 from aenv.errors import BuildFailed, ConfigError
+from aenv.isolation.images import BadImage, unpack_tree
 
 log = getLogger("boxes")
 
@@ -260,16 +261,12 @@ class _Build:
                     raise BuildFailed(f"line {step.line}: COPY --from with a pattern cannot be followed here")
                 packed = root.parent / f"{place}.tar"
                 await box.pack(f"/{_below(source)}", packed)
-                target = root / _below(source)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with tarfile.open(packed) as archive:
-                    archive.extraction_filter = getattr(tarfile, "tar_filter", None)  # a stage is as good as its steps
-                    first = archive.next()
-                    if first is not None and first.isdir():
-                        archive.extractall(target)
-                    elif first is not None:
-                        first.name = target.name
-                        archive.extract(first, target.parent)
+                root.mkdir(exist_ok=True)
+                with packed.open("rb") as tar:
+                    try:
+                        await asyncio.to_thread(unpack_tree, tar, root, _below(source))
+                    except BadImage as error:
+                        raise BuildFailed(f"line {step.line}: COPY --from={name} {source}: {error}") from None
         await images.remove(scratch)
 
 
