@@ -230,3 +230,20 @@ def test_a_bundles_file_needs_no_hub(person):
     evil.write_bytes(data.replace(b"src/custom_env.py", b"../../../../tmp/x"))
     assert "without leaving the project" in other.aenv("pull", str(evil), "out", code=1).stderr
     assert sorted(os.listdir(other.home)) == ["evil.aenv.tar", "hello"]
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize(
+    ("death", "code"),
+    [("import ctypes; ctypes.string_at(0)", 1), ("import os; os.abort()", 1), ("import os; os._exit(0)", 4)],
+)
+def test_a_push_never_runs_a_project_outside_of_a_sandbox(person, sandboxes, death, code):
+    me = person()
+    me.aenv("init", "hello")
+    mark = me.home / "ran"
+    attempt = f"try:\n    open({str(mark)!r}, 'w').close()\nexcept OSError:\n    pass\n"
+    (me.home / "hello" / "src" / "custom_env.py").write_text(f"{attempt}{death}\n")
+    me.aenv("push", "-w", "hello", code=code)
+    assert not mark.exists()
+    me.aenv("push", "-w", "hello", "--no-sandbox", code=4)  # the same code, where the user chose that
+    assert mark.exists()

@@ -1,4 +1,4 @@
-"""What an environment offers, where the host allows no sandboxes; with sandboxes see tests/e2e."""
+"""What an environment offers, loaded without a sandbox; with sandboxes see tests/e2e."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aenv.client import local
-from aenv.errors import LoadError
+from aenv.errors import LoadError, Unavailable
 from aenv.project import describe
 
 GOOD = """
@@ -47,14 +47,22 @@ def _no_sandboxes(monkeypatch):
 
 def described(tmp_path, text):
     (tmp_path / "env.py").write_text(text)
-    return asyncio.run(describe.describe(tmp_path, "env"))
+    return asyncio.run(describe.describe(tmp_path, "env", sandbox=False))
 
 
-def test_everything_is_found_and_it_is_said_that_there_was_no_sandbox(tmp_path, monkeypatch):
+@pytest.mark.attack("build")
+def test_without_sandboxes_foreign_code_does_not_run(tmp_path):
+    mark = tmp_path / "ran"
+    (tmp_path / "env.py").write_text(f"open({str(mark)!r}, 'w').close()")
+    with pytest.raises(Unavailable, match="could not be loaded in a sandbox") as caught:
+        asyncio.run(describe.describe(tmp_path, "env"))
+    assert "--no-sandbox" in caught.value.details["hint"]
+    assert not mark.exists()
+
+
+def test_everything_is_found_where_the_user_chose_no_sandbox(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "s3cret")
-    found = described(tmp_path, GOOD)
-    assert found.unsandboxed
-    schemas = found.schemas
+    schemas = described(tmp_path, GOOD)
     assert [tool["name"] for tool in schemas.tools] == ["add", "look"]
     assert schemas.tools[0]["inputSchema"]["required"] == ["a"]
     assert schemas.tools[1]["description"] == "no secret"

@@ -1,6 +1,9 @@
 """Locking requirements. uv looks in a folder of wheels here, so no network is needed."""
 
+import io
 import os
+import sys
+import tarfile
 import zipfile
 
 import pytest
@@ -98,3 +101,140 @@ def test_without_uv_it_is_said_how_to_get_it(monkeypatch):
     with pytest.raises(UsageError, match="uv") as caught:
         find_uv()
     assert caught.value.details["hint"] == "Install it: pip install uv"
+
+
+SETUP = """
+from pathlib import Path
+from setuptools import setup
+Path({mark!r}).write_text("ran")
+setup(name={name!r}, version="1.0")
+"""
+
+
+@pytest.fixture
+def mark(tmp_path):
+    """A file that foreign code makes when it runs on the host."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def package(project, mark):
+    """A package in the project whose setup.py says that it ran."""
+    folder = project / "pkg"
+    folder.mkdir()
+    (folder / "setup.py").write_text(SETUP.format(mark=str(mark), name="pkg"))
+    return folder
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "./pkg",
+        "pkg/",
+        "-e ./pkg",
+        "-e pkg",
+        "--editable=./pkg",
+        "--editable ./pkg",
+        "pkg @ ./pkg",
+        "pkg@./pkg",
+        "pkg @ file://{pkg}",
+        "pkg@file://{pkg}",
+        "{pkg}",
+        "file://{pkg}",
+        "~/pkg",
+        "./pkg[extra]",
+        "./pk\\\ng",
+        "wanted\n./pkg  # harmless",
+        "git+file://{pkg}",
+        "git+https://attacker.example/pkg.git",
+        "pkg @ git+ssh://attacker.example/pkg.git",
+        "https://attacker.example/pkg-1.0.tar.gz",
+        "pkg-1.0.tar.gz",
+        "pkg-1.0-py3-none-any.whl",
+        "--no-binary :all:",
+        "--no-binary=wanted",
+        "--config-settings=x=y",
+        "wanted --config-settings x=y",
+        "--no-build-isolation",
+        "-r more.txt",
+        "-rmore.txt",
+        "--requirement=more.txt",
+        "-c more.txt",
+        "-r deeper/more.txt",
+        "-r ../outside.txt",
+        "-r /etc/passwd",
+        "-r missing.txt",
+    ],
+)
+def test_a_line_that_would_run_code_on_the_host_is_refused_by_name(project, wheels, package, mark, line):
+    (project / "more.txt").write_text("wanted\n./pkg\n")
+    (project / "deeper").mkdir()
+    (project / "deeper" / "more.txt").write_text("-r ../more.txt\n")
+    (project.parent / "outside.txt").write_text("wanted\n")
+    (project / "requirements.txt").write_text(line.format(pkg=package) + "\n")
+    with pytest.raises(ConfigError):
+        lock(project)
+    assert not mark.exists()
+    assert not (project / "requirements.lock").exists()
+
+
+@pytest.mark.attack("build")
+def test_an_sdist_is_not_built_to_learn_what_it_needs(project, wheels, mark):
+    with tarfile.open(wheels / "source_only-1.0.tar.gz", "w:gz") as archive:
+        for name, text in (
+            ("setup.py", SETUP.format(mark=str(mark), name="source-only")),
+            ("PKG-INFO", "Metadata-Version: 1.0\nName: source-only\nVersion: 1.0\n"),
+        ):
+            info = tarfile.TarInfo(f"source_only-1.0/{name}")
+            info.size = len(text)
+            archive.addfile(info, io.BytesIO(text.encode()))
+    (project / "requirements.txt").write_text("source-only\n")
+    with pytest.raises(ConfigError, match="source-only"):
+        lock(project)
+    assert not mark.exists()
+
+
+@pytest.mark.attack("build")
+def test_an_interpreter_that_the_project_brings_is_not_asked(project, wheels, mark):
+    binaries = project / ".venv" / "bin"
+    binaries.mkdir(parents=True)
+    (project / ".venv" / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys.executable)}\n")
+    for name in ("python", "python3", "python3.11"):
+        (binaries / name).write_text(f'#!/bin/sh\ntouch {mark}\nexec {sys.executable} "$@"\n')
+        (binaries / name).chmod(0o755)
+    (project / ".python-version").write_text(str(binaries / "python"))
+    (project / "requirements.txt").write_text("wanted\n")
+    lock(project)
+    assert not mark.exists()
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize("name", ["uv.toml", "pyproject.toml", "../uv.toml"])
+def test_settings_of_uv_in_the_project_do_not_count(project, wheels, name, monkeypatch):
+    monkeypatch.delenv("UV_NO_CONFIG")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(project.parent / "config"))
+    text = '[pip]\nprerelease = "allow"\nupgrade = "no"\nno-such-setting = 1\n'  # uv would refuse to read it
+    (project / name).write_text(text.replace("[pip]", "[tool.uv.pip]") if name == "pyproject.toml" else text)
+    (project / "requirements.txt").write_text("wanted\n")
+    assert lock(project)
+
+
+def test_the_users_own_settings_of_uv_count(project, wheels, monkeypatch):
+    monkeypatch.delenv("UV_NO_CONFIG")
+    monkeypatch.delenv("UV_FIND_LINKS")
+    own = project.parent / "config" / "uv"
+    own.mkdir(parents=True)
+    (own / "uv.toml").write_text(f'[pip]\nfind-links = ["{wheels}"]\n')
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(own.parent))
+    (project / "requirements.txt").write_text("wanted\n")
+    assert lock(project)
+
+
+def test_options_and_included_files_that_run_nothing_are_taken(project, wheels):
+    (project / "more.txt").write_text("needed >= 3 ; python_version > '3.8'\n")
+    (project / "limits.txt").write_text("wanted<1.1\n")
+    text = f"--find-links {wheels}\n-r more.txt\n-c limits.txt\nwanted [extra] >=1,\\\n  <2\n"
+    (project / "requirements.txt").write_text(text)
+    assert lock(project)
+    assert locked(project) == ["needed==3.1", "wanted==1.0"]

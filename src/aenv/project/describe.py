@@ -7,11 +7,16 @@ import json
 import os
 import sys
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 from aenv.core.placement import OnPlatform
-from aenv.errors import AEnvError, EnvironmentTimeoutError, LoadError
+from aenv.errors import (
+    AEnvError,
+    EnvironmentTimeoutError,
+    InstanceEnded,
+    LoadError,
+    Unavailable,
+)
 from aenv.schema import paths
 from aenv.schema.hub import Schemas
 
@@ -21,32 +26,40 @@ PLAIN_SECONDS = 60.0
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
-@dataclass(frozen=True)
-class Described:
-    """What an environment offers."""
+async def describe(root: Path, name: str, *, sandbox: bool = True) -> Schemas:
+    """Load the project in a sandbox of this machine, and return what it offers.
 
-    schemas: Schemas
-    unsandboxed: str | None
-    """Why it was loaded in a plain process; None when it was in a sandbox."""
-
-
-async def describe(root: Path, name: str) -> Described:
-    """Load the project in a sandbox of this machine; where the host allows none, in a plain process with a time limit.
+    Its code runs in a sandbox or not at all. ``sandbox=False`` runs it as the caller, in a plain process with a time
+    limit; only the user may choose that.
 
     Raises:
-        LoadError: the project's code cannot be loaded, or takes too long to.
+        LoadError: the project's code cannot be loaded, ends the instance, or takes too long.
+        Unavailable: this machine makes no sandboxes, or not now.
     """
+    if not sandbox:
+        return await _in_a_process(root)
     try:
-        return Described(await _in_a_sandbox(root, name), None)
+        return await _in_a_sandbox(root, name)
     except AEnvError as error:
         if error.fault == "env":
             raise LoadError(error.message) from error
+        if isinstance(error, InstanceEnded) or error.details.get("sent"):  # there was an instance, and it is gone
+            raise LoadError(f"the environment ended after it was loaded: {error.message}") from error
         if isinstance(error, EnvironmentTimeoutError):
             raise LoadError(f"loading the environment took too long: {error.message}") from error
-        reason = error.message
+        raise _refused(error.message) from error
     except OSError as error:  # no place for the platform's socket, no memory for another process
-        reason = str(error)
-    return Described(await _in_a_process(root), reason)
+        raise _refused(str(error)) from error
+
+
+def _refused(reason: str) -> Unavailable:
+    return Unavailable(
+        f"the project was not loaded, since it could not be loaded in a sandbox: {reason}",
+        details={
+            "hint": "See aenv doctor. --no-load publishes without loading; --no-sandbox runs the project's code "
+            "as you, without any isolation."
+        },
+    )
 
 
 async def _in_a_sandbox(root: Path, name: str) -> Schemas:
@@ -73,7 +86,7 @@ async def _in_a_sandbox(root: Path, name: str) -> Schemas:
 async def _in_a_process(root: Path) -> Schemas:
     with tempfile.TemporaryDirectory(prefix="aenv-describe-") as folder:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "aenv.runtime.describe", str(root),
+            sys.executable, "-P", "-m", "aenv.runtime.describe", str(root),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             cwd=folder, env={**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "HOME": folder},
             start_new_session=True,

@@ -2,6 +2,10 @@
 
 ``uv`` finds them, for every platform at once. The lock stands next to requirements.txt and is made anew only when
 that changed, so a build needs no network again and gives the same bundle tomorrow.
+
+The project may be anybody's, and locking runs outside of any sandbox. So nothing of the project is executed: only
+wheels are looked at, since building a package would run its setup.py or build backend; paths, URLs and repositories
+are refused by name; and uv reads neither the project's settings (uv.toml, pyproject.toml) nor its .venv.
 """
 
 from __future__ import annotations
@@ -20,6 +24,18 @@ from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current, stamp
 
 PYTHON = "3.11"
 """The oldest Python that environments run on."""
+HINT = (
+    "Publish the package as a wheel and name its version, or put its modules into the project's src/. "
+    "Where only the image needs it, use --no-lock."
+)
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^\]/@:]*\])?\s*[^/@:;]*(;[^/@]*)?")
+_ARCHIVE = re.compile(r"\.(whl|egg|zip|tgz|tar|tar\.\w+)$", re.IGNORECASE)
+_HASHES = re.compile(r"(\s+--hash[= ]\S+)+$")
+_OPTION = re.compile(
+    r"-i|--index-url|--extra-index-url|-f|--find-links|--no-index|--pre|--only-binary|--prefer-binary|--trusted-host"
+    r"|--require-hashes"
+)
+_INCLUDE = re.compile(r"(?:-r|-c|--requirements?|--constraints?)(?:\s*[= ]\s*|(?<=-[rc]))(?P<path>\S.*)")
 
 
 def lock(root: Path, *, upgrade: bool = False) -> bool:
@@ -27,7 +43,7 @@ def lock(root: Path, *, upgrade: bool = False) -> bool:
 
     Raises:
         UsageError: there is no uv.
-        ConfigError: uv found no set of versions; it says why.
+        ConfigError: a line asks for more than a package of an index, or uv found no set of versions; it says why.
     """
     wanted = root / REQUIREMENTS
     try:
@@ -43,6 +59,7 @@ def lock(root: Path, *, upgrade: bool = False) -> bool:
     before = target.read_text() if target.is_file() else ""
     if is_current(before, raw) and not upgrade:
         return False
+    _check(root, wanted, lines, set())
     text = f"{stamp(raw)}\n{_compile(root, lines, '' if upgrade else before)}"
     if text == before:
         return False
@@ -71,10 +88,53 @@ def find_uv() -> str:
     return found
 
 
+def settings_of_uv() -> list[str]:
+    """Options that keep uv from the settings of the folder that it runs in; the user's own count."""
+    if os.environ.get("UV_CONFIG_FILE"):
+        return []
+    folders = [Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser(), Path("/etc")]
+    own = next((path for folder in folders if (path := folder / "uv" / "uv.toml").is_file()), None)
+    off = os.environ.get("UV_NO_CONFIG", "").lower() in ("1", "true", "yes")
+    return ["--no-config"] if own is None or off else ["--config-file", str(own)]
+
+
 def _lines(text: str) -> list[str]:
     """What is asked for besides our own package."""
+    text = re.sub(r"\\\r?\n", " ", text)
     lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()]
     return [line for line in lines if line and re.split(r"[\s\[<>=!~;@]", line, maxsplit=1)[0].lower() != OWN]
+
+
+def _check(root: Path, file: Path, lines: list[str], seen: set[Path]) -> None:
+    """Refuse what would run code of the project, or of a repository or an address that it names."""
+    for line in lines:
+        included = _INCLUDE.fullmatch(line)
+        if included is not None:
+            _check_included(root, file, included["path"].strip(), seen)
+            continue
+        word = re.split(r"[\s=]", line, maxsplit=1)[0]
+        plain = _HASHES.sub("", line)
+        if _OPTION.fullmatch(word) or (_PLAIN.fullmatch(plain) and " -" not in plain and not _ARCHIVE.search(plain)):
+            continue
+        raise ConfigError(
+            f"{os.path.relpath(file, root)}: '{line[:200]}' cannot be locked: only names and versions of packages can, "
+            "since building one from a path or an address would run its code outside of any sandbox",
+            {"hint": HINT},
+        )
+
+
+def _check_included(root: Path, file: Path, name: str, seen: set[Path]) -> None:
+    path = file.parent / name
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(f"{os.path.relpath(file, root)}: {name} lies outside of the project")
+    if path.resolve() in seen:
+        return
+    seen.add(path.resolve())
+    try:
+        lines = _lines(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{os.path.relpath(file, root)}: {name} cannot be read: {error}") from None
+    _check(root, path, lines, seen)
 
 
 def _remove(target: Path) -> bool:
@@ -91,12 +151,14 @@ def _compile(root: Path, lines: list[str], before: str) -> str:
         output.write_text(before)  # what is locked stays where it can
         done = subprocess.run(
             [
-                find_uv(), "pip", "compile", "-", "--universal", "--python-version", PYTHON, "--generate-hashes",
+                find_uv(), *settings_of_uv(), "pip", "compile", "-", "--universal", "--python-version", PYTHON,
+                "--python", sys.executable, "--no-build", "--generate-hashes",
                 "--no-header", "--no-annotate", "--no-emit-index-url", "--no-progress", "--color", "never",
                 "--output-file", str(output),
             ],
             input="\n".join(lines), cwd=root, capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise ConfigError(f"{REQUIREMENTS} cannot be locked:\n{done.stderr.strip()[-3000:]}")
+            details = {"hint": HINT} if "building source distributions is disabled" in done.stderr.lower() else {}
+            raise ConfigError(f"{REQUIREMENTS} cannot be locked:\n{done.stderr.strip()[-3000:]}", details)
         return output.read_text()

@@ -1,6 +1,6 @@
 """``python -m aenv.runtime.describe PATH``: load an environment and print what it offers, as JSON.
 
-For hosts that allow no sandboxes: whoever asks runs it in a process that they can end.
+For `aenv push --no-sandbox`, where the user trusts the project: the caller runs it in a process that it can end.
 """
 
 from __future__ import annotations

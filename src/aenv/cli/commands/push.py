@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 @click.option("--release", is_flag=True, help="Release the version at once, so that it never changes.")
 @click.option("--no-lock", is_flag=True, help="Do not lock the packages of requirements.txt.")
 @click.option("--no-load", is_flag=True, help="Do not load the project to find its tools; the hub then lists none.")
+@click.option(
+    "--no-sandbox",
+    is_flag=True,
+    help="Load the project as you, without a sandbox: it can read and change whatever you can.",
+)
 @output_option
 def command(
     name: str | None,
@@ -42,6 +47,7 @@ def command(
     release: bool,
     no_lock: bool,
     no_load: bool,
+    no_sandbox: bool,
     output: Output,
 ) -> None:
     """Publish a project in the hub. NAME, if given, must be the project's own.
@@ -68,7 +74,9 @@ def command(
         return
     try:
         is_there = with_hub(lambda hub: _look(hub, packed, force))
-        schemas = Schemas() if no_load or (is_there and not force) else asyncio.run(_load(packed))
+        schemas = (
+            Schemas() if no_load or (is_there and not force) else asyncio.run(_load(packed, sandbox=not no_sandbox))
+        )
         request = publish.request_for(packed, schemas, author=config.load().owner or _user(), public=public)
         pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
     except Conflict as error:
@@ -84,7 +92,7 @@ def _user() -> str:
         return ""
 
 
-async def _load(packed: Packed) -> Schemas:
+async def _load(packed: Packed, *, sandbox: bool) -> Schemas:
     """Load what is in the bundle, and not what lies around it: a file that was left out is missed now."""
     from aenv.project.describe import describe
     from aenv.project.unpack import unpack
@@ -95,11 +103,7 @@ async def _load(packed: Packed) -> Schemas:
     with tempfile.TemporaryDirectory(prefix="aenv-push-") as folder:
         root = Path(folder) / packed.bundle.name
         await unpack(packed.bundle, fetch, root)
-        found = await describe(root, packed.bundle.name)
-    if found.unsandboxed:
-        reason = found.unsandboxed.partition("\n")[0]
-        note(f"Warning: loaded in a plain process, since there are no sandboxes here: {reason}")
-    return found.schemas
+        return await describe(root, packed.bundle.name, sandbox=sandbox)
 
 
 async def _push(hub: Hub, packed: Packed, request: PushRequest, force: bool, release: bool) -> Pushed:
