@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
-from tests.isolation.conftest import Box
+from aenv.core.sync import SyncEnvironment
+from aenv.isolation import rootfs
+from aenv.isolation.rootfs import MASKED
+from tests.isolation.conftest import Box, make_project
 
 NUMBERS = {
     "x86_64": {
@@ -45,7 +49,7 @@ NOTHING_WRITABLE = """
     for folder, names, files in os.walk({top!r}):
         if folder == "/proc":
             names[:] = [n for n in names if not n.isdigit() and n not in ("self", "thread-self", "sys", "net")]
-            files[:] = [n for n in files if n not in ("self", "thread-self", "keys")]
+            files[:] = [n for n in files if n not in ("self", "thread-self", *{masked!r})]
         for name in files:
             try:
                 os.close(os.open(os.path.join(folder, name), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK))
@@ -125,12 +129,12 @@ def test_a_capability_in_a_files_attributes_is_refused(box: Box) -> None:
 
 
 def test_no_setting_of_the_kernel_can_be_opened_for_writing(box: Box) -> None:
-    assert set(box.python(NOTHING_WRITABLE.format(top="/proc/sys"))) <= {LAST_PID}
+    assert set(box.python(NOTHING_WRITABLE.format(top="/proc/sys", masked=MASKED))) <= {LAST_PID}
     assert box.refused(f"import os; os.write(os.open({LAST_PID!r}, os.O_WRONLY), b'9')") in ("EPERM", "EACCES")
 
 
 def test_nothing_else_in_proc_or_sys_can_be_opened_for_writing(box: Box) -> None:
-    found = box.python(NOTHING_WRITABLE.format(top="/proc"))
+    found = box.python(NOTHING_WRITABLE.format(top="/proc", masked=MASKED))
     assert [path for path in found if not path.startswith("/proc/pressure/")] == []  # that takes wishes to be woken
     assert box.python("import os; result = os.listdir('/sys')") == []
 
@@ -142,19 +146,59 @@ def test_a_secret_of_the_kernel_cannot_be_read(box: Box, name: str) -> None:
     assert box.refused(f"open('/proc/{name}', 'rb').read(1)") in ("EACCES", "EPERM", "ENOENT")
 
 
-def test_the_kernels_addresses_are_not_told(box: Box) -> None:
-    addresses = """
+HOSTS_OWN = (*MASKED, "kpagecount", "slabinfo", "vmallocinfo")
+READ_AT_IMPORT = """
+    from aenv import register_tool
+
+    def content(name):
         try:
-            result = sorted({line.split()[0] for line in open("/proc/kallsyms")})[-1]
+            with open(f"/proc/{name}", "rb") as file:
+                return file.read(1).decode("latin-1")
         except OSError:
-            result = "0"
+            return ""
+
+    FOUND = {name: content(name) for name in %r}
+
+    @register_tool
+    def found() -> dict:
+        return FOUND
+"""
+
+
+@pytest.mark.parametrize("name", HOSTS_OWN)
+def test_what_proc_tells_of_the_host_is_not_told(box: Box, name: str) -> None:
+    told = f"""
+        import os
+        path = "/proc/{name}"
+        result = ""
+        if os.path.isdir(path):
+            result = os.listdir(path)
+        elif os.path.exists(path) and os.access(path, os.R_OK):
+            result = open(path, "rb").read(64).hex()
     """
-    assert int(box.python(addresses), 16) == 0
-    assert box.python("result = max(int(line.split('-')[0], 16) for line in open('/proc/iomem'))") == 0
+    assert not box.python(told)
+    assert box.shell(f"cat /proc/{name}")["out"] == ""
+    assert box.shell(f"umount /proc/{name}")["code"] != 0
 
 
-def test_no_key_of_the_hosts_user_is_named(box: Box) -> None:
-    assert box.python("import os; result = open('/proc/keys').read() if os.path.exists('/proc/keys') else ''") == ""
+def test_code_that_is_imported_ahead_of_instances_reads_none_of_it(tmp_path: Path) -> None:
+    project = make_project(tmp_path, READ_AT_IMPORT % (HOSTS_OWN,))
+    for _ in range(4):  # the later ones are forks of a process that has loaded the code
+        with SyncEnvironment(str(project)) as env:
+            assert set(env.call_tool("found", {}).data.values()) == {""}
+
+
+def test_what_programs_read_in_proc_is_there(box: Box) -> None:
+    for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "self/status", "stat", "sys/kernel/ostype",
+                 "sys/vm/overcommit_memory", "uptime", "version"):  # fmt: skip
+        assert box.python(f"result = len(open('/proc/{name}').read())") > 0, name
+
+
+def test_masks_are_mounted_only_over_what_is_there(tmp_path: Path) -> None:
+    for name, mode in (("cmdline", 0o444), ("kcore", 0o400), ("sysrq-trigger", 0o200)):
+        (tmp_path / name).touch(mode)
+    (tmp_path / "acpi").mkdir()
+    assert [target for _, target, _, _ in rootfs.masks(str(tmp_path))] == ["/proc/acpi", "/proc/cmdline"]
 
 
 def test_it_cannot_make_itself_harder_to_kill(box: Box) -> None:

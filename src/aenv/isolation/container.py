@@ -31,6 +31,8 @@ FIRST, COUNT = 0x60000000, 0x10000
 """The host's users that those of containers are, when root makes them: far away from all that are handed out."""
 OURS = "/opt/aenv"
 """In a container: what we bring."""
+READ_ONLY = ("bus", "fs", "irq", "sys")
+"""Folders of /proc that not even a container's root writes to, as in Docker."""
 _SPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 
 
@@ -265,6 +267,10 @@ def _furnish(spec: ContainerSpec, root: str) -> None:
         linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
     for source, target, kind, flags in rootfs.PROC:
         linux.mount(source, root + target, kind, flags)
+    for path in (f"{root}/proc/{name}" for name in READ_ONLY):
+        if os.path.isdir(path):
+            linux.bind(path, path)
+            linux.make_read_only(path)
     if spec.network != "host" and not spec.joined:
         with contextlib.suppress(OSError):
             linux.mount("sysfs", f"{root}/sys", "sysfs", linux.MS_RDONLY | rootfs.PROC_FLAGS)
