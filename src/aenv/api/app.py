@@ -232,10 +232,11 @@ class PlatformApp:
             raise NotFound("this platform's instances are called at their own address")
         path, mark, query = ask.request.target.partition(b"?")
         target = path[path.rindex(b"/") :] + mark + query
-        return await self._gateway.forward(self._instances.find(ask.name, ask.caller), ask.request, target)
+        record = await self._instances.there(ask.name, ask.caller)
+        return await self._gateway.forward(record, ask.request, target)
 
     async def _presign(self, ask: Ask) -> Answer:
-        record = self._instances.find(ask.name, ask.caller)
+        record = await self._instances.there(ask.name, ask.caller)
         wish = body(PresignRequest, ask.request)
         if self._ports is None:
             raise NotFound("this platform gives out no URLs of ports")

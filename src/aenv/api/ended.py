@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import hmac
 import time
 from collections.abc import Callable, Iterator
 
@@ -39,12 +41,24 @@ class Ended(BaseModel):
     account: str
     events: list[InstanceEvent] = []
     log: str = ""
+    secret_sha256: str = ""
+    """Of the secret that opened it to clients without a token."""
 
     @classmethod
     def of(cls, record: Record) -> Ended:
         """The same, of an instance of this server."""
         shown = record.shown().model_copy(update={"ip": None, "token": None, "data_url": None})
-        return cls(instance=shown, account=record.account, events=list(record.events), log=record.last_log)
+        return cls(
+            instance=shown,
+            account=record.account,
+            events=list(record.events),
+            log=record.last_log,
+            secret_sha256=_sha256(record.secret),
+        )
+
+    def is_opened_by(self, secret: str) -> bool:
+        """Whether this secret opened it while it ran."""
+        return bool(self.secret_sha256) and hmac.compare_digest(_sha256(secret), self.secret_sha256)
 
 
 class EndedInstances:
@@ -153,3 +167,7 @@ class EndedInstances:
         except BaseException:
             self._changes = changes | self._changes
             raise
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic_core import from_json
 
-from aenv.api.access import Caller, Doorkeeper
+from aenv.api.access import OWNER, Caller, Doorkeeper
 from aenv.api.instances import Instances
 from aenv.api.passing import OF_ONE_CONNECTION, head_of, kept_apart, pass_on
 from aenv.api.ports import Port, Ports, port_of
@@ -111,7 +111,7 @@ class Gateway:
         if record is None:
             answer = await self._from_elsewhere(name, request, None)
             if answer is None:
-                raise NotFound(f"no instance {name}")
+                raise await self._instances.why_ended(name) or NotFound(f"no instance {name}")
             return answer
         return await self._to_port(record, request, port, _NOT_TO_PORTS)
 
@@ -187,7 +187,8 @@ class Gateway:
         """The instance, and the path in it; or what another server answers, if it is there.
 
         Raises:
-            Unauthorized, Forbidden: who asks may not use it, or there is none.
+            InstanceEnded: it was there, and was deleted, ended, or was lost in a restart.
+            Unauthorized, Forbidden: who asks may not use it, or there never was one.
         """
         named, target = self._named(request)
         if not target.startswith(b"/"):
@@ -201,13 +202,13 @@ class Gateway:
             answer = await self._from_elsewhere(name, request, caller)
             if answer is not None:
                 return answer
-            return self._by_secret(name, secret, caller), target
+            return await self._by_secret(name, secret, caller), target
         if named is None:
             raise NotFound("say which instance is meant", details={"hint": f"In a header: {paths.INSTANCE_HEADER}: ID"})
         assert caller is not None
         caller.need("user")
         answer = await self._from_elsewhere(named, request, caller)
-        return answer if answer is not None else (self._of_caller(named, caller), target)
+        return answer if answer is not None else (await self._of_caller(named, caller), target)
 
     async def _from_elsewhere(self, name: str, request: Request, caller: Caller | None) -> Answer | None:
         if self._elsewhere is None or self._instances.peek(name) is not None:
@@ -231,7 +232,7 @@ class Gateway:
                 return None
             raise
 
-    def _by_secret(self, name: str, secret: str, caller: Caller | None) -> Record:
+    async def _by_secret(self, name: str, secret: str, caller: Caller | None) -> Record:
         record = self._instances.peek(name)
         knows = record is not None and hmac.compare_digest(secret.encode(), record.secret.encode())
         may = caller is None or (caller.role != "read-only" and record is not None and caller.may_see(record.account))
@@ -239,12 +240,16 @@ class Gateway:
             return record
         if caller is not None and not secret:
             caller.need("user")
-            return self._of_caller(name, caller)
-        raise Forbidden(f"{paths.PROXY_HEADER} names no instance of yours")
+            return await self._of_caller(name, caller)
+        ended = None
+        if record is None:  # who has a token needs no secret to be told
+            known = None if caller is not None else secret
+            ended = await self._instances.why_ended(name, caller or OWNER, secret=known)
+        raise ended or Forbidden(f"{paths.PROXY_HEADER} names no instance of yours")
 
-    def _of_caller(self, name: str, caller: Caller) -> Record:
+    async def _of_caller(self, name: str, caller: Caller) -> Record:
         try:
-            return self._instances.find(name, caller)
+            return await self._instances.there(name, caller)
         except NotFound:
             raise Forbidden(f"there is no instance of yours with the id {name[:100]}") from None
 

@@ -304,12 +304,35 @@ class Instances:
             raise NotFound(f"no instance {name}")
         return found
 
-    async def why_ended(self, name: str, caller: Caller = OWNER) -> InstanceEnded | None:
-        """The error to raise for calls to an instance that is not here because it has ended; None: it never was."""
+    async def there(self, name: str, caller: Caller = OWNER) -> Record:
+        """One that is there.
+
+        Raises:
+            InstanceEnded: it was there within the last hour, on this server or on one before it.
+            NotFound: it never was, or is somebody else's.
+        """
+        try:
+            return self.find(name, caller)
+        except NotFound:
+            ended = await self.why_ended(name, caller)
+            if ended is None:
+                raise
+            raise ended from None
+
+    async def why_ended(self, name: str, caller: Caller = OWNER, *, secret: str | None = None) -> InstanceEnded | None:
+        """The error to raise for calls to an instance that is not here because it has ended; None: it never was.
+
+        ``secret``: what the caller must know of it.
+        """
         with contextlib.suppress(NotFound):
-            found = (await self.past(name, caller)).instance
+            past = await self.past(name, caller)
+            if secret is not None and not past.is_opened_by(secret):
+                return None
+            found = past.instance
             return InstanceEnded.because(name, found.reason, found.fault, ended_by=found.ended_by)
-        entry = await self._ledger.get(name) if self._ledger is not None and name.isascii() else None
+        if secret is not None or self._ledger is None or not name.isascii():
+            return None
+        entry = await self._ledger.get(name)
         if entry is None or not caller.may_see(entry.account) or entry.instance.status not in ENDED:
             return None
         return InstanceEnded.because(name, entry.instance.reason, entry.instance.fault)
@@ -376,7 +399,7 @@ class Instances:
 
     async def renew(self, name: str, ttl: str, caller: Caller = OWNER) -> EnvInstance:
         """Have its time to live count from now, anew or with another length."""
-        record = self.find(name, caller)
+        record = await self.there(name, caller)
         record.ttl = parse_ttl(ttl) or record.ttl
         if record.status is EnvStatus.RUNNING:
             self._set_timer(record)
