@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import io
 import os
+import socket
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from aenv.core.folders import pack, packed, unpack, unpacked
 from aenv.errors import UsageError
+from aenv.isolation.tars import LAST_TIME
 from tests.conftest import run
 
 
@@ -68,7 +70,7 @@ def test_one_file_becomes_a_file_or_goes_into_a_folder(tmp_path: Path) -> None:
     pack(tmp_path / "file", out, "other")
     for target in (tmp_path / "new", tmp_path):
         out.seek(0)
-        assert unpack(out, target, may_be_file=True).files == 1
+        assert unpack(out, target, file_name="other").files == 1
     assert (tmp_path / "new").read_text() == (tmp_path / "other").read_text() == "content"
 
 
@@ -91,9 +93,25 @@ def test_one_file_becomes_a_file_or_goes_into_a_folder(tmp_path: Path) -> None:
         [member("", tarfile.REGTYPE)],
         [member(".", tarfile.REGTYPE)],
         [member("folder")],
+        [
+            member("a", tarfile.DIRTYPE),
+            member("a/up", tarfile.SYMTYPE, ".."),
+            member("l", tarfile.SYMTYPE, "a/up/../x"),
+        ],
+        [member("folder/up", tarfile.SYMTYPE, ".."), member("l", tarfile.SYMTYPE, "folder/up/../outside")],
+        [member("folder/up", tarfile.SYMTYPE, ".."), member("folder/l", tarfile.SYMTYPE, "up/../../outside")],
+        [member("a/b/up", tarfile.SYMTYPE, "../.."), member("l", tarfile.SYMTYPE, "a/b/up/./../outside")],
+        [member("a", tarfile.SYMTYPE, "."), member("l", tarfile.SYMTYPE, "a/a/../outside")],
+        [member("l", tarfile.SYMTYPE, "folder/../../outside")],
+        [member("./././l", tarfile.SYMTYPE, "../outside")],
+        [member("l", tarfile.SYMTYPE, "./../outside")],
+        [member("l", tarfile.SYMTYPE, "folder/..")],
+        [member("l", tarfile.SYMTYPE, "//etc")],
+        [member("there", tarfile.SYMTYPE, "folder"), member("there/x")],
     ],
     ids=lambda members: f"{members[-1].name}-{members[-1].linkname}-{members[-1].type.decode()}",
 )
+@pytest.mark.attack("download")
 def test_what_leads_out_is_refused_and_nothing_is_written_there(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "folder"
     outside.mkdir()
@@ -170,3 +188,115 @@ def test_no_bytes_whatever_write_outside_or_fail_in_another_way(
         with contextlib.suppress(UsageError, OSError):
             unpack(io.BytesIO(bytes(whole)), Path(folder) / "in")
         assert {path.name for path in Path(folder).iterdir()} <= {"in"}
+
+
+def pax(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **records: str) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        about = member(name, kind, link)
+        about.pax_headers = {key.replace("__", "."): value for key, value in records.items()}
+        tar.addfile(about)
+    return out.getvalue()
+
+
+@pytest.mark.attack("download")
+@pytest.mark.parametrize("time", ["nan", "inf", "-inf", "-1", "-1e300", "1e300", "9223372036854775808", "1e18"])
+def test_odd_times_are_kept_in_range(tmp_path: Path, time: str) -> None:
+    assert unpack(io.BytesIO(pax("x", mtime=time)), tmp_path).files == 1
+    assert 0 <= (tmp_path / "x").stat().st_mtime <= LAST_TIME
+
+
+@pytest.mark.attack("download")
+@pytest.mark.parametrize(
+    "data",
+    [
+        pax("x", path="a\0b"),
+        pax("x" * 300),
+        pax("/".join("d" * 300)),
+        pax("/".join("d" * 20_000)),
+        pax("l", tarfile.SYMTYPE, "x" * 5000),
+        pax("l", tarfile.SYMTYPE, "x", linkpath="a\0b"),
+        pax("x", size="-1"),
+        pax("x", size="-512"),
+        pax("x", size="99999999999999999999"),
+        pax("x", size="x"),
+        pax("x", GNU__sparse__map="0,1", GNU__sparse__size="1"),
+        pax("x", GNU__sparse__size="1", GNU__sparse__numblocks="1"),
+        pax("x", GNU__sparse__major="1", GNU__sparse__minor="0", GNU__sparse__realsize="1"),
+        member("x", tarfile.GNUTYPE_SPARSE).tobuf(tarfile.GNU_FORMAT) + bytes(10_000),
+        member("x", tarfile.XHDTYPE).tobuf() * 2000 + bytes(1024),
+        member("x", tarfile.GNUTYPE_LONGNAME).tobuf(tarfile.GNU_FORMAT) * 2000 + bytes(1024),
+        pax("x")[:700],
+        b"\x80" * 2048,
+        b"",
+    ],
+)
+def test_a_tar_that_makes_no_sense_ends_in_nothing_but_a_usage_error(tmp_path: Path, data: bytes) -> None:
+    with contextlib.suppress(UsageError):
+        unpack(io.BytesIO(data), tmp_path / "in")
+    assert {path.name for path in tmp_path.iterdir()} <= {"in"}
+    assert all(path.stat().st_size == 0 for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.mark.attack("download")
+def test_a_file_gets_the_name_that_was_asked_for(tmp_path: Path) -> None:
+    unpack(tar_of((member(".bashrc"), b"evil")), tmp_path, file_name="report.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.txt"]
+
+
+def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
+    links = {
+        "a/b/up": "../..",
+        "a/same": ".",
+        "a/b/near": "../c/d",
+        "top": "a/b",
+        "dangling": "nothing/here",
+        "x": "./a",
+    }
+    unpack(tar_of(*[(member(name, tarfile.SYMTYPE, target), b"") for name, target in links.items()]), tmp_path)
+    assert {name: os.readlink(tmp_path / name) for name in links} == links
+
+
+@pytest.mark.attack("download")
+def test_nothing_in_a_folder_keeps_the_rest_of_it_from_being_read(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    (source / "deep").joinpath(*["d"] * 300).mkdir(parents=True)
+    (source / "good").write_text("good")
+    (source / "away").symlink_to("/etc")
+    (source / "deep" / "inner").symlink_to("d/../../..")
+    os.mkfifo(source / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        here = os.open(source, os.O_RDONLY)
+        listener.bind(f"/proc/self/fd/{here}/socket")
+        os.close(here)
+    (source / "z").mkdir()
+    (source / "z" / "last").write_text("last")
+    left: list[str] = []
+    out = io.BytesIO()
+    pack(source, out, left_out=lambda name, why: left.append(name))
+    out.seek(0)
+    unpack(out, tmp_path / "target")
+    assert (tmp_path / "target" / "good").read_text() == "good"
+    assert (tmp_path / "target" / "z" / "last").read_text() == "last"
+    assert sorted(name[:10] for name in left) == ["away", "deep/d/d/d", "deep/inner", "pipe", "socket"]
+    with pytest.raises(UsageError):
+        pack(source, io.BytesIO())
+
+
+@pytest.mark.attack("download")
+def test_a_file_that_shrinks_while_it_is_read_breaks_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a" * 3_000_000)
+    (tmp_path / "b").write_text("b")
+
+    class Shrinking(io.BytesIO):
+        def write(self, data: object) -> int:
+            os.truncate(tmp_path / "a", 1000)
+            return super().write(data)  # type: ignore[arg-type]
+
+    out = Shrinking()
+    pack(tmp_path, out)
+    out.seek(0)
+    target = tmp_path / "target"
+    unpack(out, target)
+    assert (target / "a").stat().st_size == 3_000_000
+    assert (target / "b").read_text() == "b"

@@ -65,7 +65,7 @@ def get_stream(path: str, target: Path) -> Send:
 
     async def get(client: InstanceClient, seconds: float) -> Any:
         async with client.receive_stream(_query(paths.ARCHIVE, path), timeout=seconds) as stream:
-            await unpacked(stream, target, asyncio.to_thread, may_be_file=True)
+            await unpacked(stream, target, asyncio.to_thread, file_name=posixpath.basename(path.rstrip("/")) or "file")
 
     return get
 

@@ -12,7 +12,6 @@ import dataclasses
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import resource
@@ -27,6 +26,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from aenv.isolation.tars import BoundedTarInfo, kept_time
 from aenv.isolation.whole import made_whole
 
 MOST_BYTES = 32 << 30
@@ -40,8 +40,6 @@ MOST_CPU = 3600
 """Seconds of CPU time for one image: a small file can be made to unpack for days."""
 SPARE_ROOM = 1 << 30
 """Bytes that must be left on the disk."""
-LAST_TIME = float(1 << 33)
-"""The latest modification time that is kept, in seconds: about the year 2242."""
 A_DAY = 86400.0
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -120,7 +118,7 @@ def open_image(path: Path, stack: ExitStack) -> Image:
             return _oci(_Folder(path))
         raise BadImage(f"{path} is neither an OCI image layout nor an unpacked root file system")
     try:
-        archive = stack.enter_context(tarfile.open(path, "r:*"))  # noqa: SIM115 - the stack closes it
+        archive = stack.enter_context(tarfile.open(path, "r:*", tarinfo=BoundedTarInfo))  # noqa: SIM115 - the stack closes it
         first = archive.next()
         if first is None:
             raise BadImage(f"{path} is empty")
@@ -307,8 +305,6 @@ class _Budget:
         self._files = MOST_FILES
 
     def spend(self, size: int) -> None:
-        if size < 0:
-            raise ValueError("a file in it has a negative size")
         self._bytes -= size
         self._files -= 1
         if self._bytes < 0 or self._files < 0:
@@ -345,7 +341,7 @@ class _Layer:
         self._modes: dict[str, tuple[int, float]] = {}
 
     def unpack(self, source: IO[bytes] | _Hashed) -> None:
-        with tarfile.open(fileobj=source, mode="r|") as archive:
+        with tarfile.open(fileobj=source, mode="r|", tarinfo=BoundedTarInfo) as archive:
             while (member := archive.next()) is not None:
                 self._budget.spend(member.size if member.isreg() else 0)
                 self._put(archive, member)
@@ -471,11 +467,6 @@ def inside(root: str, path: str, *, make: bool = False) -> str:
         else:
             raise ValueError(f"{path}: {part} is not a folder")
     return at
-
-
-def kept_time(seconds: float) -> float:
-    """A modification time from a tar, as far as file systems can keep it: neither NaN nor infinite nor far away."""
-    return min(max(float(seconds), 0.0), LAST_TIME) if math.isfinite(seconds) else 0.0
 
 
 class _Hashed(io.RawIOBase):

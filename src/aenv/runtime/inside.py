@@ -115,7 +115,7 @@ class Inside:
             headers = [(b"content-type", b"application/x-tar")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
-                async with contextlib.aclosing(packed(path, self._in_thread)) as tar:
+                async with contextlib.aclosing(packed(path, self._in_thread, left_out=_left_out)) as tar:
                     async for data in tar:
                         if gone.done():
                             return
@@ -144,6 +144,11 @@ class Inside:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         done: T = await self._workers.run(work, Call("archive"))
         return done
+
+
+def _left_out(name: str, why: Exception) -> None:
+    """Programs in an instance must not keep a caller from reading a folder: what cannot be sent is left out."""
+    log.warning("left out of the tar: %s: %s", name[:200], why)
 
 
 async def _connected(port: int) -> Pipe:
