@@ -103,11 +103,11 @@ def test_an_instance_that_has_no_process_left_still_answers(neighbour: Box) -> N
 def test_a_memory_hog_dies_and_its_neighbour_does_not(greedy: Box, neighbour: Box, small: Path) -> None:
     with pytest.raises(AEnvError) as caught:
         greedy.call("python", code=f"result = len(b'x' * {2 * MEMORY})")
-    assert caught.value.fault == "infra"
+    assert caught.value.fault == "policy"
     answers(neighbour)
     with pytest.raises(AEnvError) as caught:  # at once: nobody is there
         greedy.call("hello", timeout=5)
-    assert caught.value.fault == "infra"
+    assert caught.value.fault == "policy"
     info = greedy.env.get_env_info()
     assert info["status"] not in ("Running", "RUNNING"), info
     with SyncEnvironment(str(small)) as env:

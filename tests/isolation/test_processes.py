@@ -116,7 +116,8 @@ def test_only_its_own_descriptors_are_open(fresh: Box) -> None:
     """)
     kinds = dict(seen)
     assert (kinds.pop(0), kinds.pop(1), kinds.pop(2)) == ("/dev/null", "pipe", "pipe")
-    assert set(kinds.values()) <= {"socket", "anon_inode"}  # the listener, connections, the loop's own
+    # The listener, connections, the loop's own, and by what the runtime is the last to be killed for memory.
+    assert set(kinds.values()) <= {"socket", "anon_inode", "/proc/1/oom_score_adj"}
     peers = fresh.python("""
         import os, socket, stat
         result = []

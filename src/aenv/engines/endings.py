@@ -52,12 +52,12 @@ def classify(code: int, *, out_of_memory: bool = False) -> Exit:
     if code == -signal.SIGKILL:
         return Exit(code, "killed from outside of the sandbox", "killed")
     if code < 0:
-        return Exit(code, f"crashed: killed by {_signal_name(-code)}", "crashed")
+        return Exit(code, f"crashed: killed by {_signal(-code)}", "crashed")
     return Exit(code, f"the environment's process ended with exit code {code}", "exited")
 
 
-def _signal_name(number: int) -> str:
+def _signal(number: int) -> str:
     try:
-        return signal.Signals(number).name
+        return f"signal {number} ({signal.Signals(number).name})"
     except ValueError:
         return f"signal {number}"

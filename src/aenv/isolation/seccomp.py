@@ -35,7 +35,7 @@ _ALLOWED = """
     membarrier memfd_create mincore mkdir mkdirat mknod mknodat mlock mlock2 mlockall mmap mprotect mq_getsetattr
     mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink mremap mseal msgctl msgget msgrcv msgsnd msync munlock
     munlockall munmap nanosleep newfstatat open openat openat2 pause pidfd_open pidfd_send_signal pipe pipe2 pkey_alloc
-    pkey_free pkey_mprotect poll ppoll prctl pread64 preadv preadv2 prlimit64 pselect6 pwrite64 pwritev pwritev2 read
+    pkey_free pkey_mprotect poll ppoll prctl pread64 preadv preadv2 pselect6 pwrite64 pwritev pwritev2 read
     readahead readlink readlinkat readv recvfrom recvmmsg recvmsg removexattr removexattrat rename renameat renameat2
     restart_syscall rmdir rseq rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn rt_sigsuspend
     rt_sigtimedwait rt_tgsigqueueinfo sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getattr
@@ -50,7 +50,7 @@ _ALLOWED = """
 """
 ALLOWED = frozenset(_ALLOWED.split())
 """Calls that pass whatever their arguments are, on the processors that have them."""
-CHECKED = frozenset(("clone", "ioctl", "personality", "socket", "socketpair"))
+CHECKED = frozenset(("clone", "ioctl", "personality", "prlimit64", "socket", "socketpair"))
 """Calls that pass with some arguments only: see `_checks`."""
 TRACEABLE = {"clone": 0, "mount": 3, "setns": 1, "unshare": 0}
 """Calls that can be left to a tracer, and the argument that has their flags."""
@@ -139,6 +139,8 @@ def _checks() -> dict[str, Code]:
         "clone": [_load(0), _op(_JUMP_SET, _CLONE_REFUSED, 0, 1), *_REFUSE, *_ALLOW],
         "ioctl": _switch(1, ((command, _REFUSE) for command in (TIOCSTI, TIOCLINUX)), _ALLOW),
         "personality": _switch(0, ((value, _ALLOW) for value in PERSONALITIES), _REFUSE),
+        # Only its own: a program could give the runtime, which has the same user, no CPU time or no descriptors.
+        "prlimit64": _switch(0, [(0, _ALLOW)], _REFUSE),
         "socket": _switch(
             0,
             (

@@ -19,6 +19,8 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
+from aenv.runtime.unkillable import Victims
+
 PAUSE = 0.5
 """Seconds. Waiting for orphans at once would keep a fork bomb alive, and this process busy with nothing else."""
 Start = Callable[..., Any]
@@ -28,6 +30,7 @@ class Orphans:
     """Call `watch` before the author's code runs, and `reap_from_now_on` in the loop that then does."""
 
     def __init__(self) -> None:
+        self.victims = Victims()
         self._own: set[int] = set()
         self._children = ""
         self._soon: asyncio.TimerHandle | None = None
@@ -47,7 +50,8 @@ class Orphans:
     def _remembering(self, start: Start) -> Start:
         @functools.wraps(start)
         def remembered(*arguments: Any, **options: Any) -> Any:
-            made = start(*arguments, **options)
+            with self.victims.born():
+                made = start(*arguments, **options)
             pid = made[0] if isinstance(made, tuple) else made  # forkpty gives a descriptor as well
             if pid:
                 self._own.add(pid)

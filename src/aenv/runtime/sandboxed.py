@@ -29,6 +29,7 @@ from aenv.runtime.imports import Imports
 from aenv.runtime.loader import load
 from aenv.runtime.orphans import Orphans
 from aenv.runtime.serve import ServeOptions, Service
+from aenv.runtime.unkillable import ignore_signals_from_inside
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -99,10 +100,12 @@ def _load(
     _settle_in(parameters)
     try:
         with watch or nullcontext():
-            return Catalog(load(Path(parameters["path"]), Imports(parameters["directory"], parameters["snapshot"])))
+            catalog = Catalog(load(Path(parameters["path"]), Imports(parameters["directory"], parameters["snapshot"])))
     except AEnvError as error:
         report({"error": error.message, "code": error.code})
         return None
+    ignore_signals_from_inside()
+    return catalog
 
 
 async def _serve(catalog: Catalog, orphans: Orphans, parameters: dict[str, Any], begin: Begin, report: Report) -> int:
@@ -113,10 +116,10 @@ async def _serve(catalog: Catalog, orphans: Orphans, parameters: dict[str, Any],
 
     def look_after_others() -> None:
         threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # who forked it had another
-        service.heed_signals()
         orphans.reap_from_now_on()
 
     listener, own = begin()
+    orphans.victims.begin()
     linux.set_dumpable(False)  # else any program that a tool starts can read this memory, and write to it
     token = own["token"]
     if own["spare"]:  # nobody has asked for it yet, so there is time
