@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
 
-from aenv.client.http import ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected, shared
+from aenv.client import http
+from aenv.client.http import (
+    IDLE_SECONDS,
+    MAX_ANSWER,
+    AnswerTooLarge,
+    ConnectionBroke,
+    DeadlineExceeded,
+    HttpClient,
+    NotConnected,
+    shared,
+)
+from aenv.client.relay import Relay
 from aenv.client.url import ServerUrl
 from aenv.errors import NetworkError
+from tests.client.hostile import CHUNKED, ENDLESS, NOT_HTTP, play
 from tests.conftest import run
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -271,3 +283,141 @@ def test_a_client_lives_through_several_event_loops() -> None:
 def test_line_breaks_in_a_token_are_refused() -> None:
     with pytest.raises(NetworkError, match="line break"):
         HttpClient(ServerUrl("h", 1), token="a\r\nx: y")
+
+
+async def ask(client: HttpClient, how: str, limit: int) -> bytes:
+    """Read one answer whole, in either of the two ways."""
+    if how == "request":
+        return (await client.request("GET", "/", limit=limit)).body
+    relay = Relay(client.url)
+    try:
+        return await (await relay.send(client.head("GET", "/"), b"")).read(limit)
+    finally:
+        relay.close()
+
+
+MOST_READ = 8 * 1024 * 1024
+"""What may be in the buffers of both sides when a client hangs up; far below what an endless answer would send."""
+
+
+@pytest.mark.attack("hostile answers")
+@pytest.mark.parametrize("what", [*ENDLESS, *NOT_HTTP])
+@pytest.mark.parametrize("how", ["request", "relay"])
+def test_a_hostile_answer_is_hung_up_on(what: str, how: str) -> None:
+    sent = [0]
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        await play({**ENDLESS, **NOT_HTTP}[what], writer, sent)
+
+    async def talk() -> None:
+        async with against(script) as client:
+            with pytest.raises(ConnectionBroke):
+                await ask(client, how, MAX_ANSWER)
+
+    run(talk())
+    assert sent[0] < MOST_READ
+
+
+@pytest.mark.attack("hostile answers")
+@pytest.mark.parametrize("head", ["", "content-length: 1000000000\r\n", "transfer-encoding: chunked\r\n"])
+@pytest.mark.parametrize("how", ["request", "relay"])
+def test_a_body_over_the_limit_is_not_held(head: str, how: str) -> None:
+    sent = [0]
+    limit = 100_000
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        part = b"2000\r\n" + b"x" * 8192 + b"\r\n" if "chunked" in head else b"x" * 8192
+
+        def endless() -> Iterator[bytes]:
+            yield f"HTTP/1.1 200 OK\r\n{head}\r\n".encode()
+            while True:
+                yield part
+
+        await play(endless, writer, sent)
+
+    async def talk() -> None:
+        async with against(script) as client:
+            with pytest.raises(AnswerTooLarge, match=f"limit of {limit} bytes"):
+                await ask(client, how, limit)
+
+    run(talk())
+    assert sent[0] < MOST_READ
+
+
+@pytest.mark.attack("hostile answers")
+@pytest.mark.parametrize(
+    "drip", [b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n", CHUNKED + b"1;"]
+)
+def test_reading_stops_at_the_deadline_whatever_drips_in(drip: bytes) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(drip)
+        while True:
+            writer.write(b"1")
+            await writer.drain()
+            await asyncio.sleep(0.01)
+
+    async def talk() -> None:
+        async with against(script) as client:
+            with pytest.raises(DeadlineExceeded):
+                await client.request("GET", "/", timeout=0.3)
+
+    run(talk())
+
+
+def test_a_trailer_is_no_header() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(CHUNKED + b"2\r\nok\r\n0\r\nset-cookie: a=b\r\n\r\n")
+        await writer.drain()
+
+    async def talk() -> None:
+        async with against(script) as client:
+            answer = await client.request("GET", "/")
+            assert (answer.body, list(answer.headers)) == (b"ok", [b"transfer-encoding"])
+
+    run(talk())
+
+
+def test_many_small_chunks_are_no_attack() -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_request(reader)
+        writer.write(CHUNKED)
+        for _ in range(100):
+            writer.write(b"1\r\nx\r\n" * 1000)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    async def talk() -> None:
+        async with against(script) as client:
+            assert len((await client.request("GET", "/")).body) == 100_000
+
+    run(talk())
+
+
+@pytest.mark.parametrize("how", ["request", "relay"])
+def test_a_connection_that_was_idle_for_long_is_not_used_again(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connections = 0
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        for _ in range(3):
+            await read_request(reader)
+            writer.write(OK)
+
+    async def talk() -> None:
+        async with against(script) as client:
+            relay = Relay(client.url)
+            for limit in (IDLE_SECONDS, IDLE_SECONDS, 0.0):
+                monkeypatch.setattr(http, "IDLE_SECONDS", limit)
+                if how == "request":
+                    await client.request("GET", "/")
+                else:
+                    await (await relay.send(client.head("GET", "/"), b"")).read(100)
+            relay.close()
+
+    run(talk())
+    assert connections == 2

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from aenv.engines.base import Exit
+from aenv.api import keeper
+from aenv.engines.base import Exit, SandboxRef
+from aenv.schema.instance import EnvStatus
+from tests.client.hostile import CHUNKED, ENDLESS, NOT_HTTP, play
 from tests.conftest import run
 from tests.platform.between import between, head_of
 
@@ -215,3 +221,77 @@ def test_any_status_of_three_digits_passes(tmp_path: Path, status: int, whole: b
             assert await way.reader.readexactly(len(body)) == body
 
     run(main())
+
+
+@pytest.mark.attack("hostile answers")
+@pytest.mark.parametrize("what", [*ENDLESS, *NOT_HTTP])
+def test_a_hostile_answer_ends_at_the_gateway(tmp_path: Path, what: str) -> None:
+    """The caller is told that the instance does not answer as it should, or its connection ends in the middle."""
+    sent = [0]
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        with contextlib.suppress(ConnectionError):
+            await play({**ENDLESS, **NOT_HTTP}[what], writer, sent)
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("GET /tools HTTP/1.1")
+            head = await head_of(way.reader)
+            if b" 502 " not in head.split(b"\r\n")[0]:  # the head of the answer was good, and the rest is not
+                assert b"chunked" in head
+                assert not (await way.reader.read()).endswith(b"0\r\n\r\n")
+
+    run(main())
+    assert sent[0] < 8 * 1024 * 1024
+
+
+def test_an_event_stream_through_the_gateway_has_no_end_in_bytes(tmp_path: Path) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        writer.write(CHUNKED)
+        for _ in range(2000):
+            writer.write(b"9\r\ndata: 1\n\n\r\n" * 100)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+
+    async def main() -> None:
+        async with between(tmp_path, talk) as way:
+            way.send("GET /mcp HTTP/1.1")
+            await head_of(way.reader)
+            size = 0
+            while line := await way.reader.readline():
+                size += len(await way.reader.readexactly(int(line, 16)))
+                await way.reader.readline()
+                if line == b"0\r\n":
+                    break
+            assert size == 9 * 200_000
+
+    run(main())
+
+
+@pytest.mark.attack("hostile answers")
+def test_a_replicas_health_check_cannot_fill_the_memory(tmp_path: Path) -> None:
+    sent = [0]
+
+    def endless() -> Iterator[bytes]:
+        yield b"HTTP/1.1 200 OK\r\n\r\n"
+        while True:
+            yield b"x" * 8192
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await head_of(reader)
+        with contextlib.suppress(ConnectionError):
+            await play(endless, writer, sent)
+        writer.close()
+
+    async def main() -> None:
+        async with await asyncio.start_unix_server(serve, str(tmp_path / "r.sock")):
+            ref = SandboxRef("r", f"unix:{tmp_path / 'r.sock'}", "t")
+            record = SimpleNamespace(ref=ref, status=EnvStatus.RUNNING)
+            assert "over the limit of 65536 bytes" in await keeper._ill(record)  # type: ignore[arg-type]
+        while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    run(main())
+    assert sent[0] < 8 * 1024 * 1024

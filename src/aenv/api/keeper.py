@@ -40,6 +40,9 @@ FOREVER = "876000h"
 ROUND, BUSY_ROUND = 1.0, 0.1
 """Seconds between two looks, and between two while something is under way."""
 HEALTH_EVERY, HEALTH_SECONDS = 5.0, 5.0
+HEALTH_BYTES = 64 * 1024
+SAID = 1000
+"""Characters of what a health check says that are kept."""
 START_SECONDS = 120.0
 """A replica that is not healthy so long after it was started is a failed one."""
 SICK_SECONDS = 30.0
@@ -475,7 +478,7 @@ async def _ill(record: Record) -> str:
         return "it is being made"
     http = HttpClient(ServerUrl.parse(record.ref.data_url), token=record.ref.token)
     try:
-        answer = await http.request("GET", paths.HEALTH, timeout=HEALTH_SECONDS)
+        answer = await http.request("GET", paths.HEALTH, timeout=HEALTH_SECONDS, limit=HEALTH_BYTES)
         body = from_json(answer.body)
     except AEnvError as error:
         return error.message
@@ -487,7 +490,8 @@ async def _ill(record: Record) -> str:
     status = data.get("status", HEALTHY[0]) if isinstance(data, dict) else HEALTHY[0]
     if answer.status == 200 and status in HEALTHY:
         return ""
-    return f"its health check says '{data.get('message') or status if isinstance(data, dict) else answer.status}'"
+    said = data.get("message") or status if isinstance(data, dict) else answer.status
+    return f"its health check says '{str(said)[:SAID]}'"
 
 
 def _named(target: Spec, previous: Spec) -> str:

@@ -23,7 +23,7 @@ from aenv.api.access import Caller
 from aenv.api.ledger import Entry, Ledger, ServerEntry
 from aenv.api.passing import OF_ONE_CONNECTION, head_of, pass_on
 from aenv.api.record import ENDED, Filtered, place_of
-from aenv.client.http import ConnectionBroke, NotConnected
+from aenv.client.http import MAX_ANSWER, ConnectionBroke, NotConnected
 from aenv.client.relay import Relay
 from aenv.client.url import ServerUrl
 from aenv.core.logging import getLogger
@@ -176,7 +176,7 @@ class Peers:
             async with asyncio.timeout(LIST_SECONDS):
                 relay, head = self._way(server, request)
                 passed = await relay.send(head, b"")
-                body = from_json(b"".join([part async for part in passed.chunks()]))
+                body = from_json(await passed.read(MAX_ANSWER))
             if passed.status != 200:
                 raise from_answer(passed.status, body)
             data = body["data"]

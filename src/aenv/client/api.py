@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
-from aenv.client.http import Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected, shared
+from aenv.client.http import MAX_ANSWER, Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected, shared
 from aenv.client.relay import Relay
 from aenv.client.url import Planes
 from aenv.errors import (
@@ -199,7 +199,7 @@ class ApiClient:
         try:
             answer = await relay.send(f"GET {path} HTTP/1.1\r\nhost: {url.authority}\r\n{token}".encode(), b"")
             if answer.status != 200:
-                _unwrap(Answer(answer.status, b"".join([part async for part in answer.chunks()]), {}))
+                _unwrap(Answer(answer.status, await answer.read(MAX_ANSWER), {}))
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
             async for part in answer.chunks():
                 yield decoder.decode(part)

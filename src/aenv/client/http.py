@@ -2,7 +2,10 @@
 
 Calls to an instance are tiny and many, and a general client costs several times what the call does. What matters
 for correctness is kept simple: a connection that the server closed is noticed before it is used again, so a
-request is written at most once, and a request that was written is never repeated.
+request is written at most once, and a request that was written is never repeated. Connections are not used again after
+`IDLE_SECONDS`, well before our servers close them.
+
+The other side may be an instance, whose code is anybody's: what it may send before it is hung up on is bounded.
 """
 
 from __future__ import annotations
@@ -26,6 +29,14 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 IDLE_CONNECTIONS = 64
+IDLE_SECONDS = 45.0
+"""A connection that was idle for longer is not used again: the server may be about to close it."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Of an answer: its head, the heads of interim answers before it, and its trailers, together."""
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of a body that is held as a whole, unless a caller sets another limit."""
+FRAMING = 8
+"""Bytes of chunk headers for each byte of a body, at the most. One byte in a chunk of its own takes five."""
 HEADS = 256  # request heads kept ready, one per method and path
 
 
@@ -47,6 +58,12 @@ class ConnectionBroke(NetworkError):
     """The connection ended after the request was sent and before its answer: it may have been acted on."""
 
     code, retryable = "connection_broke", False
+
+
+class AnswerTooLarge(ConnectionBroke):
+    """The answer has more bytes, in its head or its body, than are read. The request was acted on."""
+
+    code = "answer_too_large"
 
 
 class DeadlineExceeded(NetworkError, TimeoutError):
@@ -72,13 +89,19 @@ class HttpClient:
         self._head = "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
     async def request(
-        self, method: str, path: str, body: bytes | None = None, *, timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout: float | None = None,
+        limit: int = MAX_ANSWER,
     ) -> Answer:
-        """One exchange.
+        """One exchange. ``limit``: bytes that the body of the answer may have.
 
         Raises:
             NotConnected: nothing was sent.
-            ConnectionBroke: it was sent, and no answer came.
+            ConnectionBroke: it was sent, and no answer came, or one that is too large.
             DeadlineExceeded: ``timeout`` seconds passed, connecting included.
         """
         loop = asyncio.get_running_loop()
@@ -101,13 +124,14 @@ class HttpClient:
             )
         self._busy.add(connection)
         try:
-            answer = await connection.exchange(data, deadline)
+            answer = await connection.exchange(data, deadline, limit)
         except BaseException:
             connection.close()
             raise
         finally:
             self._busy.discard(connection)
         if connection.reusable and len(self._idle) < IDLE_CONNECTIONS:
+            connection.idle_since = loop.time()
             self._idle.append(connection)
         else:
             connection.close()
@@ -129,7 +153,7 @@ class HttpClient:
     def _take(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_alive():
+            if connection.is_usable():
                 return connection
             connection.close()
         return None
@@ -201,12 +225,19 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] = []
         self._headers: dict[bytes, bytes] = {}
         self._ends_with_connection = False
+        self._in_body = False
+        self._header_bytes = 0
+        self._other_bytes = 0  # of what was received for this exchange, all but its body
+        self._body_bytes = 0
+        self._limit = MAX_ANSWER
         self.reusable = False
+        self.idle_since = 0.0
 
-    async def exchange(self, data: bytes, deadline: float | None) -> Answer:
+    async def exchange(self, data: bytes, deadline: float | None, limit: int = MAX_ANSWER) -> Answer:
         """Send a request, wait for its answer."""
         if self._lost:
             raise NotConnected("the connection was closed")
+        self._expect(limit)
         self._chunks = []
         self._headers = {}
         self._ends_with_connection = False
@@ -221,6 +252,16 @@ class Connection(asyncio.Protocol):
             return answer
         finally:
             self._waiter = None
+
+    def _expect(self, limit: int) -> None:
+        """Begin to count what is received."""
+        self._header_bytes = self._other_bytes = self._body_bytes = 0
+        self._limit = limit
+        self._in_body = False
+
+    def is_usable(self) -> bool:
+        """Whether another request may be sent: the server has not closed it, and is not about to."""
+        return self._loop.time() - self.idle_since < IDLE_SECONDS and self.is_alive()
 
     def is_alive(self) -> bool:
         """Whether it can be used again. Asks the kernel: the loop may not have had time to notice the end."""
@@ -287,28 +328,56 @@ class Connection(asyncio.Protocol):
         if self._waiter is None:
             self._transport.abort()
             return
+        self._other_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            if not self._waiter.done():
-                self._waiter.set_exception(ConnectionBroke(f"the answer is not HTTP: {error}"))
-            self._transport.abort()
+            self._fail(ConnectionBroke(f"the answer is not HTTP: {error}"))
+        if self._other_bytes > MAX_HEADER_BYTES + FRAMING * self._body_bytes:
+            self._fail(AnswerTooLarge(f"the answer has over {MAX_HEADER_BYTES} bytes that are not its body"))
+
+    def _fail(self, error: ConnectionBroke) -> None:
+        """Read no more of the answer."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+        self._transport.abort()
 
     # --- the parser's side
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.lower()] = value
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._fail(AnswerTooLarge(f"the headers of the answer are over {MAX_HEADER_BYTES} bytes"))
+        elif not self._in_body:  # else it is a trailer
+            self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
-        names = self._headers.keys()
-        self._ends_with_connection = b"content-length" not in names and b"transfer-encoding" not in names
+        headers, status = self._headers, self._parser.get_status_code()
+        if status < 200:
+            self._headers = {}
+            if status < 100 or status == 101:
+                self._fail(ConnectionBroke(f"the answer has the status {status}"))
+            return
+        self._in_body = True
+        length, encoding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
+        self._ends_with_connection = length is None and encoding is None
+        if encoding is not None and encoding.strip().lower() != b"chunked":
+            self._fail(ConnectionBroke("the answer has a transfer-encoding that is not understood"))
+        elif length is not None and int(length) > self._limit:
+            self._fail(AnswerTooLarge(f"the answer is over the limit of {self._limit} bytes"))
 
     def on_body(self, body: bytes) -> None:
-        self._chunks.append(body)
+        self._other_bytes -= len(body)
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limit:
+            self._fail(AnswerTooLarge(f"the answer is over the limit of {self._limit} bytes"))
+            self._chunks = []
+        else:
+            self._chunks.append(body)
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
-        if 100 <= status < 200:
+        if status < 200:
             return
         self.reusable = self._parser.should_keep_alive()
         chunks = self._chunks

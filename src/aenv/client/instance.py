@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
-from aenv.client.http import Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
+from aenv.client.http import MAX_ANSWER, Answer, ConnectionBroke, DeadlineExceeded, HttpClient, NotConnected
 from aenv.client.url import ServerUrl
 from aenv.errors import EnvironmentError, InstanceUnreachable, NetworkError, NotJson, from_answer
 from aenv.schema import paths
@@ -22,6 +22,8 @@ from aenv.tracing.rollout import Rollout
 if TYPE_CHECKING:
     from aenv.client.relay import Passed
 
+MAX_FILE = 1 << 30
+"""Bytes of a file that is held as a whole; `receive_stream` has no limit."""
 PATIENCE = 3.0
 """Seconds to keep knocking at an instance that takes no connection: one that restarts is back by then."""
 
@@ -59,9 +61,9 @@ class InstanceClient:
         return (await self.exchange("POST", path, sent, timeout=timeout)).get("data")
 
     async def fetch(self, path: str, *, timeout: float | None) -> bytes:
-        """GET something that is not JSON."""
+        """GET something that is not JSON, of at most `MAX_FILE` bytes."""
         try:
-            answer = await self._http.request("GET", path, timeout=timeout)
+            answer = await self._http.request("GET", path, timeout=timeout, limit=MAX_FILE)
         except NetworkError as error:
             if isinstance(error, DeadlineExceeded):
                 raise
@@ -74,7 +76,7 @@ class InstanceClient:
     async def send_stream(self, path: str, body: AsyncIterable[bytes], *, timeout: float | None) -> dict[str, Any]:
         """PUT a body while it is made; the JSON of the answer."""
         async with self._passed("PUT", path, body, timeout) as answer:
-            content = _parsed(b"".join([part async for part in answer.chunks()]))
+            content = _parsed(await answer.read(MAX_ANSWER))
             if answer.status == 200 and type(content) is dict:
                 return content
             raise self._error(answer.status, content)
@@ -84,7 +86,7 @@ class InstanceClient:
         """GET a body, to be read while it comes."""
         async with self._passed("GET", path, b"", timeout) as answer:
             if answer.status != 200:
-                raise self._error(answer.status, _parsed(b"".join([part async for part in answer.chunks()])))
+                raise self._error(answer.status, _parsed(await answer.read(MAX_ANSWER)))
             yield answer.chunks()
 
     @asynccontextmanager

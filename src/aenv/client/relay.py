@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import httptools
 
 from aenv.client import wire
-from aenv.client.http import CONNECT_SECONDS, Connection, ConnectionBroke, NotConnected
+from aenv.client.http import (
+    CONNECT_SECONDS,
+    FRAMING,
+    MAX_HEADER_BYTES,
+    AnswerTooLarge,
+    Connection,
+    ConnectionBroke,
+    NotConnected,
+)
 from aenv.client.pipe import Pipe
 from aenv.client.url import ServerUrl
 
@@ -26,6 +34,11 @@ WHOLE = 64 * 1024
 """Bytes up to which an answer whose length is known is handed out whole."""
 HELD = 256 * 1024
 """Bytes of an answer that wait for who reads it; then the other side has to wait."""
+
+HEAD_SECONDS = 30.0
+"""How long the head of an answer may take from its first byte on. How long the first byte takes is up to the caller."""
+REASON_BYTES = 64 * 1024
+"""Of an answer that only says why not."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -89,6 +102,7 @@ class Relay:
         """An exchange is over: keep its connection if it can be used again."""
         self._busy.discard(passage)
         if passage.reusable and len(self._idle) < IDLE:
+            passage.idle_since = asyncio.get_running_loop().time()
             self._idle.append(passage)
         else:
             passage.close()
@@ -96,7 +110,7 @@ class Relay:
     def _take(self) -> _Passage | None:
         while self._idle:
             passage = self._idle.pop()
-            if passage.is_alive():
+            if passage.is_usable():
                 return passage
             passage.close()
         return None
@@ -127,7 +141,7 @@ class Relay:
             passage.close()
             raise
         if pipe is None:
-            refused = b"".join([data async for data in Passed(self, passage).chunks()])
+            refused = await Passed(self, passage).read(REASON_BYTES)
             raise NotThrough(refused.decode(errors="replace")[:1000])
         return passage.renewed()
 
@@ -185,6 +199,17 @@ class Passed:
         self._end()
         return body
 
+    async def read(self, limit: int) -> bytes:
+        """The body, whole. Raises AnswerTooLarge when it has more than ``limit`` bytes, else as `chunks` does."""
+        found, size = [], 0
+        async for data in self.chunks():
+            size += len(data)
+            if size > limit:
+                self.close()
+                raise AnswerTooLarge(f"the answer is over the limit of {limit} bytes")
+            found.append(data)
+        return b"".join(found)
+
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes. Raises ConnectionBroke when it ends too early."""
         try:
@@ -215,7 +240,8 @@ class _Passage(Connection):
         self._writable = asyncio.Event()
         self._writable.set()
         self._held = 0
-        self._broken: str | None = None
+        self._broken: ConnectionBroke | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
         self._half_sent = False
         self._switching = False
         self._behind = b""
@@ -233,6 +259,7 @@ class _Passage(Connection):
     async def begin(self, head: bytes, body: bytes | AsyncIterable[bytes]) -> None:
         if self._lost:
             raise NotConnected("the connection was closed")
+        self._expect(0)
         self.status, self.fields, self.chunks, self.complete, self.reusable = 0, [], deque(), False, False
         self._held, self._ends_with_connection, self._half_sent = 0, False, False
         begun = self._begun = self._loop.create_future()
@@ -286,7 +313,7 @@ class _Passage(Connection):
             if self.complete:
                 return None
             if self._broken is not None:
-                raise ConnectionBroke(self._broken)
+                raise self._broken
             self._more = self._loop.create_future()
             await self._more
         data = b"".join(self.chunks)
@@ -301,16 +328,32 @@ class _Passage(Connection):
             self._more.set_result(None)
 
     def _start(self) -> None:
+        self._stop_head_timer()
         if self._begun is not None and not self._begun.done():
             self._begun.set_result(None)
 
-    def _break(self, why: str) -> None:
-        if self.complete:
+    def _break(self, why: ConnectionBroke) -> None:
+        self._stop_head_timer()
+        if self.complete or self._broken is not None:
             return
         self._broken = why
         if self._begun is not None and not self._begun.done():
-            self._begun.set_exception(ConnectionBroke(why))
+            self._begun.set_exception(why)
         self._wake()
+
+    def _fail(self, error: ConnectionBroke) -> None:
+        """Read no more of the answer."""
+        self._break(error)
+        self._transport.abort()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        self._fail(ConnectionBroke(f"the head of the instance's answer took over {HEAD_SECONDS:g} s"))
 
     # --- asyncio's side
 
@@ -323,17 +366,18 @@ class _Passage(Connection):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
         self._writable.set()
-        if self._ends_with_connection and self.status:
+        if self._ends_with_connection and self.status and self._broken is None:
             self.complete = True
             self._start()
             self._wake()
         else:
-            self._break(f"the instance hung up: {exc or 'EOF'}")
+            self._break(ConnectionBroke(f"the instance hung up: {exc or 'EOF'}"))
 
     def data_received(self, data: bytes) -> None:
         if self._begun is None or self.complete:
             self._transport.abort()
             return
+        self._other_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -341,34 +385,49 @@ class _Passage(Connection):
                 self._behind = data[upgrade.args[0] :]
                 self._transport.pause_reading()
                 self._start()
-            else:
-                self._break("the instance switched to a protocol that nobody asked for")
-                self._transport.abort()
+                return
+            self._fail(ConnectionBroke("the instance switched to a protocol that nobody asked for"))
         except httptools.HttpParserError as error:
-            self._break(f"the instance's answer is not HTTP: {error}")
-            self._transport.abort()
+            self._fail(ConnectionBroke(f"the instance's answer is not HTTP: {error}"))
+        if self._other_bytes > MAX_HEADER_BYTES + FRAMING * self._body_bytes:
+            self._fail(AnswerTooLarge(f"the instance's answer has over {MAX_HEADER_BYTES} bytes that are not its body"))
+        elif not self.status and self._head_timer is None and self._broken is None:
+            self._head_timer = self._loop.call_later(HEAD_SECONDS, self._head_is_late)
 
     # --- the parser's side
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self.fields.append((name.lower(), value))
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._fail(AnswerTooLarge(f"the headers of the instance's answer are over {MAX_HEADER_BYTES} bytes"))
+        elif not self._in_body:  # else it is a trailer, and comes too late to be passed on
+            self.fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if status == 101 and self._switching:
             self.status = status
             return
-        if 100 <= status < 200:
+        if status < 200:
             self.fields = []
+            if status < 100:
+                self._fail(ConnectionBroke(f"the instance's answer has the status {status}"))
+            return
+        self._in_body = True
+        self._stop_head_timer()
+        names = dict(self.fields)
+        length, encoding = names.get(b"content-length"), names.get(b"transfer-encoding")
+        if encoding is not None and encoding.strip().lower() != b"chunked":
+            self._fail(ConnectionBroke("the instance's answer has a transfer-encoding that is not understood"))
             return
         self.status = status
-        names = dict(self.fields)
-        length = names.get(b"content-length")
-        self._ends_with_connection = length is None and b"transfer-encoding" not in names and status not in (204, 304)
+        self._ends_with_connection = length is None and encoding is None and status not in (204, 304)
         if length is None or int(length) > WHOLE:
             self._start()
 
     def on_body(self, body: bytes) -> None:
+        self._other_bytes -= len(body)
+        self._body_bytes += len(body)
         self.chunks.append(body)
         self._held += len(body)
         if self._held > HELD:
@@ -376,7 +435,7 @@ class _Passage(Connection):
         self._wake()
 
     def on_message_complete(self) -> None:
-        if not self.status or self.status == 101:
+        if not self.status or self.status == 101 or self._broken is not None:
             return
         self.complete = True
         self.reusable = self._parser.should_keep_alive() and not self._half_sent

@@ -26,6 +26,7 @@ from aenv.schema.instance import EnvInstance, EnvStatus
 log = getLogger("standard")
 
 REQUEST_SECONDS = 30.0
+HEALTH_BYTES = 64 * 1024
 START_SECONDS = 300.0
 PAUSE_FIRST, PAUSE_MOST = 0.05, 1.0
 FRESH = 1.0
@@ -137,7 +138,7 @@ class StandardEngine(Engine):
         try:
             while True:
                 try:
-                    await client.request("GET", paths.HEALTH, timeout=REQUEST_SECONDS)
+                    await client.request("GET", paths.HEALTH, timeout=REQUEST_SECONDS, limit=HEALTH_BYTES)
                     return
                 except NetworkError as error:
                     ended = await self.poll(ref)

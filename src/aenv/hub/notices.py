@@ -35,6 +35,8 @@ HOOK, NOTICE, DUE = "hook", "notice", "due"
 KEPT_SECONDS = 3 * 24 * 3600.0
 CLAIM_SECONDS = 60.0
 SEND_SECONDS = 10.0
+MAX_ANSWER = 1024 * 1024
+"""Bytes that are read of what a receiver answers; only the status counts."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 3600.0
 LOOK_SECONDS = 5.0
 """How often a server looks for notices that another one wrote."""
@@ -178,7 +180,7 @@ async def _send(hook: Hook, notice_id: str, notice: Notice, now: float) -> str |
     ]
     client = HttpClient(ServerUrl.parse(f"{parts.scheme}://{parts.netloc}"), headers=headers)
     try:
-        answer = await client.request("POST", target, body, timeout=SEND_SECONDS)
+        answer = await client.request("POST", target, body, timeout=SEND_SECONDS, limit=MAX_ANSWER)
     except AEnvError as error:
         return error.message
     finally:
