@@ -5,6 +5,7 @@ Modules of `benchmarks/calls` are on its path.
 
 import argparse
 import asyncio
+import glob
 import itertools
 import json
 import os
@@ -241,8 +242,7 @@ def left_behind(server: int, processes: dict[int, str]) -> list[str]:
     time.sleep(SETTLE)
     found = [f"process {pid}" for pid, began in processes.items() if start_time(pid) == began]
     for folder in ("", "memory", "pids", "cpu"):
-        group = os.path.join("/sys/fs/cgroup", folder, f"aenv-{server}")
-        found += [group] if os.path.isdir(group) else []
+        found += glob.glob(os.path.join("/sys/fs/cgroup", folder, f"aenv-{server}-*"))
     found += [name for name in os.listdir(args.runtime) if name not in ("lock", "platform.log")]
     return found
 

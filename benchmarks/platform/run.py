@@ -72,7 +72,7 @@ class Platform:
     def left(self) -> list[str]:
         """What should be gone with the server."""
         folders = [str(path) for path in self._folder.glob("aenv-serve-*")]
-        groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/aenv-{self.pid}")]
+        groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/aenv-{self.pid}-*")]
         mounts = [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(self._folder) in line]
         return folders + groups + mounts
 

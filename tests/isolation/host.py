@@ -191,13 +191,13 @@ class Platform:
         return [p for p in self.instances() if p.has_at_home(project)]
 
     def cgroups(self) -> list[Path]:
-        """Of all servers that were ever seen here."""
+        """Of all servers that were ever seen here: aenv-PID-*, and the scope aenv-PID-*.scope of systemd's."""
         names = {f"aenv-{pid}" for pid in self._servers}
-        if (CGROUPS / "cgroup.controllers").exists():  # wherever systemd has put the scope, aenv-PID-*.scope
+        if (CGROUPS / "cgroup.controllers").exists():  # wherever systemd has put the scope
             found = (Path(folder, name) for folder, names_there, _ in os.walk(CGROUPS) for name in names_there)
-            return sorted(path for path in found if path.name.rpartition("-")[0] in names or path.name in names)
-        tops = (CGROUPS / name for name in ("memory", "pids", "cpu"))
-        return sorted({top / name for top in tops for name in names if (top / name).is_dir()})
+        else:
+            found = (path for name in ("memory", "pids", "cpu") for path in (CGROUPS / name).iterdir())
+        return sorted(path for path in found if path.name.rpartition("-")[0] in names)
 
     def left_behind(self) -> list[str]:
         """What should not be there any more when the server is not."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from aenv.core.sync import SyncEnvironment
 from aenv.isolation import limits
 from aenv.isolation.limits import Cgroup, Cgroups, Limits
-from tests.isolation.host import eventually
+from tests.isolation.conftest import Box, make_project
+from tests.isolation.host import eventually, forget_lease, own_platform
 
 LIMITS = Limits(memory=64 << 20, cpus=0.5, processes=32)
 JOIN = (
@@ -50,6 +54,123 @@ def test_version_2_is_limited_in_its_own_words(unified: Path) -> None:
     assert told == {
         "memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "32", "cpu.max": "50000 100000"
     }  # fmt: skip
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from aenv.isolation.limits import Cgroups, Limits
+
+groups = Cgroups(sys.argv[1], Path(sys.argv[2]))
+group = groups.make(Limits(memory=64 << 20))
+print(*(path.parent for path in group.paths if group), flush=True)
+input()
+"""
+
+
+def hold(name: str, top: Path, *around: str) -> tuple[subprocess.Popen[str], list[Path]]:
+    """A process that has made groups, and the folders that it holds; ``around``: a command to run it by."""
+    process = subprocess.Popen(
+        [*around, sys.executable, "-c", HOLD, name, str(top)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    return process, [Path(text) for text in process.stdout.readline().split()]
+
+
+@pytest.fixture(params=["1", "2"])
+def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Folders as the two versions have them; every folder within is a group."""
+    top = tmp_path / "cgroup"
+    for name in limits.CONTROLLERS if request.param == "1" else ():
+        (top / name).mkdir(parents=True)
+    if request.param == "2":
+        top.mkdir()
+        (top / "cgroup.controllers").write_text("cpu memory pids")
+        (top / "cgroup.subtree_control").write_text("cpu memory pids")
+    return top
+
+
+def test_groups_of_a_process_that_was_killed_are_removed_by_the_next(folders: Path) -> None:
+    if (folders / "cgroup.controllers").exists():  # what the kernel would put into a new group
+        for name in ("aenv-1", "aenv-2", "aenv-3"):
+            (folders / name).mkdir()
+            (folders / name / "cgroup.subtree_control").write_text("cpu memory pids")
+    killed, dead = hold("aenv-1", folders)
+    kept, alive = hold("aenv-2", folders)
+    try:
+        assert dead
+        assert alive
+        assert all(limits.is_held(path) for path in (*dead, *alive))
+        killed.kill()
+        killed.wait()
+        assert not any(limits.is_held(path) for path in dead)
+        for path in (file for group in dead for file in group.rglob("*") if file.is_file()):
+            path.unlink()  # in a real group they are in nobody's way
+        Cgroups("aenv-3", folders).remove()
+        assert not any(path.exists() for path in dead)
+        assert all(limits.is_held(path) and list(path.iterdir()) for path in alive)
+    finally:
+        kept.communicate("\n")
+        killed.communicate()
+
+
+def test_a_folder_that_nobody_ever_held_is_not_taken_for_abandoned(folders: Path) -> None:
+    group = folders / ("" if (folders / "cgroup.controllers").exists() else "memory") / "aenv-somebody"
+    group.mkdir()
+    limits.sweep(top=folders)
+    assert group.exists()
+    assert not limits.is_held(group)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a process namespace without a user namespace")
+def test_a_holder_in_another_process_namespace_is_alive(folders: Path) -> None:
+    if (folders / "cgroup.controllers").exists():
+        (folders / "aenv-1").mkdir()
+        (folders / "aenv-1" / "cgroup.subtree_control").write_text("cpu memory pids")
+    other, groups = hold("aenv-1", folders, "unshare", "--pid", "--fork", "--kill-child")
+    try:
+        limits.sweep(top=folders)
+        assert groups
+        assert all(limits.is_held(path) for path in groups)
+    finally:
+        other.communicate("\n")
+
+
+def test_two_processes_with_the_same_number_have_different_groups() -> None:
+    code = "from aenv.isolation.limits import group_name; print(group_name())"
+    command = [sys.executable, "-c", code]
+    if os.geteuid() == 0:  # each is the first process of its namespace
+        command = ["unshare", "--pid", "--fork", *command]
+    names = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)}
+    assert len(names) == 2
+    assert limits.group_name() == limits.group_name()
+
+
+def test_groups_of_a_platform_that_was_killed_with_its_janitor_are_removed_by_the_next(tmp_path: Path) -> None:
+    project = make_project(tmp_path)
+    with own_platform() as platform, pytest.MonkeyPatch.context() as patch:
+        for name, value in platform.variables.items():
+            patch.setenv(name, value)
+        with SyncEnvironment(str(project)) as env:
+            Box(env).python("result = 1")
+            everybody = platform.processes()
+            groups = platform.cgroups()
+            if not groups:
+                pytest.skip("this user may not make control groups here")
+            for process in everybody:
+                os.kill(process.pid, signal.SIGSTOP)  # so that nobody tidies up before being killed
+            for process in everybody:
+                process.kill()
+            eventually(lambda: [process for process in everybody if process.alive], "processes that were killed")
+            assert all(path.exists() for path in groups)
+            for folder in platform.runtime.glob("instances-*"):  # of sockets: its janitor's, which `aenv doctor` names
+                shutil.rmtree(folder)
+            forget_lease()
+        with SyncEnvironment(str(project)) as env:
+            Box(env).python("result = 1")
+            assert [path for path in groups if path.exists()] == []
+            assert platform.processes()
+            assert platform.cgroups()
 
 
 def test_what_version_2_counts_is_told(tmp_path: Path) -> None:

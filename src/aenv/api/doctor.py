@@ -17,7 +17,7 @@ from aenv.engines.gvisor import find_runsc
 from aenv.errors import AEnvError
 from aenv.isolation import linux, seccomp
 from aenv.isolation.check import why_not
-from aenv.isolation.limits import CONTROLLERS, Cgroups, counts_processes_apart
+from aenv.isolation.limits import CONTROLLERS, Cgroups, counts_processes_apart, group_name
 from aenv.project.image import find_builder
 from aenv.storage.open import data_folder
 
@@ -100,7 +100,7 @@ def _filter() -> str:
 
 
 def _groups() -> str:
-    groups = Cgroups(f"aenv-{os.getpid()}")
+    groups = Cgroups(group_name())
     try:
         there = groups.controllers
     finally:

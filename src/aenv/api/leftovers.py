@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aenv.client.local import for_sockets
-from aenv.isolation.limits import TOP
+from aenv.isolation.limits import TOP, is_held
 
 YOUNG = 60.0
 _HELPERS = re.compile(r"-m aenv\.isolation\.(zygote|egress)\b|/api/janitor\.py ")
@@ -66,7 +66,8 @@ class Leftovers:
             ]
             tops += [self._groups / place for path in own for place in (path, str(Path(path).parent)) if place != "."]
         for path in dict.fromkeys(group for top in tops for group in _folders(top) if group.name.startswith("aenv-")):
-            if self._is_known(path.name.removeprefix("aenv-")) or self._is_young(path) or _members(path):
+            known = is_held(path) or self._is_known(path.name.removeprefix("aenv-"))
+            if known or self._is_young(path) or _members(path):
                 continue
             yield Leftover("cgroup", str(path), f"find {path} -depth -type d -exec rmdir {{}} +")
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import resource
 import secrets
+import stat
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 TOP = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD = 100_000  # microseconds
 SPARES = 64  # groups without a sandbox
+HELD = 0o700
+"""The mode of a group that its owner holds a lock of; without that lock it is abandoned."""
 LEFT = 1 << 20
 """Bytes that a group without processes may still count, mostly ahead, and be as good as a new one."""
 _COUNTED = (
@@ -37,15 +42,27 @@ class Limits:
 
 
 def group_name() -> str:
-    """Of the group that all of this process's are below, unless it is told another."""
-    return f"aenv-{os.getpid()}"
+    """Return the name of the group that all of this process's groups are below, unless it is told another."""
+    return f"aenv-{os.getpid()}-{_token(os.getpid())}"
+
+
+@cache
+def _token(pid: int) -> str:
+    """What tells this process from one with the same number in another process namespace."""
+    return secrets.token_hex(4)
 
 
 class Cgroups:
-    """Control groups below one of our own; none where this user may not make any."""
+    """Control groups below one of our own; none where this user may not make any.
+
+    Groups that a killed process has left behind are removed first. The one of our own is held until `remove`, or until
+    this process ends: see `is_held`.
+    """
 
     def __init__(self, name: str, top: Path = TOP) -> None:
-        self._roots = _writable_roots(name, top)
+        sweep(top=top)
+        self._held: list[int] = []
+        self._roots = _writable_roots(name, top, self._held)
         self._unified = (top / "cgroup.controllers").exists()
         self._spare: list[tuple[Limits, Cgroup]] = []
         """Those that have not been used for the longest time come first."""
@@ -115,18 +132,73 @@ class Cgroups:
         for root in set(self._roots.values()):
             with contextlib.suppress(OSError):
                 root.rmdir()
+        while self._held:
+            os.close(self._held.pop())
 
 
-def sweep(prefix: str, top: Path = TOP) -> None:
-    """Take away groups named ``prefix-PID`` whose process was killed before it could."""
+def sweep(prefix: str = "aenv", top: Path = TOP) -> None:
+    """Remove groups named ``prefix-*`` that nobody holds any more. Those with processes stay, until a later time."""
     parents = _unified_parents(top) if (top / "cgroup.controllers").exists() else [
         top / controller for controller in CONTROLLERS
     ]  # fmt: skip
     for path in (path for parent in parents for path in parent.glob(f"{prefix}-*")):
-        number = path.name.removeprefix(f"{prefix}-").partition("-")[0]
-        if number.isdigit() and not os.path.exists(f"/proc/{number}"):
-            Cgroup([below for below in path.iterdir() if below.is_dir()]).remove()
-            Cgroup([path]).remove()
+        with contextlib.suppress(OSError):
+            fd = _abandoned(path)
+            if fd is not None:
+                try:
+                    Cgroup([below for below in path.iterdir() if below.is_dir()]).remove()
+                    path.rmdir()
+                finally:
+                    os.close(fd)
+
+
+def is_held(group: Path) -> bool:
+    """Return whether a process that lives, in whatever process namespace, holds this group."""
+    try:
+        if not _is_marked(group):
+            return False
+        fd = _abandoned(group)
+    except OSError:
+        return False
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
+def _hold(path: Path, held: list[int]) -> None:
+    """Make a group and lock its folder: the kernel takes the lock away when this process ends, however it does."""
+    while True:
+        path.mkdir(exist_ok=True)
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+            os.chmod(path, HELD)  # only now: nobody takes a group for abandoned that does not have this mode
+            if os.path.samestat(os.fstat(fd), os.stat(path)):
+                held.append(fd)
+                return
+        except FileNotFoundError:  # it was one from before, and somebody has just removed it
+            pass
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def _is_marked(path: Path) -> bool:
+    return stat.S_IMODE(os.stat(path).st_mode) == HELD
+
+
+def _abandoned(path: Path) -> int | None:
+    """A descriptor that keeps others from holding the group while it is open; None if somebody holds it, or may."""
+    if not _is_marked(path):
+        return None
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,27 +253,29 @@ class Cgroup:
                 path.rmdir()
 
 
-def _writable_roots(name: str, top: Path) -> dict[str, Path]:
+def _writable_roots(name: str, top: Path, held: list[int]) -> dict[str, Path]:
+    """Make the group of this name for every controller that can be used here, and hold it."""
     if (top / "cgroup.controllers").exists():
-        return _unified_roots(name, top)
+        return _unified_roots(name, top, held)
     roots: dict[str, Path] = {}
     for controller in CONTROLLERS:
         path = top / controller / name
         with contextlib.suppress(OSError):
-            path.mkdir(exist_ok=True)
+            _hold(path, held)
             roots[controller] = path
     return roots
 
 
-def _unified_roots(name: str, top: Path) -> dict[str, Path]:
+def _unified_roots(name: str, top: Path, held: list[int]) -> dict[str, Path]:
     """Version 2: beside our own group rather than below it, as only a group without processes can limit others."""
     for parent in _unified_parents(top):
         path = parent / name
         with contextlib.suppress(OSError):
-            path.mkdir(exist_ok=True)
+            _hold(path, held)
             enabled = [controller for controller in CONTROLLERS if _enable(controller, parent, path)]
             if set(CONTROLLERS) - {"cpu"} <= set(enabled):  # else the limits of the process do more
                 return dict.fromkeys(enabled, path)
+            os.close(held.pop())
             path.rmdir()
     return {}
 
