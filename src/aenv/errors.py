@@ -87,6 +87,12 @@ class EnvironmentError(AEnvError):
         self.env_name = env_name
 
 
+class InvalidUse(EnvironmentError, UsageError):
+    """A program passed something to an environment that cannot work, or used one after its release."""
+
+    code, status, fault, exit_code = "invalid_use", 400, "caller", 2
+
+
 class Unauthorized(EnvironmentError):
     """The token is missing or wrong."""
 

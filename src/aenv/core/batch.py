@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from aenv.core.environment import Environment
 from aenv.core.placement import OnPlatform
+from aenv.errors import InvalidUse
 from aenv.schema.instance import EnvInstance
 
 
@@ -19,6 +20,7 @@ class Batch:
     def __init__(self, environments: list[Environment]) -> None:
         self.environments = environments
         self._starting: list[asyncio.Task[Environment]] = []
+        self._released = False
 
     async def __aenter__(self) -> Batch:
         await self._begin()
@@ -39,12 +41,15 @@ class Batch:
 
     async def release(self) -> None:
         """End all of them."""
+        self._released = True
         for task in self._starting:
             task.cancel()
         await asyncio.gather(*self._starting, return_exceptions=True)
         await asyncio.gather(*(env.release() for env in self.environments))
 
     async def _begin(self) -> None:
+        if self._released:
+            raise InvalidUse("this batch was released; make another one")
         if self._starting or not self.environments:
             return
         first = self.environments[0]

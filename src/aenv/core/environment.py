@@ -15,7 +15,7 @@ from aenv.client import local
 from aenv.client.http import DeadlineExceeded
 from aenv.client.instance import InstanceClient
 from aenv.client.url import Planes, ServerUrl
-from aenv.core import transfer
+from aenv.core import checks, transfer
 from aenv.core.answer import Answer
 from aenv.core.breaker import Breaker
 from aenv.core.logging import getLogger
@@ -27,6 +27,7 @@ from aenv.errors import (
     EnvironmentTimeoutError,
     InstanceEnded,
     InstanceUnreachable,
+    InvalidUse,
     NetworkError,
     ToolNotFound,
     ToolServerError,
@@ -99,30 +100,29 @@ class Environment:
         keep_alive: bool = False,
         mcp: bool = False,
     ) -> None:
-        if not env_name or not env_name.partition("@")[0]:
-            raise EnvironmentError("an environment has a name: Environment('my-env') or 'my-env@1.0.0'", env_name)
-        self.env_name = env_name
-        self.datasource = datasource
-        self.ttl = ttl
-        self.environment_variables = _as_strings(environment_variables)
-        self.arguments = list(arguments or [])
-        self.timeout = timeout
-        self.startup_timeout = startup_timeout
-        self.max_retries = max_retries
-        self.api_key = api_key or os.environ.get("AENV_API_KEY") or None
-        self.skip_for_healthy = skip_for_healthy
-        self.owner = owner
-        self.labels = dict(labels or {})
-        self.enable_data_plane = enable_data_plane
-        self.mount_points = mount_points
-        self.network = network if network is None or isinstance(network, str) else list(network)
-        self.instance_id = instance_id
-        self.keep_alive = keep_alive
-        self.mcp = mcp or keep_alive  # this handle needs no MCP; who else may come is not known
+        self.env_name = checks.env_name(env_name)
+        self.datasource = checks.text("datasource", "" if datasource is None else datasource, empty=True)
+        self.ttl = ttl if ttl is DEFAULT_TTL else checks.duration("ttl", ttl)
+        self.environment_variables = checks.variables("environment_variables", environment_variables)
+        self.arguments = checks.texts("arguments", [] if arguments is None else arguments)
+        self.timeout = checks.seconds("timeout", timeout)
+        self.startup_timeout = checks.seconds("startup_timeout", startup_timeout)
+        self.max_retries = checks.whole("max_retries", max_retries, 0)
+        self.api_key = checks.secret("api_key", api_key) or os.environ.get("AENV_API_KEY") or None
+        self.skip_for_healthy = checks.flag("skip_for_healthy", skip_for_healthy)
+        self.owner = checks.optional_text("owner", owner)
+        self.labels = checks.labels("labels", labels)
+        self.enable_data_plane = checks.flag("enable_data_plane", enable_data_plane)
+        self.mount_points = checks.mounts("mount_points", mount_points)
+        self.network = network if network is None or isinstance(network, str) else checks.texts("network", network)
+        self.instance_id = checks.optional_text("instance_id", instance_id)
+        self.keep_alive = checks.flag("keep_alive", keep_alive)
+        # This handle needs no MCP; whether others come is not known of an instance that outlives it.
+        self.mcp = checks.flag("mcp", mcp) or self.keep_alive
         self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
 
-        platform_url = aenv_url or os.environ.get("AENV_SYSTEM_URL") or None
+        platform_url = checks.optional_text("aenv_url", aenv_url or None) or os.environ.get("AENV_SYSTEM_URL") or None
         if self.dummy_instance_ip:
             data = ServerUrl.parse(aenv_url or self.dummy_instance_ip, default_port=paths.DATA_PORT)
             planes = Planes(data, data)
@@ -131,14 +131,16 @@ class Environment:
             planes = Planes.parse(platform_url or "http://localhost")
             source = None
             if platform_url is None:
-                found = local.find_project(env_name)
+                found = _project(self.env_name)
                 if found is not None:
                     self.env_name, source = found[0], str(found[1])
+                elif self.instance_id is None:
+                    checks.reference(self.env_name)
             self._placement = OnPlatform(
                 planes if platform_url else None,
-                timeout=timeout,
-                startup_timeout=startup_timeout,
-                max_retries=max_retries,
+                timeout=self.timeout,
+                startup_timeout=self.startup_timeout,
+                max_retries=self.max_retries,
                 token=self.api_key,
                 source=source,
             )
@@ -201,7 +203,7 @@ class Environment:
         """``n`` instances of one environment, asked for in one request; they come as they get ready."""
         from aenv.core.batch import Batch
 
-        return Batch([cls(env_name, **options) for _ in range(n)])
+        return Batch([cls(env_name, **options) for _ in range(checks.whole("n", n, 0))])
 
     def sync(self) -> SyncEnvironment:
         """A blocking twin of this handle, for scripts and notebooks."""
@@ -211,6 +213,7 @@ class Environment:
 
     async def wait_for_ready(self, timeout: float = 300.0) -> None:
         """Return when the instance runs and is healthy."""
+        timeout = checks.seconds("timeout", timeout)
         try:
             async with asyncio.timeout(timeout):
                 client = await self._ready_client()
@@ -238,7 +241,7 @@ class Environment:
         found = await self._placement.attach(instance_id)
         name = split_env_name_version(self.env_name)[0]
         if found.env is not None and found.env.name != name:
-            raise EnvironmentError(f"instance {instance_id} is one of {found.env.name}, not of {name}", self.env_name)
+            raise InvalidUse(f"instance {instance_id} is one of {found.env.name}, not of {name}", self.env_name)
         return found
 
     async def _take(self, created: EnvInstance) -> None:
@@ -370,10 +373,9 @@ class Environment:
 
     async def get_env_info(self) -> dict[str, Any]:
         """Name, instance id, status, address and times."""
-        await self.initialize()
-        assert self._instance is not None
+        current = await self._started()
         with self._as_part_of(self._rollout):
-            instance = self._instance = await self._placement.look(self._instance)
+            instance = self._instance = await self._placement.look(current)
         return {
             "name": self.env_name,
             "instance_id": instance.id,
@@ -386,16 +388,16 @@ class Environment:
 
     async def renew(self, ttl: str = "") -> None:
         """Have the time to live count from now: as long as before, or as long as ``ttl`` says."""
-        await self.initialize()
-        assert self._instance is not None
+        ttl = checks.duration("ttl", ttl)
+        current = await self._started()
         with self._as_part_of(self._rollout):
-            self._instance = await self._placement.renew(self._instance, ttl)
+            self._instance = await self._placement.renew(current, ttl)
 
     async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
         """A short-lived URL of a port inside the instance."""
-        await self.initialize()
-        assert self._instance is not None
-        return await self._placement.presign_url(self._instance, port, expiration_time_in_minutes)
+        port = checks.whole("port", port, 1, 65535)
+        minutes = checks.whole("expiration_time_in_minutes", expiration_time_in_minutes, 1)
+        return await self._placement.presign_url(await self._started(), port, minutes)
 
     # --- calls
 
@@ -414,11 +416,13 @@ class Environment:
                 tool may have run.
             EnvironmentError: the instance could not be created or reached; the tool did not run.
         """
+        if type(tool_name) is not str or (arguments is not None and type(arguments) is not dict):
+            tool_name, arguments = checks.text("tool_name", tool_name), checks.call_arguments(arguments)
         path = self._tool_paths.get(tool_name) or self._tool_path(tool_name)
         client = self._client
         if client is None or self._breaker.is_open:
             client = await self._ready_client()
-        seconds = self.timeout if timeout is None else timeout
+        seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
         if log.isEnabledFor(20):
             log.info("%s Executing tool: %s in environment %s", self._prefix, self._bare(tool_name), self.env_name)
         try:
@@ -461,7 +465,9 @@ class Environment:
             EnvironmentTimeoutError: no answer within ``timeout`` seconds.
             EnvironmentError: anything else; all of these are EnvironmentErrors, with a ``fault``.
         """
+        function_name, arguments = checks.text("function_name", function_name), checks.call_arguments(arguments)
         path = f"{paths.FUNCTIONS}/{quote(self._bare(function_name), safe='')}"
+        timeout = None if timeout is None else checks.seconds("timeout", timeout)
         return Answer(self._call(f"function '{function_name}'", path, arguments, timeout))
 
     async def call_reward(
@@ -475,6 +481,7 @@ class Environment:
 
         A reward that could not be computed is an exception, never a number. Raises as `call_function` does.
         """
+        name, arguments = checks.optional_text("name", name or None), checks.call_arguments(arguments)
         query = f"?{urlencode({paths.REWARD_QUERY: name})}" if name else ""
         return await self._call(f"reward '{name}'" if name else "the reward", paths.REWARD + query, arguments, timeout)
 
@@ -482,6 +489,7 @@ class Environment:
         self, arguments: dict[str, Any] | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
         """The answer of the health check: ``{"success": true, "data": {...}}``."""
+        arguments = checks.call_arguments(arguments)
         query = f"?{urlencode(arguments, doseq=True)}" if arguments else ""
         return await self._get(paths.HEALTH + query, timeout)
 
@@ -499,8 +507,13 @@ class Environment:
 
         One that takes longer than ``timeout`` seconds (default: the constructor's) is ended and says so.
         """
-        seconds = self.timeout if timeout is None else timeout
-        wish = {"command": command, "timeout": seconds, "cwd": cwd, "stdin": stdin}
+        seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
+        wish = {
+            "command": checks.command(command),
+            "timeout": seconds,
+            "cwd": checks.optional_text("cwd", cwd),
+            "stdin": checks.standard_input(stdin),
+        }
         return ExecResult(**await self._call("exec", paths.EXEC, wish, seconds + EXEC_MARGIN))
 
     async def upload(self, data: bytes | str | Path, path: str, timeout: float | None = None) -> None:
@@ -509,6 +522,8 @@ class Environment:
         A folder's content is added to what is at ``path``. A folder or a large file may have any size: it is never in
         memory as a whole, and without a ``timeout`` it has ten minutes.
         """
+        path = checks.text("path", path)
+        data = checks.content(data)
         if isinstance(data, Path) and transfer.is_streamed(data):
             send, timeout = transfer.put_stream(data, path), _long(timeout)
         else:
@@ -517,6 +532,7 @@ class Environment:
 
     async def download(self, path: str, timeout: float | None = None) -> bytes:
         """The content of a file in the instance."""
+        path = checks.text("path", path)
         data: bytes = await self._guarded(f"download of {path}", transfer.get_file(path), timeout)
         return data
 
@@ -526,20 +542,26 @@ class Environment:
         A folder's content is added to what is there. Nothing is written outside of ``target``, whatever the instance
         sends. Without a ``timeout`` it has ten minutes.
         """
-        await self._guarded(f"download of {path}", transfer.get_stream(path, target), _long(timeout))
+        path, into = checks.text("path", path), Path(checks.text("target", target))
+        await self._guarded(f"download of {path}", transfer.get_stream(path, into), _long(timeout))
 
     # --- inside
+
+    async def _started(self) -> EnvInstance:
+        """The instance, created on first use. After a release, only `initialize` makes another one."""
+        if self._instance is None:
+            if self._released:
+                raise InvalidUse("this environment was released; call initialize() for a new instance", self.env_name)
+            await self.initialize()
+            assert self._instance is not None
+        return self._instance
 
     async def _ready_client(self) -> InstanceClient:
         """The way to the instance: made when there is none, probed when it kept failing."""
         if not self.enable_data_plane:
-            raise EnvironmentError("this environment was opened with enable_data_plane=False", self.env_name)
+            raise InvalidUse("this environment was opened with enable_data_plane=False", self.env_name)
         if self._client is None:
-            if self._released:
-                raise EnvironmentError(
-                    "this environment was released; call initialize() for a new instance", self.env_name
-                )
-            await self.initialize()
+            await self._started()
             assert self._client is not None
         client = self._client
         if self._breaker.is_open:
@@ -576,10 +598,10 @@ class Environment:
         return answer
 
     async def _guarded(self, what: str, send: transfer.Send, timeout: float | None) -> Any:
+        seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
         client = self._client
         if client is None or self._breaker.is_open:
             client = await self._ready_client()
-        seconds = self.timeout if timeout is None else timeout
         try:
             answer = await send(client, seconds)
         except DeadlineExceeded as error:
@@ -602,7 +624,7 @@ class Environment:
         )
 
     def _tool_path(self, tool_name: str) -> str:
-        path = f"{paths.TOOLS}/{quote(self._bare(tool_name), safe='')}"
+        path = f"{paths.TOOLS}/{quote(self._bare(checks.text('tool_name', tool_name)), safe='')}"
         self._tool_paths[tool_name] = path
         return path
 
@@ -631,9 +653,12 @@ def _long(timeout: float | None) -> float:
     return transfer.STREAM_SECONDS if timeout is None else timeout
 
 
-def _as_strings(variables: Mapping[str, object] | None) -> dict[str, str]:
-    """Variables as an instance takes them. One that is None is as good as not given."""
-    return {name: str(value) for name, value in (variables or {}).items() if value is not None}
+def _project(env_name: str) -> tuple[str, Path] | None:
+    """The project that a name stands for on this machine, if it does."""
+    try:
+        return local.find_project(env_name)
+    except (OSError, RuntimeError, ValueError) as error:  # a home that nobody has, a path that no file system takes
+        raise InvalidUse(f"env_name: {error}", env_name) from None
 
 
 def _status_of(body: Mapping[str, Any]) -> str:
