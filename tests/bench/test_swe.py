@@ -176,7 +176,8 @@ def attempt(instances: Path, folder: Path, agent: str = "", patch: str | None = 
 def test_the_gold_patch_resolves_it(instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, "gold")
     assert result.reward == 1.0
-    assert result.outputs == {"resolved": True, "applied": True, "FAIL_TO_PASS": "1/1", "PASS_TO_PASS": "1/1"}
+    tests = {"FAIL_TO_PASS": "1/1", "PASS_TO_PASS": "1/1"}
+    assert result.outputs == {"resolved": True, "applied": True, "trusted": True, **tests}
     assert "test_add" in (tmp_path / "test.log").read_text()
     assert json.loads((tmp_path / "report.json").read_text())[NAME]["trusted"] is True
 

@@ -1,111 +1,151 @@
 """Apply a patch to the untouched repository, put the real tests in place, run them, and see whether the run is honest.
 
-A patch may hold more than a solution: a conftest.py, a plug-in, a sitecustomize.py that prints "PASSED" and leaves. The
-benchmark compares the log with the exit status, which catches a clumsy one. So the very same command is run once more
-with other tests under the same names, one that must pass and one that must fail. If it did that before the patch and
-does not after it, the patch has its hands on the scales.
+A patch may hold more than a solution. Three things keep it from the scales:
+
+- What decides how tests are run is as it was before the patch (`_pristine`), git's own files too.
+- The verdict is made here. The output of the tests is a file of its own; their exit status comes from the shell that
+  this process has started, and nothing that they print can take the place of either. All that the patch left running
+  is ended before they start and after they end.
+- Code of the patch runs in the process of the tests, where it can change what is reported. So there are tests among
+  the real ones that must fail (`_canaries`); where one of them passes, nothing of the run is believed.
 """
 
 import re
-import secrets
 import shlex
+import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import _canaries as canaries
+import _pristine as pristine
 import _repository as repository
-from _grading import Grader
+from _canaries import Canary
+from _grading import Grader, as_list
 
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 APPLY_FAILED, TIMED_OUT, EXIT_CODE = ">>>>> Patch Apply Failed", ">>>>> Tests Timed Out", ">>>>> Test Exit Code"
 _ACTIVATE = re.compile(r"^\s*source /opt/miniconda3/bin/activate\s*$", re.MULTILINE)
 _TESTBED = re.compile(r"(?<![\w./-])/testbed\b")
-_FILE = re.compile(r"^diff --git a/\S+ b/(\S+)$", re.MULTILINE)
-_NO_COMMAND = re.compile(rf"^{EXIT_CODE}: 12[67]$", re.MULTILINE)
-_HOOKS = ("sitecustomize.py", "usercustomize.py")
+_FILE = re.compile(r"^diff --git a/\S+ b/(\S+\.py)$", re.MULTILINE)
+_TEST = re.compile(r"\w+")
+_SUMMARY = re.compile(r"^(PASSED|FAILED) (\S+)", re.MULTILINE)
+_PYTEST = re.compile(r"\bpy\.?test\b")
+FAILURES = 1
+"""What pytest ends with when tests have failed."""
+NOT_RUN = (126, 127)
 WHOLE = 50_000_000
 
 
 def evaluate(row: dict[str, Any], grader: Grader, patch: str, timeout: float) -> tuple[str, dict[str, Any]]:
     """The log of the tests, and what else is known of the run."""
-    facts: dict[str, Any] = {"started": False, "trusted": None}
-    probe = _Probe(row, grader)
-    honest_before = probe.is_honest(timeout)
+    facts: dict[str, Any] = {"started": True, "trusted": None}
+    tree, git = pristine.look(), pristine.git_state()
     if patch.strip() and repository.apply(patch) is None:
-        return f"{APPLY_FAILED}\n", {**facts, "started": True}
-    facts["removed"] = _remove_hooks()
-    if honest_before:
-        facts["trusted"] = bool(probe.is_honest(timeout))
-    repository.end_all_others()  # what the patch has left running would be there while its tests run
-    run = repository.run(["bash", "-c", script(row)], timeout, limit=WHOLE)
-    log = str(run["output"])
-    if run["returncode"] == 124 and "note" in run:
-        log += f"\n{TIMED_OUT}\n"
-    facts["started"] = START in log and not _NO_COMMAND.search(log)
-    return log, facts
+        return f"{APPLY_FAILED}\n", facts
+    if pristine.git_state() != git:
+        return f"{APPLY_FAILED}\nthe patch changes files of git\n", {**facts, "trusted": False}
+    command = command_of(row)
+    facts |= pristine.put_back(tree, row, command)
+    planted: list[Canary] = []
+    with tempfile.TemporaryDirectory(prefix="tests-") as place:
+        output = Path(place, "output")
+        output.touch()
+        run = repository.run(
+            ["bash", "-c", script(row, output)],
+            timeout,
+            limit=WHOLE,
+            when_stopped=lambda: planted.extend(_plant(row)),
+        )
+        said = output.read_text(errors="replace") if output.is_file() and not output.is_symlink() else ""
+    timed_out = "note" in run
+    code = run["returncode"]
+    said = canaries.unveiled(_harmless(said), planted)
+    graded = f"+ : '{START}'\n{said}\n+ : '{END}'\n{EXIT_CODE}: {code}\n"
+    if timed_out:
+        graded += f"{TIMED_OUT}\n"
+    facts["started"] = run["stopped"] and (timed_out or code not in NOT_RUN)
+    facts["trusted"] = _trusted(grader.statuses(said), said, planted, code, command)
+    if facts["trusted"] and facts["declared"]:
+        facts["trusted"] = None
+    facts["before"] = _harmless(str(run["output"]))
+    return graded, facts
 
 
-def script(row: dict[str, Any]) -> str:
-    """The benchmark's script, with the paths of this instance, and with the exit status of the tests in its log."""
+def script(row: dict[str, Any], output: Path) -> str:
+    """The benchmark's script up to its tests, with the paths of this instance. It stops itself before these; their
+    output goes to a file, and their exit status is its own.
+    """
+    lines = _lines(row)
+    begin, finish = _bounds(lines)
+    test = ["kill -STOP $$", "{", *lines[begin + 1 : finish], f"}} > {shlex.quote(str(output))} 2>&1", "exit $?"]
+    return "\n".join([*lines[:begin], *test]) + "\n"
+
+
+def command_of(row: dict[str, Any]) -> str:
+    """What runs the tests."""
+    lines = _lines(row)
+    begin, finish = _bounds(lines)
+    return "\n".join(lines[begin + 1 : finish])
+
+
+def _lines(row: dict[str, Any]) -> list[str]:
     text = str(row["eval_script"])
     if repository.TESTBED != repository.IN_IMAGE:
         text = _TESTBED.sub(str(repository.TESTBED), _ACTIVATE.sub(":", text))
         text = f"conda() {{ :; }}\n{text}"
-    lines: list[str] = []
-    for line in text.splitlines():
-        if END in line:
-            lines += ["TEST_EXIT_CODE=$?", line, f'echo "{EXIT_CODE}: $TEST_EXIT_CODE"']
-        else:
-            lines.append(line)
-    return "\n".join(lines) + "\n"
+    return text.splitlines()
 
 
-def _remove_hooks() -> list[str]:
-    """Modules that any Python imports as it starts are no part of a solution, unless the repository had them."""
-    known = set(repository.run(["git", "ls-tree", "-r", "--name-only", "HEAD"], 60, limit=WHOLE)["output"].splitlines())
-    removed = []
-    for path in sorted(repository.TESTBED.rglob("*")):
-        name = path.relative_to(repository.TESTBED).as_posix()
-        if (path.name in _HOOKS or path.suffix == ".pth") and name not in known and path.is_file():
-            path.unlink()
-            removed.append(name)
-    return removed
+def _bounds(lines: list[str]) -> tuple[int, int]:
+    """The lines before and after the tests."""
+    begin = next((number for number, line in enumerate(lines) if START in line), None)
+    finish = next((number for number, line in enumerate(lines) if END in line), len(lines))
+    if begin is None or finish <= begin + 1:
+        raise ValueError("the row's eval_script does not say where its tests begin")
+    return begin, finish
 
 
-class _Probe:
-    """Other tests under the names of the real ones."""
+def _plant(row: dict[str, Any]) -> list[Canary]:
+    """Put tests that must fail among the real ones, which are in place now."""
+    solved, kept = (_names(as_list(row.get(kind))) for kind in ("FAIL_TO_PASS", "PASS_TO_PASS"))
+    known = {name for name, tests in (solved + kept).items() if tests == 1}
+    found: list[Canary] = []
+    for name in _FILE.findall(str(row["test_patch"])):
+        path = repository.TESTBED / name
+        if path.is_symlink() or not path.is_file():
+            continue
+        text = path.read_bytes().decode(errors="surrogateescape")
+        if "\r" in text:
+            continue
+        text, planted = canaries.plant(text, known, set(solved))
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        found += planted
+        known -= {each.original for each in planted}
+    return found
 
-    def __init__(self, row: dict[str, Any], grader: Grader) -> None:
-        self._grader = grader
-        files = [name for name in _FILE.findall(row["test_patch"]) if Path(name).name.startswith(("test_", "testing_"))]
-        self._files = [name for name in files if name.endswith(".py")]
-        lines = script(row).splitlines()
-        begin = next((number for number, line in enumerate(lines) if START in line), None)
-        finish = next((number for number, line in enumerate(lines) if END in line), None)
-        self._command = "\n".join(lines[begin + 1 : finish - 1]) if begin is not None and finish else ""
 
-    def is_honest(self, timeout: float) -> bool | None:
-        """Whether a test that passes and one that fails are told apart; None where this cannot be told."""
-        named = [name for name in self._files if name in self._command]
-        if not named or not re.search(r"\bpy\.?test\b", self._command):
-            return None
-        passes, fails = (f"test_{secrets.token_hex(8)}" for _ in range(2))
-        text = f"def {passes}():\n    assert True\n\n\ndef {fails}():\n    assert False\n"
-        kept: dict[Path, bytes | None] = {}
-        try:
-            for name in named:
-                path = repository.TESTBED / name
-                kept[path] = path.read_bytes() if path.is_file() else None
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_text(text)
-            activate = f"cd {shlex.quote(str(repository.TESTBED))}\n"
-            if repository.TESTBED == repository.IN_IMAGE:
-                activate = f"source /opt/miniconda3/bin/activate\nconda activate testbed\n{activate}"
-            run = repository.run(["bash", "-c", activate + self._command], timeout, limit=WHOLE)
-        finally:
-            for path, data in kept.items():
-                path.unlink(missing_ok=True)
-                if data is not None:
-                    path.write_bytes(data)
-        seen = self._grader.statuses(str(run["output"]))
-        of = {test: {status for name, status in seen.items() if name.endswith(test)} for test in (passes, fails)}
-        return run["returncode"] != 0 and of[passes] == {"PASSED"} and of[fails] == {"FAILED"}
+def _names(tests: list[str]) -> Counter[str]:
+    """Every word of the names of tests, and in how many of them it is; parameters are not counted."""
+    bare = {test.partition("[")[0] for test in tests}
+    return Counter(word for test in bare for word in set(_TEST.findall(test)))
+
+
+def _trusted(statuses: dict[str, str], said: str, planted: list[Canary], code: int, command: str) -> bool | None:
+    """Whether what was reported can have happened; None where nothing tells."""
+    held = canaries.held(statuses, planted)
+    single = len([line for line in command.splitlines() if line.strip()]) == 1
+    if held and single and (code == 0 or (_PYTEST.search(command) and code != FAILURES)):
+        return False  # tests have failed, and the runner did not say so
+    failed: set[str] = set()
+    for outcome, test in _SUMMARY.findall(said) if _PYTEST.search(command) else ():
+        if outcome == "FAILED":
+            failed.add(test)
+        elif test in failed:
+            return False  # pytest names those that failed last
+    return held
+
+
+def _harmless(text: str) -> str:
+    """Without anything that could be taken for a mark of the benchmark's."""
+    return text.replace(">>>>>", ">>>>")

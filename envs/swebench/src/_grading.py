@@ -4,6 +4,7 @@ The package's harness imports Docker's, Modal's and Hugging Face's clients as so
 grades needs none of them: its modules are loaded as parts of an empty package of the same name.
 """
 
+import functools
 import importlib.util
 import json
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from _repository import PROJECT, ready
+from _repository import IN_SANDBOX, PROJECT, ready
 
 HIDDEN = PROJECT / "hidden" / "instance.json"
 NEEDED = ("instance_id", "base_commit", "test_patch", "eval_script", "log_parser", "FAIL_TO_PASS", "PASS_TO_PASS")
@@ -34,12 +35,24 @@ def _module(name: str) -> Any:
     return importlib.import_module(name)
 
 
+@functools.cache
+def _hidden() -> dict[str, Any]:
+    """What was prepared for grading. Code of a patch runs in this sandbox, so the file is gone once it is read."""
+    if not HIDDEN.is_file():
+        return {}
+    found: dict[str, Any] = json.loads(HIDDEN.read_text())
+    if IN_SANDBOX:
+        HIDDEN.parent.chmod(0o700)
+        HIDDEN.unlink()
+    return found
+
+
 def row(instance: str | dict[str, Any]) -> dict[str, Any]:
     """All about an instance, the tests that decide included."""
     if isinstance(instance, dict):
         found = dict(instance)
-    elif HIDDEN.is_file():
-        found = json.loads(HIDDEN.read_text())
+    elif _hidden():
+        found = dict(_hidden())
         if found["instance_id"] != instance:
             raise ValueError(f"this instance was prepared for {found['instance_id']}, not for {instance}")
     else:
@@ -59,7 +72,7 @@ class Grader:
     def __init__(self, instance: dict[str, Any]) -> None:
         self._grading = _module("swebench.harness.grading")
         types = _module("swebench.types")
-        tests = {name: _list(instance.get(name)) for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
+        tests = {name: as_list(instance.get(name)) for name in ("FAIL_TO_PASS", "PASS_TO_PASS")}
         self.spec = types.TestSpec(
             instance_id=instance["instance_id"],
             image=instance.get("image") or "",
@@ -86,5 +99,6 @@ class Grader:
         return found
 
 
-def _list(value: Any) -> list[str]:
+def as_list(value: Any) -> list[str]:
+    """Names of tests, as datasets have them: a list, or its JSON."""
     return list(json.loads(value)) if isinstance(value, str) else list(value or [])

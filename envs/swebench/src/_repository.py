@@ -6,8 +6,10 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ CONDA = Path("/opt/miniconda3/envs/testbed")
 _swapping = threading.Lock()
 TASK = PROJECT / "task" / "instance.json"
 IN_SANDBOX = Path("/app") == PROJECT
+ROUNDS = 200
+"""Looks at what runs, until nothing does that should not."""
 SHOWN_LINES = 400
 SHOWN = 100_000
 """Of a command's output, as much as an agent can take in; half from its beginning, half from its end."""
@@ -95,31 +99,64 @@ def variables() -> dict[str, str]:
     return found
 
 
-def run(command: list[str], timeout: float, *, stdin: str = "", limit: int = SHOWN) -> dict[str, Any]:
-    """Run a command in the repository, end it and all that it started with it when it takes too long."""
+def run(
+    command: list[str],
+    timeout: float,
+    *,
+    stdin: str = "",
+    limit: int = SHOWN,
+    when_stopped: Callable[[], object] | None = None,
+) -> dict[str, Any]:
+    """Run a command in the repository; end it, and all that it started, when it takes too long.
+
+    Its output is a file, so nothing that goes on with that file open can hold up who waits for the command.
+    ``when_stopped`` is called when the command has stopped itself, and all that was started by then is ended; the
+    command goes on afterwards. ``stopped`` in the answer says whether that has happened.
+    """
     if timeout <= 0:
         raise ValueError("a time-out is more than 0 seconds")
     began = time.monotonic()
-    with subprocess.Popen(
-        command,
-        cwd=TESTBED,
-        env=variables(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    ) as process:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as given:
+        given.write(stdin.encode())
+        given.seek(0)
+        process = subprocess.Popen(
+            command, cwd=TESTBED, env=variables(), stdin=given, stdout=output, stderr=output, start_new_session=True
+        )
+        stopped = False
         try:
-            said, _ = process.communicate(stdin.encode(), timeout)
+            if when_stopped is not None and _stops(process, timeout):
+                stopped = True
+                end_all_others(process.pid)
+                when_stopped()
+                os.kill(process.pid, signal.SIGCONT)
+            process.wait(max(timeout - (time.monotonic() - began), 0.001))
             timed_out = False
         except subprocess.TimeoutExpired:
             _end_session(process.pid)
-            said, _ = process.communicate()
             timed_out = True
+        finally:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        said = output.read()
     answer = {"output": shortened(said.decode(errors="replace"), limit), "returncode": process.returncode}
     if timed_out:
         answer |= {"returncode": 124, "note": f"ended after {timeout:g} s"}
+    if when_stopped is not None:
+        answer["stopped"] = stopped
+        end_all_others()
     return answer | {"seconds": round(time.monotonic() - began, 3)}
+
+
+def _stops(process: subprocess.Popen[bytes], timeout: float) -> bool:
+    """Wait until a child has stopped itself: True; or has ended, or the time is up: False."""
+    until = time.monotonic() + timeout
+    while time.monotonic() < until:
+        found = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if found is not None:
+            return found.si_code == os.CLD_STOPPED
+        time.sleep(0.01)
+    return False
 
 
 def _end_session(leader: int) -> None:
@@ -129,19 +166,33 @@ def _end_session(leader: int) -> None:
             _kill(pid)
 
 
-def end_all_others() -> None:
-    """Everything in this sandbox but this process and the first one, all at once: none can start another in time."""
-    if IN_SANDBOX:
+def end_all_others(but: int = 0) -> None:
+    """Everything in this sandbox but this process, the first one, and one that has stopped itself."""
+    if not IN_SANDBOX:
+        return
+    if not but:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
+            os.kill(-1, signal.SIGKILL)  # all at once: none can start another in time
+        return
+    spared = {1, os.getpid(), but}
+    for signal_ in (signal.SIGSTOP, signal.SIGKILL):  # who is stopped starts no other
+        for _ in range(ROUNDS):
+            others = [pid for pid in _sessions(alive="" if signal_ == signal.SIGKILL else "tT") if pid not in spared]
+            if not others:
+                break
+            for pid in others:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal_)
 
 
-def _sessions() -> dict[int, int]:
-    """The session of every process."""
+def _sessions(alive: str = "") -> dict[int, int]:
+    """The session of every process that runs; ``alive``: further states that do not count as running."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError, IndexError):
-            found[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[3])
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if fields[0] not in f"ZX{alive}":
+                found[int(entry.name)] = int(fields[3])
     return found
 
 

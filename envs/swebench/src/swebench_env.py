@@ -143,6 +143,7 @@ def swebench_reward(
         about["resolved"] = False
     elif about["infra_failure"] or not facts["started"]:
         raise RuntimeError(f"the tests did not run: {about.get('infra_failure_reason') or log[-2000:]}")
+    log = f"{facts.pop('before', '')}\n{log}"
     about.update(facts)
     return {
         "score": 1.0 if about["resolved"] else 0.0,

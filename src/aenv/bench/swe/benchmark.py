@@ -14,7 +14,7 @@ from aenv.bench.base import Benchmark, Job, Result
 from aenv.bench.swe.instances import Instance, load
 from aenv.bench.swe.prepare import Prepared, prepare
 from aenv.core.environment import Environment
-from aenv.errors import UsageError
+from aenv.errors import FunctionFailed, InstanceEnded, UsageError
 
 NETWORK = "blackhole"
 """Tests of time-outs connect to where nobody answers: they fail where that is refused at once."""
@@ -101,10 +101,16 @@ class SweBench(Benchmark):
 
     async def _grade(self, job: Job, prepared: Prepared, patch: str, result: Result) -> None:
         clock = time.monotonic()
-        arguments = {"instance": job.task, "model_patch": patch, "timeout": TEST_SECONDS}
-        async with Environment(str(prepared.grade), network=NETWORK, ttl="4h") as env:
-            answer: dict[str, Any] = await env.call_reward(arguments, timeout=3 * TEST_SECONDS + MARGIN)
-        result.seconds["grade"] = _since(clock)
+        try:
+            answer = await self._verdict(job, prepared, patch)
+        except (FunctionFailed, InstanceEnded) as error:
+            if not patch.strip() or error.fault == "infra":
+                raise
+            await self._verdict(job, prepared, "")  # where the tests do not run without the patch, it is not to blame
+            result.reward, result.error = 0.0, f"the tests run, but not with the patch: {error.message}"
+            return
+        finally:
+            result.seconds["grade"] = _since(clock)
         _keep(job.folder, answer)
         report = json.loads(answer["stdout"])[job.task]
         result.reward = float(answer["score"])
@@ -114,6 +120,14 @@ class SweBench(Benchmark):
             if kind in ("FAIL_TO_PASS", "PASS_TO_PASS")
         }
         result.outputs |= {"resolved": report["resolved"], "applied": report["patch_successfully_applied"], **tests}
+        result.outputs |= {"trusted": report["trusted"]}
+        result.outputs |= {kind: report[kind] for kind in ("removed", "restored", "declared") if report.get(kind)}
+
+    async def _verdict(self, job: Job, prepared: Prepared, patch: str) -> dict[str, Any]:
+        arguments = {"instance": job.task, "model_patch": patch, "timeout": TEST_SECONDS}
+        async with Environment(str(prepared.grade), network=NETWORK, ttl="4h") as env:
+            answer: dict[str, Any] = await env.call_reward(arguments, timeout=2 * TEST_SECONDS + MARGIN)
+            return answer
 
 
 def _keep(folder: Path, answer: Mapping[str, Any]) -> None:
