@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         register_tool,
     )
     from aenv.core.environment import Environment
+    from aenv.core.failure import failure_reason
     from aenv.core.keys import key_sequence
     from aenv.core.logging import setup_logging
     from aenv.core.pane import Pane
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from aenv.core.screen import Screen
     from aenv.core.sync import SyncEnvironment
     from aenv.core.tool import Tool
-    from aenv.errors import AEnvError, EnvironmentError, ToolError, UnrecoverableEnvironmentError
+    from aenv.errors import AEnvError, EnvironmentError, StateDestroyed, ToolError, UnrecoverableEnvironmentError
     from aenv.schema.instance import EnvInstance, EnvStatus
 
 _WHERE = {
@@ -39,6 +40,7 @@ _WHERE = {
     "core.call": ("current_call",),
     "core.content": ("Audio", "File", "Image"),
     "core.environment": ("Environment",),
+    "core.failure": ("failure_reason",),
     "core.keys": ("key_sequence",),
     "core.logging": ("setup_logging",),
     "core.pane": ("Pane",),
@@ -46,16 +48,16 @@ _WHERE = {
     "core.screen": ("Screen",),
     "core.sync": ("SyncEnvironment",),
     "core.tool": ("Tool",),
-    "errors": ("AEnvError", "EnvironmentError", "ToolError", "UnrecoverableEnvironmentError"),
+    "errors": ("AEnvError", "EnvironmentError", "StateDestroyed", "ToolError", "UnrecoverableEnvironmentError"),
     "schema.instance": ("EnvInstance", "EnvStatus"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image", "Pane",
-    "Screen", "SyncEnvironment", "Tool", "ToolError", "ToolResult", "UnrecoverableEnvironmentError", "__version__",
-    "current_call", "get_registry", "key_sequence", "register_function", "register_health",
-    "register_reward", "register_tool", "setup_logging",
+    "Screen", "StateDestroyed", "SyncEnvironment", "Tool", "ToolError", "ToolResult", "UnrecoverableEnvironmentError",
+    "__version__", "current_call", "failure_reason", "get_registry", "key_sequence",
+    "register_function", "register_health", "register_reward", "register_tool", "setup_logging",
 ]  # fmt: skip
 
 

@@ -159,6 +159,16 @@ class FunctionFailed(EnvironmentError):
     code, fault = "function_failed", "env"
 
 
+class StateDestroyed(EnvironmentError):
+    """For a reward to raise when the agent has destroyed what it would be graded on, such as a file that was there.
+
+    `call_reward` then gives the environment's declared failure reward. For what the agent cannot have done, raise
+    anything else: the reward is absent then.
+    """
+
+    code, status, fault = "state_destroyed", 409, "policy"
+
+
 class InvalidArguments(EnvironmentError, ValidationError):
     """The arguments do not fit the signature of what was called."""
 
@@ -286,13 +296,22 @@ _BY_CODE: dict[str, type[EnvironmentError]] = {
     for cls in (
         Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
         InvalidBundle, TooLarge, RateLimited, Unavailable, InstanceUnreachable, InstanceEnded, QuotaExceeded,
-        Overloaded,
+        Overloaded, StateDestroyed,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
     cls.status: cls
     for cls in _BY_CODE.values()
-    if cls not in (FunctionFailed, InvalidBundle, InstanceUnreachable, InstanceEnded, QuotaExceeded, Overloaded)
+    if cls
+    not in (
+        FunctionFailed,
+        InvalidBundle,
+        InstanceUnreachable,
+        InstanceEnded,
+        QuotaExceeded,
+        Overloaded,
+        StateDestroyed,
+    )
 }
 
 

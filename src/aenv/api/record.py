@@ -222,6 +222,11 @@ class Record:
             self.replica.volume if self.replica else None,
         )
 
+    @property
+    def _failure_reward(self) -> float | dict[str, Any] | None:
+        loaded = self.project.loaded if self.project is not None else None
+        return loaded.manifest.failure_reward if loaded is not None else None
+
     def shown(self, caller: Caller = OWNER) -> EnvInstance:
         """What this caller may know of it."""
         name, _, version = self.env_name.partition("@")
@@ -232,7 +237,7 @@ class Record:
             status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
             owner=self.wish.owner, reason=self.reason, fault=self.fault, error_code=self.error_code,
             ended_by=self.ended_by, exit_code=self.exit_code, usage=self._used() or None,
-            network=self.network.written,
+            network=self.network.written, failure_reward=self._failure_reward,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_written(self.started_at) if self.started_at else None,
             ended_at=_written(self.ended_at) if self.ended_at else None,

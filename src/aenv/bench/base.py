@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from aenv.errors import AEnvError, Fault, UsageError
+from aenv.errors import AEnvError, Fault, InstanceEnded, StateDestroyed, UsageError
+
+FAILURE = 0.0
+"""The reward of a task whose state the agent has destroyed: no benchmark here pays less than 0."""
 
 
 @dataclass(slots=True)
@@ -17,7 +20,8 @@ class Result:
 
     task: str
     reward: float | None = None
-    """None: there is none, since something went wrong that says nothing about the agent. It is never 0 for that."""
+    """None: there is none, since something went wrong that says nothing about the agent. It is never 0 for that. Where
+    the agent has destroyed what it would be graded on, it is the declared failure reward, and the fault is `policy`."""
     fault: Fault | None = None
     """Whose fault it is that there is no reward, or that the run ended early."""
     error: str = ""
@@ -34,9 +38,10 @@ class Result:
         return self.reward is not None
 
     def failed(self, error: Exception) -> Result:
-        """The same, with no reward because of an error."""
-        self.reward = None
+        """The same, without a reward because of an error; with the failure reward where the error is the agent's."""
         self.fault = error.fault if isinstance(error, AEnvError) else "infra"
+        ended_by_agent = isinstance(error, InstanceEnded | StateDestroyed) and error.fault == "policy"
+        self.reward = FAILURE if ended_by_agent else None
         self.error = error.message if isinstance(error, AEnvError) else f"{type(error).__name__}: {error}"
         return self
 

@@ -16,8 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 from aenv.bench import front
-from aenv.bench.base import Benchmark, Job, Result
+from aenv.bench.base import FAILURE, Benchmark, Job, Result
 from aenv.core.environment import Environment
+from aenv.core.failure import failure_reason
 from aenv.errors import EnvironmentError
 
 START_SECONDS = 300.0
@@ -95,6 +96,10 @@ class Solvable(Benchmark):
             clock = time.monotonic()
             answer = await env.call_reward({}, timeout=START_SECONDS)
             result.seconds["grade"] = _since(clock)
+        destroyed = failure_reason(answer)
+        if destroyed is not None:
+            result.reward, result.fault, result.error = FAILURE, "policy", destroyed
+            return result
         result.reward = float(answer[self.score])
         if answer.get("do_nothing_reward") is not None:
             result.outputs["do_nothing"] = float(answer["do_nothing_reward"])

@@ -18,6 +18,7 @@ from aenv.client.url import Planes, ServerUrl
 from aenv.core import checks, transfer
 from aenv.core.answer import Answer
 from aenv.core.breaker import Breaker
+from aenv.core.failure import failure_reward
 from aenv.core.logging import getLogger
 from aenv.core.placement import OnPlatform, Placement, Started, Wish
 from aenv.core.results import ExecResult, ToolResult
@@ -29,6 +30,7 @@ from aenv.errors import (
     InstanceUnreachable,
     InvalidUse,
     NetworkError,
+    StateDestroyed,
     ToolNotFound,
     ToolServerError,
     ToolTimeoutError,
@@ -479,11 +481,20 @@ class Environment:
     ) -> Any:
         """The reward; ``name`` chooses one where there are several.
 
-        A reward that could not be computed is an exception, never a number. Raises as `call_function` does.
+        When the agent has ended the instance, or destroyed what it would be graded on, this is the environment's
+        declared failure reward (``failureReward`` in config.json, 0.0 without one), marked: see `failure_reason`. A
+        reward that could not be computed for any other reason is an exception, never a number. Raises as
+        `call_function` does.
         """
         name, arguments = checks.optional_text("name", name or None), checks.call_arguments(arguments)
         query = f"?{urlencode({paths.REWARD_QUERY: name})}" if name else ""
-        return await self._call(f"reward '{name}'" if name else "the reward", paths.REWARD + query, arguments, timeout)
+        what = f"reward '{name}'" if name else "the reward"
+        try:
+            return await self._call(what, paths.REWARD + query, arguments, timeout)
+        except (InstanceEnded, StateDestroyed) as error:
+            if error.fault != "policy":
+                raise
+            return failure_reward(self._instance.failure_reward if self._instance else None, error.message)
 
     async def check_health(
         self, arguments: dict[str, Any] | None = None, timeout: float | None = None

@@ -257,6 +257,8 @@ class Manifest(Block):
     """Words to find it by."""
     status: Status = "Ready"
     """How far the environment is."""
+    failure_reward: float | dict[str, Any] | None = None
+    """The reward of an agent that has destroyed what it would be graded on. Without it, 0.0."""
     code_url: str = ""
     """Where the source code is. `aenv push` fills it in."""
     artifacts: list[Artifact] = Field(default_factory=list)

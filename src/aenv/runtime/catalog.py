@@ -14,7 +14,7 @@ from aenv.core.content import Content, to_content
 from aenv.core.declarations import Declaration, Registry
 from aenv.core.signature import Signature
 from aenv.core.tool import Tool
-from aenv.errors import AEnvError, Conflict, Fault, FunctionFailed, InvalidArguments, NotFound
+from aenv.errors import AEnvError, Conflict, Fault, FunctionFailed, InvalidArguments, NotFound, StateDestroyed
 from aenv.runtime.workers import Brevity, Workers
 
 log = logging.getLogger("aenv.runtime")
@@ -167,7 +167,7 @@ class Catalog:
             return await endpoint.call(arguments, call or Call(endpoint.name))
         except Exception as error:
             _log_failure(endpoint, error)
-            if _is_infra(error):
+            if _is_infra(error) or (endpoint.declaration.kind == "reward" and isinstance(error, StateDestroyed)):
                 raise
             raise FunctionFailed(_say(error), details={endpoint.declaration.kind: endpoint.name}) from None
 

@@ -103,6 +103,8 @@ class EnvInstance(Message):
     """Why it failed or ended, or what it waits for."""
     fault: str | None = None
     """Whose fault it is that it ended: `policy` (the agent's), `env` or `infra`."""
+    failure_reward: float | dict[str, Any] | None = None
+    """The reward of an agent that has destroyed what it would be graded on; absent: 0.0."""
     error_code: str | None = None
     """The code of the error that it failed with."""
     ended_by: str | None = None

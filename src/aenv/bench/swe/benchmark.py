@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from aenv.bench import front
-from aenv.bench.base import Benchmark, Job, Result
+from aenv.bench.base import FAILURE, Benchmark, Job, Result
 from aenv.bench.swe.instances import Instance, load
 from aenv.bench.swe.prepare import Prepared, prepare
 from aenv.core.environment import Environment
+from aenv.core.failure import failure_reason
 from aenv.errors import FunctionFailed, InstanceEnded, UsageError
 
 NETWORK = "blackhole"
@@ -111,6 +112,10 @@ class SweBench(Benchmark):
             return
         finally:
             result.seconds["grade"] = _since(clock)
+        destroyed = failure_reason(answer)
+        if destroyed is not None:
+            result.reward, result.fault, result.error = FAILURE, "policy", destroyed
+            return
         _keep(job.folder, answer)
         report = json.loads(answer["stdout"])[job.task]
         result.reward = float(answer["score"])

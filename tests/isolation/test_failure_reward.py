@@ -1,0 +1,110 @@
+"""Which rewards are absent, and which are the environment's declared failure reward."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv import failure_reason
+from aenv.core.sync import SyncEnvironment
+from aenv.errors import AEnvError, FunctionFailed, InstanceEnded
+from tests.isolation.conftest import make_project
+from tests.isolation.host import Platform, limited_by
+
+ENVIRONMENT = """
+import subprocess
+from pathlib import Path
+from aenv import StateDestroyed, register_reward, register_tool
+
+Path("/app/ledger.txt").write_text("0")
+
+@register_tool
+def shell(command: str) -> int:
+    return subprocess.run(["/bin/sh", "-c", command]).returncode
+
+@register_tool
+def grow(size: int) -> int:
+    return len(b"x" * size)
+
+@register_reward(name="balance")
+def balance() -> float:
+    try:
+        return float(Path("/app/ledger.txt").read_text())
+    except FileNotFoundError:
+        raise StateDestroyed("the ledger is gone") from None
+
+@register_reward(name="broken")
+def broken() -> float:
+    raise RuntimeError("the author's mistake")
+"""
+
+
+def declared(folder: Path, name: str, failure: Any) -> Path:
+    project = make_project(folder, ENVIRONMENT, name=name, memory="192Mi")
+    if failure is not None:
+        config = json.loads((project / "config.json").read_text())
+        (project / "config.json").write_text(json.dumps({**config, "failureReward": failure}))
+    return project
+
+
+@pytest.fixture(params=[None, -1.5, {"score": 0.0}], ids=["default", "number", "dict"])
+def failure(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def env(tmp_path: Path, failure: Any, platform: Platform) -> Iterator[SyncEnvironment]:
+    with SyncEnvironment(str(declared(tmp_path, "ledger", failure)), max_retries=0) as made:
+        yield made
+
+
+def is_declared(reward: Any, failure: Any) -> bool:
+    return bool(reward == (0.0 if failure is None else failure))
+
+
+def test_a_reward_that_was_computed_is_not_marked(env: SyncEnvironment) -> None:
+    env.call_tool("shell", {"command": "echo 0.0 > /app/ledger.txt"})
+    reward = env.call_reward(name="balance")
+    assert reward == 0.0
+    assert failure_reason(reward) is None
+
+
+def test_destroying_what_is_graded_gives_the_declared_failure_reward(env: SyncEnvironment, failure: Any) -> None:
+    env.call_tool("shell", {"command": "rm -r /app/ledger.txt"})
+    reward = env.call_reward(name="balance")
+    assert is_declared(reward, failure)
+    assert "the ledger is gone" in str(failure_reason(reward))
+
+
+def test_using_up_the_memory_gives_the_declared_failure_reward(
+    env: SyncEnvironment, failure: Any, platform: Platform
+) -> None:
+    platform.processes()  # which notes what control groups there are
+    if not limited_by(platform, "memory"):
+        pytest.skip("without control groups, a process that asks for too much gets a MemoryError")
+    with pytest.raises(InstanceEnded):
+        env.call_tool("grow", {"size": 400 << 20})
+    for _ in range(2):
+        reward = env.call_reward(name="balance")
+        assert is_declared(reward, failure)
+        assert "memory" in str(failure_reason(reward))
+
+
+def test_the_authors_mistake_leaves_the_reward_absent(env: SyncEnvironment) -> None:
+    with pytest.raises(FunctionFailed):
+        env.call_reward(name="broken")
+
+
+def test_an_end_from_outside_leaves_the_reward_absent(env: SyncEnvironment, platform: Platform, tmp_path: Path) -> None:
+    env.call_tool("shell", {"command": "true"})
+    for process in platform.instances_of(tmp_path / "ledger"):
+        os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(AEnvError) as caught:
+        env.call_reward(name="balance")
+    assert caught.value.fault == "infra"
