@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aenv.core.sync import SyncEnvironment
+from aenv.isolation.rootfs import MASKED
 from tests.isolation.conftest import HERE, PROBE, Box, make_project
 from tests.isolation.host import Platform
 
@@ -81,7 +82,8 @@ def test_every_file_system_of_the_host_is_read_only_and_none_honours_setuid(box:
     assert writable <= {*WRITABLE, "/mnt", "/proc", "/dev/pts"}
     visible = {place: options for place, options, _ in mounts}  # the last of those at one place is the one on top
     assert [place for place, options in visible.items() if "nosuid" not in options] == []
-    devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "pts")} | {"/proc/keys"}
+    devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "pts")}
+    devices |= {f"/proc/{name}" for name in MASKED}  # /dev/null is over them
     assert {place for place, options in visible.items() if "nodev" not in options} <= devices
 
 

@@ -7,11 +7,13 @@ measured: one that holds more than it may is read-only from then on, until it is
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import secrets
 import shutil
 import socket
+from collections.abc import Collection
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
@@ -21,8 +23,9 @@ from aenv.project import quantities
 from aenv.storage.base import ABSENT, Delete, Put, Record, Stale, Store
 
 STORAGE = "platform-storage"
-FIRST_USER, USERS = 950_000, 50_000
-"""The host's users that storages of a platform run by root belong to; no warm parent without a storage is one."""
+FIRST_USER, USERS = 0x40000000, 0x20000000
+"""The host's users that storages of a platform run by root belong to; no warm parent without a storage is one. So many
+that the hash of a storage's id is nobody else's, also on the other platforms of this machine."""
 
 
 class StorageRecord(BaseModel):
@@ -158,10 +161,26 @@ def _make(folder: Path, size: int) -> None:
             raise Unavailable(f"a storage of {size} bytes does not fit: {free} are free below {folder.parent}")
         folder.mkdir(mode=0o700)
         if os.geteuid() == 0:
-            user = FIRST_USER + int(hashlib.sha256(folder.name.encode()).hexdigest()[:8], 16) % USERS
+            user = owner(folder, _owners(folder.parent))
             os.chown(folder, user, user)
     except OSError as error:
         raise Unavailable(f"a storage cannot be made at {folder}: {error.strerror}") from error
+
+
+def _owners(folder: Path) -> set[int]:
+    found = set()
+    for each in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it is being removed
+            found.add(each.stat().st_uid)
+    return found
+
+
+def owner(folder: Path, taken: Collection[int]) -> int:
+    """Return the user for a storage: the same for the same folder, unless another storage has it."""
+    user = FIRST_USER + int(hashlib.sha256(str(folder).encode()).hexdigest()[:8], 16) % USERS
+    while user in taken:
+        user = FIRST_USER + (user - FIRST_USER + 1) % USERS
+    return user
 
 
 def _used(folder: str) -> int:

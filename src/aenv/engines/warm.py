@@ -34,8 +34,6 @@ SETTLE_SECONDS = 5.0
 """For one that was made ahead to take its variables: then another is made."""
 KEEP_SECONDS = 20.0
 """For a warm parent to end what nobody knows any more."""
-FIRST_USER, USERS = 900_000, 50_000
-"""The host's users that root's sandboxes run as: one per warm parent, none of which owns anything."""
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 """Variables of the user's that a warm parent gets: sandboxes find all of its in their /proc/self/environ."""
 
@@ -97,7 +95,7 @@ class Zygote:
                 self._ready = None  # nobody waits for it
                 await self.end()
                 raise
-        user = self._user() if os.geteuid() == 0 else None
+        volume = self.spec.volume
         spec = ZygoteSpec(
             "aenv.runtime.sandboxed:serve",
             "aenv.runtime.sandboxed:prepare",
@@ -106,7 +104,7 @@ class Zygote:
             shown,
             preload,
             project=str(self._project),
-            user=user,
+            user=os.stat(volume.source).st_uid if volume is not None and os.geteuid() == 0 else None,
             host_network=self.spec.network.mode == "host",
             files=None if self.spec.files is None else list(self.spec.files),
             base=self.spec.base,
@@ -128,12 +126,6 @@ class Zygote:
             await self.end()
             raise
         self._be_held()
-
-    def _user(self) -> int:
-        if self.spec.volume is not None:
-            return os.stat(self.spec.volume.source).st_uid
-        assert self._process is not None
-        return FIRST_USER + self._process.pid % USERS
 
     async def multiply(self) -> Zygote:
         """A second one, in all like this one."""

@@ -6,13 +6,14 @@ import contextlib
 import os
 from typing import Any
 
-from aenv.isolation import based, linux, rootfs
+from aenv.isolation import based, linux, rootfs, users
 from aenv.isolation.spec import ZygoteSpec
 
 
 def leave_files(spec: ZygoteSpec) -> list[str]:
     """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
     owner, group = os.geteuid(), os.getegid()
+    user = users.claim() if owner == 0 and spec.user is None else spec.user
     with contextlib.suppress(OSError):
         linux.leave_session_keyring()
     if owner == 0:
@@ -24,12 +25,12 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
     hidden: list[str] = []
     more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files, "volume": spec.volume}
     if spec.base is not None:
-        based.build("/sys", spec.base, spec.shown, spec.project, spec.user, **more)
+        based.build("/sys", spec.base, spec.shown, spec.project, user, **more)
     else:
         shown = [*rootfs.interpreter_paths(), *spec.shown]
-        hidden = rootfs.build("/sys", shown, spec.project, spec.user, **more)
-    if owner == 0 and spec.user is not None:
-        owner = group = spec.user
+        hidden = rootfs.build("/sys", shown, spec.project, user, **more)
+    if owner == 0 and user is not None:
+        owner = group = user
         os.setgroups([])
         os.setresgid(group, group, group)
         os.setresuid(owner, owner, owner)

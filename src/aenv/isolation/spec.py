@@ -38,7 +38,7 @@ class ZygoteSpec:
     project: str | None = None
     """A folder that each sandbox sees at /app and may change for itself."""
     user: int | None = None
-    """The host's user to become, when started by root."""
+    """The host's user to become, when started by root. None: one that no other has, see `users.claim`."""
     host_network: bool = False
     """Leave sandboxes in the host's network."""
     files: list[str] | None = None
