@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 Block = dict[str, Any]
+DEEPEST = 50
+"""Levels to look into for what JSON cannot carry; a value may hold itself."""
 
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -76,7 +79,7 @@ def to_content(value: Any) -> Content:
     if value is None:
         return Content([])
     if isinstance(value, str):
-        return Content([{"type": "text", "text": str(value)}])
+        return Content([{"type": "text", "text": _sendable(str(value))}])
     block = _as_block(value)
     if block is not None:
         return Content([block])
@@ -89,21 +92,80 @@ def to_content(value: Any) -> Content:
 
 
 def dump(value: Any) -> bytes:
-    """JSON of a result. NaN and infinities, which JSON does not have, become null."""
+    """JSON of a result. NaN and infinities, which JSON does not have, become null.
+
+    Raises:
+        ValueError: with the place of what JSON cannot carry.
+    """
+    return _json(value, "null")
+
+
+def dump_finite(value: Any) -> bytes:
+    """JSON of a reward.
+
+    Raises:
+        ValueError: there is something in it that JSON cannot carry, or a number that is none; with its place.
+    """
+    raw = _json(value, "constants")
+    if b"NaN" in raw or b"Infinity" in raw:  # perhaps in a text
+        found = _not_finite(from_json(raw), "")
+        if found is not None:
+            where, number = found
+            raise ValueError(f"{f'{where} in it' if where else 'it'} is {number}, which is no number to train on")
+    return raw
+
+
+def _json(value: Any, inf_nan_mode: Literal["null", "constants"]) -> bytes:
     try:
-        return to_json(value, inf_nan_mode="null", bytes_mode="base64", by_alias=True, fallback=_sketched)
+        return to_json(value, inf_nan_mode=inf_nan_mode, bytes_mode="base64", by_alias=True, fallback=_converted)
     except ValueError as error:
+        where, culprit = _culprit(value, "")
+        place = f"{where} is of type {type(culprit).__name__}: " if where else ""
+        said = str(error).removeprefix("Error serializing to JSON: ").removeprefix("ValueError: ")
         raise ValueError(
-            f"the result ({type(value).__name__}) is not JSON: {error}; "
-            "return a dict, list, str, number, bool, None, pydantic model, dataclass, bytes or aenv.Image"
+            f"the result ({type(value).__name__}) is not JSON: {place}{said[:300]}; "
+            "return a dict, list, str, number, bool, None, pydantic model, dataclass, numpy value, bytes or aenv.Image"
         ) from None
 
 
-def _sketched(value: object) -> str:
-    """The ... of a tool that is still a sketch: ``return {"matches": [...]}``. Anything else is refused."""
+def _converted(value: Any) -> Any:
+    """What pydantic does not know: values of numpy and its kin, and the ... of a tool that is still a sketch."""
     if value is ...:
         return "..."
+    if hasattr(type(value), "tolist") and hasattr(value, "dtype"):  # an array or a scalar of numpy, torch, jax
+        return value.tolist()
     raise ValueError(f"Unable to serialize unknown type: {type(value)}")
+
+
+def _culprit(value: Any, where: str) -> tuple[str, Any]:
+    """The place of the innermost part that JSON cannot carry, and that part."""
+    for name, child in _parts(value) if where.count("[") + where.count(".") < DEEPEST else ():
+        try:
+            to_json(child, inf_nan_mode="null", bytes_mode="base64", fallback=_converted)
+        except ValueError:
+            return _culprit(child, f"{where}{name}")
+    return where, value
+
+
+def _parts(value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(f"[{key!r}]", child) for key, child in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"[{number}]", child) for number, child in enumerate(value)]
+    kind: Any = type(value)
+    names: Iterable[str] = getattr(kind, "model_fields", {}) or getattr(kind, "__dataclass_fields__", {})
+    return [(f".{name}", getattr(value, name, None)) for name in names]
+
+
+def _not_finite(value: Any, where: str) -> tuple[str, float] | None:
+    """The place of the first number that is NaN or infinite, and that number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return where, value
+    for name, child in _parts(value):
+        found = _not_finite(child, f"{where}{name}")
+        if found is not None:
+            return found
+    return None
 
 
 def mime_type_of(data: bytes) -> str:
@@ -117,6 +179,16 @@ def is_content(kind: Any) -> bool:
     """Whether results of this type go out as content blocks, with no JSON value that a schema could describe."""
     kind = getattr(kind, "__origin__", kind)  # Annotated
     return isinstance(kind, type) and (issubclass(kind, File) or kind.__module__.startswith(("mcp.", "mcp_types.")))
+
+
+def _sendable(text: str) -> str:
+    """The text, if UTF-8 can carry it."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the text cannot be sent: half of a surrogate pair at {error.start}") from None
+    return text
 
 
 def _is_block(value: Any) -> bool:
@@ -141,6 +213,7 @@ def _as_result(value: Any) -> Content | None:
     from aenv.core.results import ToolResult
 
     if isinstance(value, ToolResult):
+        dump([value.content, value.structured])  # an author's own blocks may hold anything
         return Content(value.content, is_error=value.is_error, structured=value.structured)
     if _is_mcp(value, "content"):
         dumped = _dump_model(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import math
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 from urllib.parse import parse_qsl
@@ -11,7 +10,7 @@ from urllib.parse import parse_qsl
 from pydantic_core import from_json, to_json
 
 from aenv.core.call import Call
-from aenv.core.content import dump
+from aenv.core.content import dump, dump_finite
 from aenv.core.signature import Signature
 from aenv.errors import (
     AEnvError,
@@ -84,7 +83,7 @@ class App:
             traced = request.header(HEADER)
             return await (self._timed(request, traced) if traced else self._route(request))
         except AEnvError as error:
-            return Response(error.status, to_json(problem(error)))
+            return Response(error.status, _problem(error))
 
     def _authorise(self, request: Request) -> None:
         if self._bearer:
@@ -103,7 +102,7 @@ class App:
         try:
             answer = await self._route(request)
         except AEnvError as error:
-            answer = Response(error.status, to_json(problem(error)))
+            answer = Response(error.status, _problem(error))
         if isinstance(answer, Response):
             answer.headers += timing.header()
         return answer
@@ -185,11 +184,12 @@ class App:
         name = dict(parse_qsl(request.query.decode("latin-1"))).get(paths.REWARD_QUERY)
         endpoint = self.catalog.reward(name)
         value = await self._value(endpoint, endpoint.signature.validate_json(request.body), request.timing)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise FunctionFailed(f"reward '{endpoint.name}' is {value}, which is no number to train on")
         if value is None:
             raise FunctionFailed(f"reward '{endpoint.name}' returned nothing; return a number or a dict")
-        return _data(endpoint, value)
+        try:
+            return Response(200, b'{"success":true,"data":%s}' % dump_finite(value))
+        except ValueError as error:
+            raise FunctionFailed(f"reward '{endpoint.name}': {error}") from None
 
     async def _health(self, request: Request) -> Response:
         if self._bearer and not hmac.compare_digest(request.header(b"authorization"), self._bearer):
@@ -241,6 +241,15 @@ def _query(request: Request) -> dict[str, Any]:
 
 def _status(value: object) -> str:
     return "healthy" if value is None or value else "error"
+
+
+def _problem(error: AEnvError) -> bytes:
+    """The JSON of an error, whatever the author's code has put into its message."""
+    try:
+        return to_json(problem(error), fallback=repr)
+    except ValueError:
+        error.message, error.details = error.message.encode(errors="replace").decode(), {}
+        return to_json(problem(error))
 
 
 def _success(data: Any) -> Response:

@@ -213,9 +213,13 @@ def _is_infra(error: BaseException) -> bool:
 
 def _say(error: BaseException) -> str:
     """The author's words; with the class's name where they are none without it: KeyError('id') says only 'id'."""
-    if isinstance(error, KeyError) or not str(error):
-        return f"{type(error).__name__}: {error}".removesuffix(": ")
-    return str(error)
+    try:
+        said = str(error).encode(errors="replace").decode()
+    except Exception:  # the author's own __str__
+        said = ""
+    if isinstance(error, KeyError) or not said:
+        return f"{type(error).__name__}: {said}".removesuffix(": ")
+    return said
 
 
 def _type_name(schema: Mapping[str, Any]) -> str:
