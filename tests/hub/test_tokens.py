@@ -48,6 +48,9 @@ def test_scopes_and_namespaces_hold_over_http(serve: Serve) -> None:
 
         run(as_(hub.url, pusher, lambda client: push(client, "team-env", "1.0.0")))
         run(as_(hub.url, admin, lambda client: push(client, "elsewhere", "1.0.0")))
+        with pytest.raises(NotFound):
+            run(as_(hub.url, reader, lambda client: client.get("team-env")))
+        run(as_(hub.url, pusher, lambda client: client.grant("team-env", "reader", "read")))
         assert run(as_(hub.url, reader, lambda client: client.get("team-env"))).author == "pusher"
 
         refused: list[tuple[str | None, Callable[[HubClient], Any], type[Exception], str]] = [

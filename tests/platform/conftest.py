@@ -18,7 +18,7 @@ async def publish(data: Path, name: str = "counter", content: str = ENV) -> None
     """Put an environment into the hub that a platform on this data folder serves."""
     hub = LocalHub(open_catalog(Place.of(data=data)))
     try:
-        await push(hub, name, "1.2.0", content)
+        await push(hub, name, "1.2.0", content, public=True)
     finally:
         await hub.close()
 

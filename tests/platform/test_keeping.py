@@ -54,7 +54,7 @@ def data(sandboxes: None) -> Iterator[Path]:
     async def publish() -> None:
         hub = LocalHub(open_catalog(Place.of(data=folder)))
         try:
-            await push(hub, "ill", "1.0.0", CODE)
+            await push(hub, "ill", "1.0.0", CODE, public=True)
         finally:
             await hub.close()
 

@@ -183,7 +183,9 @@ def test_a_port_of_an_instance_is_never_a_port_of_the_host(platform: Served, tok
 
 def test_two_requests_in_one_are_never_two(platform: Served, tokens: Tokens, made: dict[str, Any]) -> None:
     """What one reads as a body and another as the next request: here nobody reads it twice."""
-    inner = f"DELETE /env-instance/{made['id']} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {tokens('ann')}\r\n\r\n"
+    inner = (
+        f"DELETE /env-instance/{made['id']} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {platform.first_token}\r\n\r\n"
+    )
     head = (
         f"POST /instance/{made['id']}/functions/double HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {tokens('ann')}\r\n"
     )
@@ -315,7 +317,7 @@ def test_nothing_secret_is_written_down_even_when_everything_fails(
     assert done.returncode == 1
     assert word not in done.stdout + done.stderr
     metrics = raw(
-        platform, f"GET /metrics HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {tokens('ann')}\r\n\r\n".encode()
+        platform, f"GET /metrics HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {platform.first_token}\r\n\r\n".encode()
     )
     secrets = [word, signature, tokens("ann"), made["ip"].rpartition(".")[2]]
     assert not [secret for secret in secrets if secret.encode() in metrics]

@@ -328,7 +328,10 @@ def test_the_hub_is_in_the_same_server_and_takes_the_same_tokens(platform: Serve
             await push(
                 hub, "fresh", "1.0.0", "from aenv import register_tool\n@register_tool\ndef one() -> int: return 1\n"
             )
-            assert (await reader.get("fresh")).author == "ann"
+            with pytest.raises(NotFound):
+                await reader.get("fresh")
+            await hub.grant("fresh", "rita", "read")
+            assert (await reader.get("fresh")).owner == "ann"
             with pytest.raises(Forbidden):
                 await push(reader, "fresh", "2.0.0")
             with pytest.raises(Unauthorized):

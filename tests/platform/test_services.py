@@ -81,7 +81,7 @@ async def publish_all(data: Path) -> None:
     hub = LocalHub(open_catalog(Place.of(data=data)))
     try:
         for version, code in (("1.0.0", CODE), ("1.1.0", CODE), ("1.2.0", BROKEN)):
-            await push(hub, "web", version, code)
+            await push(hub, "web", version, code, public=True)
     finally:
         await hub.close()
 

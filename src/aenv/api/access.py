@@ -14,9 +14,11 @@ from aenv.runtime.guard import bearer_of, refuse_web_pages
 from aenv.runtime.messages import Request
 from aenv.storage.tokens import TokenBook, TokenRecord
 
-Role = Literal["read-only", "user", "admin"]
-ROLES: tuple[Role, ...] = ("read-only", "user", "admin")
-"""Each may do all that those before it may."""
+Role = Literal["metrics", "read-only", "user", "admin"]
+ROLES: tuple[Role, ...] = ("metrics", "read-only", "user", "admin")
+"""From read-only on, each may do all that those before it may. `metrics` is for scrapers: it reads the metrics, which
+tell of all users, and nothing else; of the others only `admin` may read them.
+"""
 FRESH = 2.0
 """Seconds for which a token that was good is not looked up again: a revoked one is refused that much later."""
 CACHED = 10_000
@@ -62,7 +64,8 @@ class Caller:
 
     def need(self, role: Role) -> None:
         """Raise Forbidden unless it has that role, or a higher one."""
-        if ROLES.index(self.role) < ROLES.index(role):
+        higher = ("metrics", "admin") if role == "metrics" else ROLES[ROLES.index(role) :]
+        if self.role not in higher:
             raise Forbidden(
                 f"this needs a token with the role {role}; yours is {self.role}",
                 details={"hint": f"Ask the platform's administrator for one: aenv serve token create --role {role}"},

@@ -21,6 +21,7 @@ from aenv.api.instances import Instances
 from aenv.api.openapi import PAGE, TtlWish, document
 from aenv.api.peers import Peers
 from aenv.api.ports import Ports
+from aenv.api.scrape import metrics_answer
 from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound, TooLarge
 from aenv.runtime.messages import Answer, Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.schema import paths
@@ -100,15 +101,14 @@ class PlatformApp:
                 return ok({"status": "healthy", "version": __version__})
             caller = await self._door.caller(request) if self._door is not None else OWNER
             if request.path == paths.METRICS:
-                text = self._instances.metrics.text().encode()
-                return Response(200, text, b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n")
+                caller.need("metrics")
+                return metrics_answer(self._instances.metrics)
             if (request.method, request.path) == ("POST", paths.LEASE):
                 caller.need("user")
                 return Stream(self._lease)
             if found is None:
                 raise NotFound(f"nothing at {request.method} {request.path}", details=_advice(request.path))
-            if found[0] not in _READING:
-                caller.need("user")
+            caller.need("read-only" if found[0] in _READING else "user")
             if found[2] and found[0] != "list" and request.path.startswith(paths.INSTANCES):
                 elsewhere = await self._elsewhere(found[0], found[2], request, caller)
                 if elsewhere is not None:

@@ -105,7 +105,7 @@ class Instances:
                 self.quota.admit(caller, 1)
             await self.count_elsewhere(caller)
             with phase(self.metrics, "source"):
-                project = await self._sources.find(wish)
+                project = await self._sources.find(wish, caller)
             record = await self._begin(wish, project, caller, replica=replica)
         record.waiting += 1
         try:
@@ -137,7 +137,7 @@ class Instances:
             self.quota.admit(caller, charged)
             await self.count_elsewhere(caller)
         with phase(self.metrics, "source"):
-            project = await self._sources.find(wish)
+            project = await self._sources.find(wish, caller)
         fresh = self._unknown(wanted, caller)
         if not fresh:
             return [record.shown(caller) for one in wanted if (record := self._known(one, caller)) is not None]

@@ -30,6 +30,7 @@ from aenv.api.observe import Observed
 from aenv.api.peers import Peers, reached_at
 from aenv.api.ports import Ports, signing_key
 from aenv.api.readiness import Readiness
+from aenv.api.scrape import listen
 from aenv.api.service_routes import service_routes
 from aenv.api.services import Services
 from aenv.api.settings import ServeSettings
@@ -182,6 +183,11 @@ async def _serve(
         url = data_url = await _listen(control, settings, settings.port, "--port", tls)
         if not settings.one_port:
             data_url = await _listen(data, settings, settings.data_port, "--data-port", tls)
+        servers = [control, data]
+        if settings.metrics_port is not None:
+            scraped, metrics_url = await listen(instances.metrics, settings.metrics_port)
+            servers.append(scraped)
+            log.info("metrics are at %s, without a token", metrics_url)
         where = Where(settings.advertise or reached_at(url, settings.store_url), ledger, tls, bool(settings.advertise))
         await where.tell()
         loop.add_signal_handler(signal.SIGHUP, where.changed)
@@ -195,7 +201,7 @@ async def _serve(
         await stop.wait()
         ready.draining = True
         log.info("stopping; requests under way have %g s", settings.grace)
-        await _close([control, data], settings.grace, hurry)
+        await _close(servers, settings.grace, hurry)
         sweeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweeping

@@ -111,7 +111,7 @@ class Services:
         wishes.check_labels(wish.labels, wish.replicas or 1)
         for field, text in (("envName", wish.envName), ("owner", wish.owner), ("request_id", wish.request_id)):
             wishes.check_text(field, text or "")
-        project = await self._sources.find(EnvInstanceCreateRequest(envName=wish.envName))
+        project = await self._sources.find(EnvInstanceCreateRequest(envName=wish.envName), caller)
         env = _env_of(project, wish.envName)
         name = _name(wish.service_name, env, f"{caller.name}/{wish.request_id}" if wish.request_id else "")
         known = await self._book.get(name)
@@ -319,7 +319,8 @@ class Services:
         version = wish.version or version
         if f"{name}@{version}" == record.target.env:
             return record.target.env
-        project = await self._sources.find(EnvInstanceCreateRequest(envName=f"{name}@{version}"))
+        wanted = EnvInstanceCreateRequest(envName=f"{name}@{version}")
+        project = await self._sources.find(wanted, record.caller)  # its replicas run what its account may read
         return _env_of(project, f"{name}@{version}")
 
     def _keep(self, record: ServiceRecord) -> Keeper:

@@ -76,6 +76,8 @@ class ServeSettings(BaseModel):
     hub: str = ""
     """The URL of the hub to take environments from; empty: a hub in this same server."""
     hub_token: str = Field(default="", repr=False)
+    hub_quota: str | int = "50Gi"
+    """Storage that a user's environments may occupy in the hub of this server, unless set otherwise; 0: no limit."""
     engine: str = "native"
     """What instances are: the name of an engine, or the URL of a service that makes them."""
     engine_token: str = Field(default="", repr=False)
@@ -84,6 +86,8 @@ class ServeSettings(BaseModel):
     """Sandboxes of one kind to have ready, at the most."""
     audit: str = ""
     """The file for the audit log; empty: platform/audit.jsonl in the data folder."""
+    metrics_port: int | None = Field(default=None, ge=0, le=65535)
+    """Serve ``/metrics`` without a token to this machine alone, on 127.0.0.1 at this port; None: it is not."""
     log_format: Literal["text", "json"] = "text"
     """How lines of the log are written."""
     max_instances: int = Field(default=0, ge=0)
@@ -115,6 +119,18 @@ class ServeSettings(BaseModel):
     def with_auth(self) -> bool:
         """Whether callers need a token."""
         return self.open_to_others if self.auth is None else self.auth
+
+    @field_validator("hub_quota")
+    @classmethod
+    def _is_a_size(cls, value: str | int) -> str | int:
+        if value not in (0, "0"):
+            quantities.size(value)
+        return value
+
+    @property
+    def hub_quota_bytes(self) -> int:
+        """The same in bytes."""
+        return 0 if self.hub_quota in (0, "0") else quantities.size(self.hub_quota)
 
     @property
     def capacity(self) -> Capacity:

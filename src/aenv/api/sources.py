@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from aenv.api.access import OWNER, Caller
 from aenv.core.logging import getLogger
 from aenv.errors import EnvironmentTimeoutError, Forbidden, InvalidArguments, NetworkError, NotFound, Unavailable
 from aenv.project.fetch import cached
@@ -36,20 +37,21 @@ class Sources:
         """``only``: the one hub that counts, and no path does, since who asks is not who owns this machine."""
         self._open_hub = open_hub
         self._only = only
-        self._last: dict[tuple[HubAccess, str], Path] = {}
+        self._last: dict[tuple[HubAccess, str, str], Path] = {}
         self._hubs: dict[HubAccess, Hub] = {}
-        self._found: dict[tuple[HubAccess, str], tuple[float, asyncio.Task[Path]]] = {}
+        self._found: dict[tuple[HubAccess, str, str], tuple[float, asyncio.Task[Path]]] = {}
 
-    async def find(self, wish: EnvInstanceCreateRequest) -> Located:
+    async def find(self, wish: EnvInstanceCreateRequest, caller: Caller = OWNER) -> Located:
         """The project that an instance is wanted of.
 
         Raises:
-            NotFound: there is no such environment, here or in the hub.
+            NotFound: there is no such environment, here or in the hub, or the caller may not read it there.
         """
         if self._only is not None:
             if wish.source is not None or wish.hub is not None:
                 raise Forbidden("this platform takes environments from its own hub alone; push yours there: aenv push")
-            return locate(await self._from_hub(self._only, wish.envName))
+            reader = "" if caller.role == "admin" else caller.name
+            return locate(await self._from_hub(self._only, wish.envName, reader))
         if wish.source is not None:
             return locate(Path(wish.source))
         if self._open_hub is None or wish.hub is None:
@@ -64,12 +66,13 @@ class Sources:
             await hub.close()
         self._hubs.clear()
 
-    async def _from_hub(self, access: HubAccess, name: str) -> Path:
-        key, now = (access, name), time.monotonic()
+    async def _from_hub(self, access: HubAccess, name: str, reader: str = "") -> Path:
+        """``reader``: the user who must be allowed to read it; empty: whoever the access is for is enough."""
+        key, now = (access, name, reader), time.monotonic()
         known = self._found.get(key)
         if known is None or (known[1].done() and (now - known[0] > FRESH or known[1].exception() is not None)):
             self._found = {k: v for k, v in self._found.items() if now - v[0] <= FRESH or not v[1].done()}
-            known = self._found[key] = (now, asyncio.create_task(self._get(access, name)))
+            known = self._found[key] = (now, asyncio.create_task(self._get(access, name, reader)))
         try:
             path = await asyncio.shield(known[1])
         except (NetworkError, Unavailable, EnvironmentTimeoutError) as error:
@@ -82,7 +85,7 @@ class Sources:
         self._last[key] = path
         return path
 
-    async def _get(self, access: HubAccess, name: str) -> Path:
+    async def _get(self, access: HubAccess, name: str, reader: str) -> Path:
         try:
             ref = EnvRef.parse(name)
         except ValueError as error:
@@ -91,6 +94,8 @@ class Sources:
         if hub is None:
             assert self._open_hub is not None
             hub = self._hubs[access] = self._open_hub(access)
+        if reader:
+            hub = hub.on_behalf_of(reader)
         try:
             version = await hub.get(ref.name, ref.want)
         except NotFound as error:

@@ -16,8 +16,8 @@ from aenv.hub.open import Place, open_catalog, open_hub
 from aenv.schema.hub import Hub
 from aenv.schema.instance import HubAccess
 
-SCOPES: dict[Role, Scope] = {"read-only": "read", "user": "push", "admin": "admin"}
-"""What a role of the platform may do in the hub beside it."""
+SCOPES: dict[Role, Scope | None] = {"metrics": None, "read-only": "read", "user": "push", "admin": "admin"}
+"""What a role of the platform may do in the hub beside it; None: no more than who has no token."""
 
 
 def hub_beside(place: Place, settings: ServeSettings) -> OpenBeside:
@@ -29,7 +29,7 @@ def hub_beside(place: Place, settings: ServeSettings) -> OpenBeside:
             caller = await door.authenticate(text)
             return Caller(caller.name, SCOPES[caller.role])
 
-        async with opened(place) as catalog:
+        async with opened(place, settings.hub_quota_bytes) as catalog:
             only_loopback = not settings.open_to_others
             yield app_beside(catalog, None if door.open else authenticate, only_loopback=only_loopback)
 

@@ -7,6 +7,7 @@ restarted in the middle of a push is not even noticed.
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -18,22 +19,44 @@ from aenv.client.http import Answer, HttpClient
 from aenv.client.url import ServerUrl
 from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NetworkError, Unavailable, from_answer
 from aenv.schema import paths
-from aenv.schema.hub import MISSING_LIMIT, EnvPage, EnvSummary, EnvVersion, Hub, Pushed, PushRequest
+from aenv.schema.hub import (
+    MISSING_LIMIT,
+    Access,
+    AllGrants,
+    EnvPage,
+    EnvSummary,
+    EnvVersion,
+    Grants,
+    Hub,
+    Pushed,
+    PushRequest,
+    StorageUsage,
+)
 
 LONGEST_PAUSE = 5.0
 BLOB_SECONDS = 300.0
 """For 8 MiB over a slow line."""
+OTHERS = 256
+"""Users on whose behalf connections are kept open; beyond that, the least recently used are closed."""
 
 
 class HubClient(Hub):
     """See `aenv.schema.hub.Hub`."""
 
-    def __init__(self, url: str, token: str | None = None, *, timeout: float = 30.0, retries: int = 6) -> None:
+    def __init__(
+        self, url: str, token: str | None = None, *, timeout: float = 30.0, retries: int = 6, behalf: str = ""
+    ) -> None:
+        """``behalf``: the user whose rights every request is narrowed to."""
         bare = "://" not in url  # a whole URL means what it means everywhere, a host alone the usual port of a hub
         self.url = ServerUrl.parse(url, default_port=paths.HUB_PORT if bare else None)
         self._timeout = timeout
         self._retries = retries
-        self._http = HttpClient(self.url, token=token, headers=[("accept", "application/json")])
+        headers = [("accept", "application/json")]
+        if behalf:
+            headers.append((paths.BEHALF_HEADER, quote(behalf, safe="")))
+        self._http = HttpClient(self.url, token=token, headers=headers)
+        self._others: dict[str, HubClient] = {}
+        self._narrowed = functools.partial(HubClient, url, token, timeout=timeout, retries=retries)
 
     async def missing(self, digests: list[str]) -> list[str]:
         found: list[str] = []
@@ -88,10 +111,58 @@ class HubClient(Hub):
     async def set_public(self, name: str, public: bool) -> None:
         await self._data("PATCH", _env(name), {"public": public})
 
+    async def grants(self, name: str) -> Grants:
+        return Grants.model_validate(await self._data("GET", f"{_env(name)}/grants"))
+
+    async def grant(self, name: str, user: str, access: Access) -> Grants:
+        return await self._changed_grants("POST", f"{_env(name)}/grants", {"user": user, "access": access})
+
+    async def revoke(self, name: str, user: str) -> Grants:
+        return await self._changed_grants("DELETE", f"{_env(name)}/grants?{urlencode({'user': user})}")
+
+    async def transfer(self, name: str, user: str) -> Grants:
+        return await self._changed_grants("POST", f"{_env(name)}/transfer", {"user": user})
+
+    async def namespaces(self) -> AllGrants:
+        return [Grants.model_validate(each) for each in await self._data("GET", paths.NAMESPACES)]
+
+    async def reserve(self, name: str, user: str) -> Grants:
+        return await self._changed_grants("POST", paths.NAMESPACES, {"name": name, "user": user})
+
+    async def unreserve(self, name: str) -> None:
+        await self._data("DELETE", f"{paths.NAMESPACES}/{_part(name)}")
+
+    async def grant_namespace(self, name: str, user: str, access: Access) -> Grants:
+        where = f"{paths.NAMESPACES}/{_part(name)}/grants"
+        return await self._changed_grants("POST", where, {"user": user, "access": access})
+
+    async def revoke_namespace(self, name: str, user: str) -> Grants:
+        where = f"{paths.NAMESPACES}/{_part(name)}/grants?{urlencode({'user': user})}"
+        return await self._changed_grants("DELETE", where)
+
+    async def usage(self, user: str = "") -> StorageUsage:
+        query = f"?{urlencode({'user': user})}" if user else ""
+        return StorageUsage.model_validate(await self._data("GET", f"{paths.USAGE}{query}"))
+
+    async def set_quota(self, user: str, limit: int | None) -> StorageUsage:
+        return StorageUsage.model_validate(await self._data("PUT", paths.QUOTAS, {"user": user, "limit": limit}))
+
+    def on_behalf_of(self, user: str) -> HubClient:
+        other = self._others.pop(user, None) or self._narrowed(behalf=user)
+        self._others[user] = other
+        if len(self._others) > OTHERS:
+            self._others.pop(next(iter(self._others)))._http.close()
+        return other
+
     async def close(self) -> None:
         self._http.close()
+        for other in self._others.values():
+            other._http.close()
 
     # --- the way there
+
+    async def _changed_grants(self, method: str, path: str, body: dict[str, Any] | None = None) -> Grants:
+        return Grants.model_validate(await self._data(method, path, body))
 
     async def _page(self, path: str, query: dict[str, Any]) -> EnvPage:
         given = {key: value for key, value in query.items() if value is not None}

@@ -36,10 +36,19 @@ class Caller:
     name: str
     scope: Scope | None = None
     namespaces: tuple[str, ...] = ("*",)
+    behalf: str = ""
+    """The user for whom it reads: then it reads only what that user may read, too, and changes nothing."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may do everything, to every environment."""
+        return self.scope == "admin" and "*" in self.namespaces and not self.behalf
 
     def allows(self, scope: Scope, name: str | None = None) -> bool:
-        """Whether it may do such a thing (to that environment)."""
+        """Whether its token is good for this (with that environment); its user may have no right to it all the same."""
         if self.scope is None or SCOPES.index(self.scope) < SCOPES.index(scope):
+            return False
+        if self.behalf and scope != "read":
             return False
         return name is None or covers(list(self.namespaces), name)
 
@@ -50,6 +59,8 @@ class Caller:
                 "this needs a token",
                 details={"hint": "Set one: aenv config set hub_config.api_key TOKEN"},
             )
+        if self.behalf and scope != "read":
+            raise Forbidden(f"a request on behalf of {self.behalf} can only read")
         if not self.allows(scope):
             raise Forbidden(
                 f"this needs a token with the scope {scope}; yours has {self.scope}",

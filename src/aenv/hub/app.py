@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic_core import to_json
 
@@ -26,6 +28,7 @@ log = logging.getLogger("aenv.hub")
 ROUTES = (*routes.ROUTES, *legacy.ROUTES)
 _BYTES = b"content-type: application/octet-stream\r\n"
 _CHALLENGE = b'content-type: application/json\r\nwww-authenticate: Bearer realm="aenv hub"\r\n'
+_BEHALF = paths.BEHALF_HEADER.encode()
 _OLDER = ("/env", "/token", "/data")
 
 
@@ -108,7 +111,9 @@ class HubApp:
                 refuse_web_pages(request, "Serve with --auth to be reached under other names.")
             return OWNER
         text = bearer_of(request)
-        return ANYONE if text is None else await self._authenticate(text)
+        caller = ANYONE if text is None else await self._authenticate(text)
+        behalf = unquote(request.header(_BEHALF).decode("latin-1"))
+        return replace(caller, behalf=behalf) if behalf else caller
 
 
 class _MethodNotAllowed(InvalidArguments):

@@ -13,12 +13,16 @@ from aenv.hub.app import Authenticate, HubApp
 from aenv.hub.catalog import Catalog
 from aenv.hub.notices import Messenger
 from aenv.hub.open import Place, open_catalog
+from aenv.hub.quota import DEFAULT
 
 
 @asynccontextmanager
-async def opened(place: Place) -> AsyncIterator[Catalog]:
-    """The hub that is kept there, ready, with what it has to tell others being sent."""
-    catalog = open_catalog(place)
+async def opened(place: Place, quota: int = DEFAULT) -> AsyncIterator[Catalog]:
+    """The hub that is kept there, ready, with what it has to tell others being sent.
+
+    ``quota``: bytes that a user may occupy; 0: no limit.
+    """
+    catalog = open_catalog(place, quota)
     try:
         await catalog.ready()
         messenger = asyncio.create_task(Messenger(catalog.store, catalog.notices).run())

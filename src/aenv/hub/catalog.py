@@ -1,7 +1,8 @@
 """The catalogue: how a version comes, changes and goes.
 
 Every change is one batch that starts from the revisions it has seen, so of two who push at once one is first and the
-other is told, and there is never half of a version. It does not ask who may do what; `aenv.hub.local` does.
+other is told, and there is never half of a version. It does not ask who may do what; `aenv.hub.local` does, for a push
+through a `Gate`, since whose a name is must be decided in the batch that takes it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from aenv.errors import Conflict, Forbidden, InvalidArguments, InvalidBundle, No
 from aenv.hub import records
 from aenv.hub.finding import Finding, no_env
 from aenv.hub.notices import Notices
+from aenv.hub.quota import DEFAULT, Quotas
 from aenv.hub.records import DELETED, DETAIL, ENV, VERSION, Head, Tombstone
+from aenv.hub.references import References
+from aenv.hub.rights import Namespaces
 from aenv.schema.bundle import Bundle, differences, explain
 from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary, Pushed, PushRequest
 from aenv.schema.ref import EnvRef, Span
@@ -27,6 +31,11 @@ from aenv.storage.base import ABSENT, Change, Check, Delete, Put, Stale, Store
 from aenv.storage.blobs import BlobStore
 
 T = TypeVar("T")
+
+Gate = Callable[[Head | None], Awaitable[str]]
+"""Told of the environment that a version is for, or None where there is none: refuses, or returns its owner."""
+Held = Callable[[list[str]], Awaitable[set[str]]]
+"""Returns those of some blobs that a pusher may name."""
 
 TRIES = 50
 """How often a change starts anew because somebody else was first."""
@@ -54,21 +63,39 @@ class Catalog(Finding):
         *,
         clock: Callable[[], float] = time.time,
         prepare: Callable[[Catalog], Awaitable[None]] | None = None,
+        quota: int = DEFAULT,
     ) -> None:
+        """``quota``: bytes that a user may occupy; 0: no limit."""
         super().__init__(store, prepare)
         self.blobs = blobs
+        self.references = References(store)
+        self.quotas = Quotas(store, quota, clock)
+        self.namespaces = Namespaces(store)
         self.notices = notices or Notices(None)
         self.clock = clock
 
     # --- coming
 
-    async def push(self, request: PushRequest, *, force: bool, author: str, builtin: bool = False) -> Pushed:
-        """Publish a version, whole or not at all."""
+    async def push(
+        self,
+        request: PushRequest,
+        *,
+        force: bool,
+        author: str,
+        builtin: bool = False,
+        gate: Gate | None = None,
+        held: Held | None = None,
+    ) -> Pushed:
+        """Publish a version, whole or not at all.
+
+        Without a ``gate`` it is the administrators', and without ``held`` every blob may be named and nothing counts
+        against a quota.
+        """
         if not builtin:
             await self.ready()
         bundle = await asyncio.to_thread(_bundle, request.bundle)
         _check_dependencies(request.dependencies)
-        await self._check_blobs(bundle)
+        await self._check_blobs(bundle, held)
         canonical = await asyncio.to_thread(bundle.canonical)
         digest = bundle.digest()
         version = EnvSummary(
@@ -95,11 +122,13 @@ class Catalog(Finding):
         await self.blobs.put(digest, canonical)
 
         async def attempt() -> Pushed:
-            return await self._publish(version, detail, force=force, public=request.public, bundle=bundle)
+            return await self._publish(
+                version, detail, force=force, public=request.public, bundle=bundle, gate=gate, free=held is None
+            )
 
         return await _persist(attempt)
 
-    async def register(self, version: EnvSummary, detail: EnvDetail, *, update: bool) -> None:
+    async def register(self, version: EnvSummary, detail: EnvDetail, *, update: bool, gate: Gate | None = None) -> None:
         """Keep a version without files, or change what is said of one, as older clients do.
 
         Raises:
@@ -113,23 +142,35 @@ class Catalog(Finding):
             if known is None and update:
                 raise _no_version(version.name, version.version)
             if known is not None:
+                if gate is not None:
+                    await gate(known.head)
                 if not update:
                     raise Conflict(f"{version.name}@{version.version} is there already", version.name)
                 _refuse_builtin(known.head)
                 if known.version.status == RELEASED:
                     raise Forbidden(f"{version.name}@{version.version} is released and cannot change", version.name)
-            await self._publish(version, detail, force=True, public=None, bundle=None)
+            await self._publish(version, detail, force=True, public=None, bundle=None, gate=gate, free=True)
 
         await _persist(attempt)
 
     async def _publish(
-        self, version: EnvSummary, detail: EnvDetail, *, force: bool, public: bool | None, bundle: Bundle | None
+        self,
+        version: EnvSummary,
+        detail: EnvDetail,
+        *,
+        force: bool,
+        public: bool | None,
+        bundle: Bundle | None,
+        gate: Gate | None,
+        free: bool,
     ) -> Pushed:
         name, key = version.name, records.key(version.name, version.version)
         old, env, stone = await asyncio.gather(
             self.store.get(VERSION, key), self.store.get(ENV, name), self.store.get(DELETED, key)
         )
         head = records.head_of(env) if env else Head(name=name, builtin=version.builtin)
+        if gate is not None:
+            head.owner = await gate(head if env else None)
         if head.builtin != version.builtin:
             _refuse_builtin(head)
             raise Conflict(f"somebody else has the name {name}", name)
@@ -149,14 +190,8 @@ class Catalog(Finding):
         now = self.now()
         head.public = version.builtin or (head.public if public is None else public)
         head.versions += before is None
-        version = version.model_copy(
-            update={
-                "created_at": before.created_at if before else now,
-                "updated_at": now,
-                "public": head.public,
-                "versions": head.versions,
-            }
-        )
+        version = version.model_copy(update={"created_at": before.created_at if before else now, "updated_at": now})
+        version = records.shown(version, head)
         head.current = await self._best(head, before, version)
         changes: list[Change] = [
             records.put_version(version, old.revision if old else ABSENT),
@@ -164,6 +199,10 @@ class Catalog(Finding):
             records.put_head(head, env.revision if env else ABSENT),
             Check(DELETED, key, stone.revision if stone else ABSENT),
         ]
+        if bundle is not None:
+            blobs = {**bundle.blobs(), version.digest: len(bundle.canonical())}
+            changes += self.references.puts(name, version.version, blobs)
+            changes += await self.quotas.charge(head.owner, blobs, replaced=key, free=free)
         if not version.builtin:
             changes += await self.notices.puts("push", version, now)
         await self.store.commit(*changes)
@@ -208,11 +247,12 @@ class Catalog(Finding):
             head.versions -= 1
             head.current = await self._best(head, known.version, None)
             key = records.key(name, version)
-            changes: list[Change] = [Delete(VERSION, key, known.revision), Delete(DETAIL, key)]
-            if head.versions:
-                changes.append(records.put_head(head, known.head_revision))
-            else:
-                changes.append(Delete(ENV, name, known.head_revision))
+            changes: list[Change] = [
+                Delete(VERSION, key, known.revision),
+                Delete(DETAIL, key),
+                records.put_head(head, known.head_revision),
+                *self.references.deletes(name, version),
+            ]
             if known.version.status == RELEASED:
                 stone = Tombstone(digest=known.version.digest, reason=reason, deleted_at=self.now(), deleted_by=who)
                 changes.append(Put(DELETED, key, stone.model_dump_json().encode()))
@@ -223,19 +263,38 @@ class Catalog(Finding):
 
     async def set_public(self, name: str, public: bool) -> None:
         """Open an environment to everyone, or close it."""
+        await self.change_head(name, lambda head: {"public": public})
 
-        async def attempt() -> None:
+    async def transfer(self, name: str, user: str, *, free: bool) -> Head:
+        """Give an environment to a user, who then occupies what it does."""
+        blobs = await self.references.sizes(name)
+
+        async def charge() -> list[Change]:
+            return await self.quotas.charge(user, blobs, free=free)
+
+        return await self.change_head(name, lambda head: {"owner": user, "grants": _without(head, user)}, charge)
+
+    async def change_head(
+        self,
+        name: str,
+        update: Callable[[Head], dict[str, Any]],
+        more: Callable[[], Awaitable[list[Change]]] | None = None,
+    ) -> Head:
+        """Change what is kept of an environment as a whole, with ``more`` changes in the same batch."""
+
+        async def attempt() -> Head:
             found = await self.store.get(ENV, name)
-            if found is None:
+            head = records.head_of(found) if found else None
+            if found is None or head is None or not head.versions:
                 raise no_env(name)
-            head = records.head_of(found)
             _refuse_builtin(head)
-            head.public = public
+            head = head.model_copy(update=update(head))
             if head.current is not None:
-                head.current = head.current.model_copy(update={"public": public})
-            await self.store.commit(records.put_head(head, found.revision))
+                head.current = records.shown(head.current, head)
+            await self.store.commit(records.put_head(head, found.revision), *(await more() if more else ()))
+            return head
 
-        await _persist(attempt)
+        return await _persist(attempt)
 
     async def _change(
         self, name: str, version: str, event: str, update: Callable[[Known], dict[str, Any]]
@@ -267,8 +326,7 @@ class Catalog(Finding):
         if found is None or env is None:
             return None
         head = records.head_of(env)
-        same = {"public": head.public, "versions": head.versions}
-        return Known(records.summary(found).model_copy(update=same), found.revision, head, env.revision)
+        return Known(records.shown(records.summary(found), head), found.revision, head, env.revision)
 
     async def _must_know(self, name: str, version: str) -> Known:
         known = await self._known(name, version)
@@ -282,12 +340,14 @@ class Catalog(Finding):
         if before is not None and others is not None and others.version == before.version:
             others = await self._newest(head.name, Span("", ""), without=before.version)
         found = records.better(others, after)
-        return found and found.model_copy(update={"public": head.public, "versions": head.versions})
+        return found and records.shown(found, head)
 
-    async def _check_blobs(self, bundle: Bundle) -> None:
+    async def _check_blobs(self, bundle: Bundle, held: Held | None) -> None:
         wanted = bundle.blobs()
         sizes = await self.blobs.sizes(list(wanted))
-        missing = [digest for digest, size in zip(wanted, sizes, strict=True) if size is None]
+        there = [digest for digest, size in zip(wanted, sizes, strict=True) if size is not None]
+        usable = set(there) if held is None else await held(there)
+        missing = [digest for digest in wanted if digest not in usable]
         if missing:
             raise InvalidBundle(
                 f"{len(missing)} of the bundle's {len(wanted)} blobs are not here; send them first",
@@ -340,6 +400,10 @@ def _check_dependencies(dependencies: list[str]) -> None:
             EnvRef.parse(text)
         except ValueError as error:
             raise InvalidArguments(f"dependencies: {error}") from None
+
+
+def _without(head: Head, user: str) -> dict[str, Any]:
+    return {each: access for each, access in head.grants.items() if each != user}
 
 
 def _refuse_builtin(head: Head) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from aenv.errors import NotFound
@@ -11,7 +12,12 @@ from aenv.hub import records, words
 from aenv.hub.records import DETAIL, ENV, VERSION, Head
 from aenv.schema.hub import EnvPage, EnvSummary, EnvVersion
 from aenv.schema.ref import EnvRef, Span, is_digest
-from aenv.storage.base import Query, Store
+from aenv.storage.base import Page, Query, Store, place
+
+SCANNED = 500
+"""Records that are read at a time where some of them may have to be passed over."""
+
+Visible = Callable[[Head], bool]
 
 
 class Finding:
@@ -33,10 +39,11 @@ class Finding:
                 self._prepare = None
 
     async def head(self, name: str) -> Head | None:
-        """An environment."""
+        """An environment; None when it has no version."""
         await self.ready()
         found = await self.store.get(ENV, name)
-        return records.head_of(found) if found else None
+        head = records.head_of(found) if found else None
+        return head if head is not None and head.versions else None
 
     async def resolve(self, ref: EnvRef, head: Head | None = None) -> EnvSummary:
         """The version that a reference stands for; ``head`` is its environment, where that was looked up already.
@@ -50,11 +57,11 @@ class Finding:
         if not ref.want:
             if head.current is None:
                 raise NotFound(f"every version of {ref.name} was yanked; name the one you want exactly", ref.name)
-            return head.current
+            return records.shown(head.current, head)
         version = await self._digest(ref) if is_digest(ref.want) else await self._exact_or_range(ref)
         if version is None:
             raise await self._nothing_fits(ref)
-        return version.model_copy(update={"public": head.public, "versions": head.versions})
+        return records.shown(version, head)
 
     async def get(self, ref: EnvRef, head: Head | None = None) -> EnvVersion:
         """The same, with all that is kept of it."""
@@ -75,39 +82,61 @@ class Finding:
             raise no_env(name)
         page = await self.store.page(Query(VERSION, (records.of_name(name),), reverse=True, limit=limit, after=after))
         items = [records.summary(record) for record in page.records]
-        same = {"public": head.public, "versions": head.versions}
-        return EnvPage(items=[item.model_copy(update=same) for item in items], next=page.next)
+        return EnvPage(items=[records.shown(item, head) for item in items], next=page.next)
 
-    async def every_version(self, limit: int, offset: int) -> list[EnvSummary]:
-        """Versions of all environments, by name, for who cannot page otherwise."""
+    async def every_version(self, visible: Visible, limit: int, offset: int) -> list[EnvSummary]:
+        """Return versions of all environments that may be seen, by name, for clients that know no pages."""
         await self.ready()
-        page = await self.store.page(Query(VERSION, limit=limit, offset=offset))
-        return [records.summary(record) for record in page.records]
+        heads: dict[str, Head | None] = {}
+        found: list[EnvSummary] = []
+        page, query = Page(next=""), Query(VERSION, limit=SCANNED)
+        while page.next is not None and len(found) < offset + limit:
+            page = await self.store.page(query)
+            query = replace(query, after=page.next)
+            for version in map(records.summary, page.records):
+                if version.name not in heads:
+                    heads = {version.name: await self.head(version.name)}
+                head = heads[version.name]
+                if head is not None and visible(head):
+                    found.append(records.shown(version, head))
+        return found[offset : offset + limit]
 
     async def heads(
         self,
         indexes: tuple[str, ...],
-        visible: Callable[[EnvSummary], bool],
+        visible: Visible,
         *,
         prefix: str = "",
         limit: int,
         offset: int = 0,
         after: str | None = None,
     ) -> EnvPage:
-        """Environments that stand in all of the indexes, by name."""
+        """Environments that stand in all of the indexes, by name.
+
+        What may not be seen is passed over, and leaves no trace: neither a short page nor a cursor with its name.
+        """
         await self.ready()
-        if offset and len(indexes) == 1 and visible is everything:
-            return await self._heads_page(indexes, visible, prefix, limit, offset, after)
-        while offset:
-            skipped = await self._heads_page(indexes, visible, prefix, min(offset, 1000), 0, after)
-            offset -= len(skipped.items)
-            after = skipped.next
-            if after is None:
-                return EnvPage()
-        return await self._heads_page(indexes, visible, prefix, limit, 0, after)
+        high = f"{prefix}\x7f" if prefix else ""
+        if visible is everything and (not offset or len(indexes) == 1):
+            query = Query(ENV, indexes, low=prefix, high=high, after=after, limit=limit, offset=offset)
+            page = await self.store.page(query)
+            heads = [records.head_of(record) for record in page.records]
+            whole = [records.shown(head.current, head) for head in heads if head.current is not None]
+            return EnvPage(items=whole, next=page.next)
+        found: list[EnvSummary] = []
+        page, query = Page(next=""), Query(ENV, indexes, low=prefix, high=high, after=after, limit=SCANNED)
+        while page.next is not None and len(found) <= offset + limit:
+            page = await self.store.page(query)
+            query = replace(query, after=page.next)
+            for head in map(records.head_of, page.records):
+                if head.current is not None and visible(head):
+                    found.append(records.shown(head.current, head))
+        items = found[offset : offset + limit]
+        more = len(found) > offset + limit
+        return EnvPage(items=items, next=place(items[-1].name, items[-1].name) if more else None)
 
     async def search(
-        self, query: str, base: tuple[str, ...], visible: Callable[[EnvSummary], bool], limit: int, after: str | None
+        self, query: str, base: tuple[str, ...], visible: Visible, limit: int, after: str | None
     ) -> EnvPage:
         """Environments with all these words; those whose names have them come first.
 
@@ -126,8 +155,8 @@ class Finding:
             if len(items) == limit:
                 return EnvPage(items=items, next="w")
 
-        def rest(env: EnvSummary) -> bool:
-            return visible(env) and not words.has_in_name(env, asked)
+        def rest(head: Head) -> bool:
+            return head.current is not None and visible(head) and not words.has_in_name(head.current, asked)
 
         indexes = (*(f"word/{w}" for w in asked), *base)
         page = await self.heads(indexes, rest, limit=limit - len(items), after=place)
@@ -162,24 +191,8 @@ class Finding:
         more = ", …" if page.next else ""
         return NotFound(f"no version of {ref.name} is {ref.want}; there are {there}{more}", ref.name)
 
-    async def _heads_page(
-        self,
-        indexes: tuple[str, ...],
-        visible: Callable[[EnvSummary], bool],
-        prefix: str,
-        limit: int,
-        offset: int,
-        after: str | None,
-    ) -> EnvPage:
-        high = f"{prefix}\x7f" if prefix else ""
-        page = await self.store.page(
-            Query(ENV, indexes, low=prefix, high=high, after=after, limit=limit, offset=offset)
-        )
-        found = [records.head_of(record).current for record in page.records]
-        return EnvPage(items=[env for env in found if env is not None and visible(env)], next=page.next)
 
-
-def everything(env: EnvSummary) -> bool:
+def everything(head: Head) -> bool:
     """For who may see all."""
     return True
 

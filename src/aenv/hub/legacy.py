@@ -7,7 +7,9 @@ from datetime import UTC, datetime
 from typing import Any, get_args
 
 from aenv.errors import Forbidden, InvalidArguments, NotFound, Unavailable
-from aenv.hub.access import Token, Tokens
+from aenv.hub.access import OWNER, Token, Tokens
+from aenv.hub.records import ENV
+from aenv.hub.rights import Level
 from aenv.hub.route import Exchange, Handler, Route
 from aenv.hub.wire import LegacyEnv, LegacyImage, LegacyToken
 from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary, EnvVersion, Status, Wish, status_number
@@ -42,12 +44,13 @@ async def _create(x: Exchange) -> bool:
         description=wish.description or "",
         tags=wish.tags or [],
     )
-    await x.hub.catalog.register(version, _detail(EnvDetail(), wish), update=False)
+    gate = None if x.hub.caller is OWNER else x.hub.gate(wish.name)
+    await x.hub.catalog.register(version, _detail(EnvDetail(), wish), update=False, gate=gate)
     return True
 
 
 async def _update(x: Exchange) -> bool:
-    x.hub.caller.need("push", x.path["name"])
+    await x.hub.must(x.path["name"], Level.WRITE)
     wish = x.body(LegacyEnv)
     known = await _exactly(x)
     if known.status == RELEASED:
@@ -66,8 +69,8 @@ async def _state(x: Exchange) -> dict[str, str]:
 
 
 async def _release(x: Exchange) -> bool:
+    await x.hub.must(x.path["name"], Level.WRITE)
     known = await _exactly(x)
-    x.hub.caller.need("push", known.name)
     if known.status == RELEASED:
         raise Forbidden(f"{known.name}@{known.version} is released already", known.name)
     await x.hub.release(known.name, known.version)
@@ -82,16 +85,19 @@ async def _list(x: Exchange) -> list[Env]:
     values = dict(pair.partition("=")[::2] for pair in x.request.query.decode("latin-1").split("&"))
     limit = min(_number(values.get("limit"), LISTED), LISTED)
     offset = _number(values.get("offset"), 0)
-    found = await x.hub.catalog.every_version(max(1, limit), offset)
-    seen = {name: await x.hub.sees(name) for name in dict.fromkeys(version.name for version in found)}
-    details = await x.hub.catalog.details([version for version in found if seen[version.name]])
-    return [_env(version) for version in details]
+    found = await x.hub.catalog.every_version(await x.hub.visible(), max(1, limit), offset)
+    return [_env(version) for version in await x.hub.catalog.details(found)]
 
 
 async def _sign(x: Exchange) -> str:
-    x.hub.caller.need("push", x.path["name"])
+    env = x.path["name"]
     read = b"style=read" in x.request.query
-    name = f"{x.path['name']}-{_version(x.path['version'])}.tar"
+    x.hub.caller.need("push", env)
+    if read or await x.hub.catalog.store.get(ENV, env) is not None:
+        await x.hub.must(env, Level.READ if read else Level.WRITE)
+    else:
+        await x.hub.gate(env)(None)
+    name = f"{env}-{_version(x.path['version'])}.tar"
     url = x.hub.catalog.blobs.upload_url(name, read=read)
     if url is None:
         raise Unavailable("this hub keeps its files itself and signs no URLs", details={"hint": "Push with: aenv push"})
@@ -99,8 +105,8 @@ async def _sign(x: Exchange) -> str:
 
 
 async def _image_built(x: Exchange) -> bool:
+    await x.hub.must(x.path["name"], Level.WRITE)
     known = await _exactly(x)
-    x.hub.caller.need("push", known.name)
     image = x.body(LegacyImage).image
 
     def change(detail: EnvDetail) -> EnvDetail:

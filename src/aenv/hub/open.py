@@ -10,6 +10,8 @@ from aenv.hub.builtin import seed
 from aenv.hub.catalog import Catalog
 from aenv.hub.local import LocalHub
 from aenv.hub.notices import Notices
+from aenv.hub.quota import DEFAULT
+from aenv.hub.references import complete
 from aenv.schema.hub import Hub
 from aenv.schema.instance import HubAccess
 from aenv.storage.open import data_folder, open_blobs, open_store
@@ -31,10 +33,18 @@ class Place:
         return cls(store or f"sqlite:{folder / 'hub.db'}", blobs or str(folder / "blobs"))
 
 
-def open_catalog(place: Place) -> Catalog:
-    """The catalogue that is kept there, with the environments that come with aenv in it."""
+def open_catalog(place: Place, quota: int = DEFAULT) -> Catalog:
+    """The catalogue that is kept there, with the environments that come with aenv in it.
+
+    ``quota``: bytes that a user may occupy; 0: no limit.
+    """
     store = open_store(place.store)
-    return Catalog(store, open_blobs(place.blobs), Notices(store), prepare=seed)
+    return Catalog(store, open_blobs(place.blobs), Notices(store), prepare=_prepare, quota=quota)
+
+
+async def _prepare(catalog: Catalog) -> None:
+    await complete(catalog.store, catalog.blobs)
+    await seed(catalog)
 
 
 def open_hub(access: HubAccess | None = None) -> Hub:

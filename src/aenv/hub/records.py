@@ -5,14 +5,18 @@
 - ``version/<name>/<version>``: what lists show of a version. Neither part can have a slash, so no two share a key.
 - ``detail/<name>/<version>``: the rest, which lists do not need.
 - ``deleted/<name>/<version>``: that a released version was here, and why it is not.
+
+An environment keeps its owner when its last version is deleted: a name never passes to another user by itself.
 """
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from urllib.parse import quote
+
+from pydantic import BaseModel, Field
 
 from aenv.hub import words
-from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary, EnvVersion
+from aenv.schema.hub import RELEASED, Access, EnvDetail, EnvSummary, EnvVersion
 from aenv.schema.ref import is_prerelease, order
 from aenv.storage.base import Put, Record
 
@@ -28,6 +32,9 @@ class Head(BaseModel):
     name: str
     public: bool = False
     builtin: bool = False
+    owner: str = ""
+    """The user that it belongs to; empty, as in stores of before there were owners: the administrators."""
+    grants: dict[str, Access] = Field(default_factory=dict)
     versions: int = 0
     current: EnvSummary | None = None
     """What the name stands for; None when every version was yanked."""
@@ -82,6 +89,16 @@ def of_tag(tag: str) -> str:
     return f"tag/{tag.casefold()}"
 
 
+def of_owner(user: str) -> str:
+    """The index of a user's environments."""
+    return f"owner/{quote(user, safe='')}"
+
+
+def shown(version: EnvSummary, head: Head) -> EnvSummary:
+    """A version with what is kept of its environment alone."""
+    return version.model_copy(update={"public": head.public, "versions": head.versions, "owner": head.owner})
+
+
 def put_version(version: EnvSummary, expect: int) -> Put:
     """The record of a version."""
     place = order(version.version)
@@ -102,10 +119,10 @@ def put_detail(version: EnvSummary, detail: EnvDetail) -> Put:
 
 def put_head(head: Head, expect: int) -> Put:
     """The record of an environment, in all indexes that it is found by."""
-    indexes: set[str] = set()
+    indexes: set[str] = {of_owner(head.owner)} if head.owner else set()
     if head.current is not None:
         named, anything = words.terms(head.current)
-        indexes = {HEADS, *(of_tag(tag) for tag in head.current.tags)}
+        indexes |= {HEADS, *(of_tag(tag) for tag in head.current.tags)}
         indexes |= {f"name/{term}" for term in named} | {f"word/{term}" for term in anything}
         if head.public:
             indexes.add(PUBLIC)

@@ -10,26 +10,34 @@ from aenv.hub.wire import (
     Digests,
     DigestsSaid,
     Done,
+    GrantBody,
     HookSaid,
     HookWish,
     ListQuery,
+    NamespaceBody,
     PageQuery,
     PublicBody,
     PushQuery,
+    QuotaBody,
     ReasonBody,
     ReasonQuery,
     RefQuery,
     SearchQuery,
     TokenSaid,
     TokenWish,
+    TransferBody,
+    UsageQuery,
+    UserQuery,
 )
 from aenv.schema import paths
-from aenv.schema.hub import EnvPage, EnvSummary, EnvVersion, Pushed, PushRequest
+from aenv.schema.hub import EnvPage, EnvSummary, EnvVersion, Grants, Pushed, PushRequest, StorageUsage
 
 _ENVS, _BLOBS = paths.ENVIRONMENTS, paths.BLOBS
 _ENV = f"{_ENVS}/{{name}}"
+_GRANTS = f"{_ENV}/grants"
 _VERSIONS = f"{_ENV}/versions"
 _VERSION = f"{_VERSIONS}/{{version}}"
+_SPACES, _SPACE = paths.NAMESPACES, f"{paths.NAMESPACES}/{{name}}"
 
 
 async def _list(x: Exchange) -> EnvPage:
@@ -66,6 +74,26 @@ async def _set_public(x: Exchange) -> Done:
     return Done()
 
 
+async def _grants(x: Exchange) -> Grants:
+    return await x.hub.grants(x.path["name"])
+
+
+async def _grant(x: Exchange) -> Grants:
+    x.hub.caller.need("push")
+    wish = x.body(GrantBody)
+    return await x.hub.grant(x.path["name"], wish.user, wish.access)
+
+
+async def _revoke_grant(x: Exchange) -> Grants:
+    x.hub.caller.need("push")
+    return await x.hub.revoke(x.path["name"], x.query(UserQuery).user)
+
+
+async def _transfer(x: Exchange) -> Grants:
+    x.hub.caller.need("push")
+    return await x.hub.transfer(x.path["name"], x.body(TransferBody).user)
+
+
 async def _delete(x: Exchange) -> Done:
     x.hub.caller.need("push")
     await x.hub.delete(x.path["name"], x.path["version"], x.query(ReasonQuery).reason)
@@ -98,6 +126,43 @@ async def _put_blob(x: Exchange) -> Done:
 
 async def _get_blob(x: Exchange) -> bytes:
     return await x.hub.get_blob(x.path["digest"])
+
+
+async def _namespaces(x: Exchange) -> list[Grants]:
+    return await x.hub.namespaces()
+
+
+async def _reserve(x: Exchange) -> Grants:
+    x.hub.caller.need("admin")
+    wish = x.body(NamespaceBody)
+    return await x.hub.reserve(wish.name, wish.user)
+
+
+async def _unreserve(x: Exchange) -> Done:
+    await x.hub.unreserve(x.path["name"])
+    return Done()
+
+
+async def _grant_namespace(x: Exchange) -> Grants:
+    x.hub.caller.need("push")
+    wish = x.body(GrantBody)
+    return await x.hub.grant_namespace(x.path["name"], wish.user, wish.access)
+
+
+async def _revoke_namespace(x: Exchange) -> Grants:
+    x.hub.caller.need("push")
+    return await x.hub.revoke_namespace(x.path["name"], x.query(UserQuery).user)
+
+
+async def _usage(x: Exchange) -> StorageUsage:
+    x.hub.caller.need("read")
+    return await x.hub.usage(x.query(UsageQuery).user)
+
+
+async def _set_quota(x: Exchange) -> StorageUsage:
+    x.hub.caller.need("admin")
+    wish = x.body(QuotaBody)
+    return await x.hub.set_quota(wish.user, wish.limit)
 
 
 async def _tokens(x: Exchange) -> list[TokenSaid]:
@@ -152,6 +217,19 @@ ROUTES = (
     Route("GET", paths.SEARCH, "Search names, tags, descriptions and tools", _search, EnvPage, SearchQuery),
     Route("GET", _ENV, "Get the version that a name stands for", _get, EnvVersion, RefQuery),
     Route("PATCH", _ENV, "Open an environment to everyone, or close it", _set_public, Done, None, PublicBody, "push"),
+    Route("GET", _GRANTS, "Get who may do what with an environment", _grants, Grants, needs="push"),
+    Route("POST", _GRANTS, "Let a user read an environment, or write to it", _grant, Grants, None, GrantBody, "push"),
+    Route("DELETE", _GRANTS, "Take a user's grant away", _revoke_grant, Grants, UserQuery, None, "push"),
+    Route(
+        "POST",
+        f"{_ENV}/transfer",
+        "Give an environment to another owner",
+        _transfer,
+        Grants,
+        None,
+        TransferBody,
+        "push",
+    ),
     Route("GET", _VERSIONS, "List the versions of an environment, the newest first", _versions, EnvPage, PageQuery),
     Route("GET", _VERSION, "Get a version", _get_version, EnvVersion),
     Route("DELETE", _VERSION, "Delete a version", _delete, Done, ReasonQuery, None, "push"),
@@ -173,6 +251,53 @@ ROUTES = (
     ),
     Route("PUT", f"{_BLOBS}/{{digest}}", "Keep a blob", _put_blob, Done, None, bytes, "push", tag="blobs"),
     Route("GET", f"{_BLOBS}/{{digest}}", "Read a blob", _get_blob, bytes, tag="blobs"),
+    Route("GET", _SPACES, "List reserved namespaces", _namespaces, list[Grants], needs="read", tag="namespaces"),
+    Route("POST", _SPACES, "Reserve a namespace", _reserve, Grants, None, NamespaceBody, "admin", tag="namespaces"),
+    Route("DELETE", _SPACE, "Let go of a namespace", _unreserve, Done, needs="admin", tag="namespaces"),
+    Route(
+        "POST",
+        f"{_SPACE}/grants",
+        "Let a user read all environments of a namespace, or write to them",
+        _grant_namespace,
+        Grants,
+        None,
+        GrantBody,
+        "push",
+        tag="namespaces",
+    ),
+    Route(
+        "DELETE",
+        f"{_SPACE}/grants",
+        "Take a user's grant on a namespace away",
+        _revoke_namespace,
+        Grants,
+        UserQuery,
+        None,
+        "push",
+        tag="namespaces",
+    ),
+    Route(
+        "GET",
+        paths.USAGE,
+        "Get what a user's environments occupy",
+        _usage,
+        StorageUsage,
+        UsageQuery,
+        None,
+        "read",
+        tag="storage",
+    ),
+    Route(
+        "PUT",
+        paths.QUOTAS,
+        "Set how much a user may occupy",
+        _set_quota,
+        StorageUsage,
+        None,
+        QuotaBody,
+        "admin",
+        tag="storage",
+    ),
     Route("GET", paths.TOKENS, "List tokens", _tokens, list[TokenSaid], needs="admin", tag="tokens"),
     Route("POST", paths.TOKENS, "Make a token", _make_token, TokenSaid, None, TokenWish, "admin", tag="tokens"),
     Route("DELETE", f"{paths.TOKENS}/{{id}}", "Revoke a token", _revoke, TokenSaid, needs="admin", tag="tokens"),

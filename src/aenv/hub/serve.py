@@ -15,6 +15,7 @@ from aenv.hub.access import Tokens
 from aenv.hub.app import HubApp
 from aenv.hub.beside import opened
 from aenv.hub.open import Place
+from aenv.hub.quota import DEFAULT
 from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 from aenv.runtime.serve import is_loopback
@@ -35,6 +36,8 @@ class HubOptions:
     uds: str | None = None
     auth: bool | None = None
     """None: wherever somebody else could reach it."""
+    quota: int = DEFAULT
+    """Bytes that a user may occupy; 0: no limit."""
 
     @property
     def open_to_others(self) -> bool:
@@ -67,7 +70,7 @@ async def _serve(options: HubOptions, on_ready: Callable[[Ready], None]) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with opened(options.place) as catalog:
+    async with opened(options.place, options.quota) as catalog:
         app = HubApp(catalog, auth=options.with_auth, only_loopback=options.uds is None and not options.open_to_others)
         server = HttpServer(app, max_body=MAX_BODY, admit=_same_user if options.uds and not options.with_auth else None)
         url = await _listen(server, options)

@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 from aenv.errors import ConfigError, NotFound, UsageError
 from aenv.hub.records import VERSION, summary
+from aenv.hub.references import forget_complete
 from aenv.schema.bundle import Bundle, digest_of
 from aenv.storage.base import Put, Query, Record, Store
 from aenv.storage.blobs import BlobStore
@@ -74,6 +75,7 @@ async def migrate(
             progress(moved.records)
     if batch:
         await target.commit(*batch)
+    await forget_complete(target)
     return moved
 
 
@@ -135,6 +137,7 @@ async def restore(store: Store, blobs: BlobStore, file: Path, progress: Progress
         raise ConfigError(f"{file} is no backup of a hub: it has no {RECORDS}")
     for start in range(0, len(records), BATCH):
         await store.commit(*records[start : start + BATCH])
+    await forget_complete(store)
     moved.records = len(records)
     return moved
 

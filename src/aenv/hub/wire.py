@@ -8,7 +8,7 @@ from pydantic import ConfigDict, Field
 
 from aenv.hub.access import Scope, Token
 from aenv.hub.notices import Event
-from aenv.schema.hub import MISSING_LIMIT, PAGE_LIMIT, Digest, Reason, Said, Text, Wish
+from aenv.schema.hub import MISSING_LIMIT, PAGE_LIMIT, Access, Digest, Reason, Said, Text, User, Wish
 from aenv.schema.names import Name
 
 Limit = Annotated[int, Field(ge=1, le=PAGE_LIMIT)]
@@ -79,6 +79,50 @@ class PublicBody(Wish):
     """Who may read an environment."""
 
     public: bool
+
+
+class GrantBody(Wish):
+    """A user, and what they may do."""
+
+    user: User
+    """`*`: everybody who has a token."""
+    access: Access
+
+
+class UserQuery(Wish):
+    """Which user."""
+
+    user: User
+
+
+class UsageQuery(Wish):
+    """Whose storage."""
+
+    user: Annotated[Text, Field(max_length=128)] = ""
+    """Empty: the caller's own."""
+
+
+class TransferBody(Wish):
+    """The new owner of an environment."""
+
+    user: Annotated[Text, Field(max_length=128)]
+    """Empty: the hub's administrators, which only they may do."""
+
+
+class NamespaceBody(Wish):
+    """A namespace to reserve."""
+
+    name: Name
+    """Stands for itself and for every name that starts with it and a dash."""
+    user: User
+
+
+class QuotaBody(Wish):
+    """How much a user may occupy."""
+
+    user: User
+    limit: Annotated[int, Field(ge=0)] | None
+    """Bytes; 0: no limit, null: as the hub's settings say."""
 
 
 class Digests(Wish):

@@ -112,6 +112,8 @@ class EnvSummary(Said):
     description: str = ""
     tags: list[str] = []
     author: str = ""
+    owner: str = ""
+    """The user whose environment it is; empty: the hub's administrators'."""
     public: bool = False
     builtin: bool = False
     """It came with aenv and cannot be changed."""
@@ -155,6 +157,40 @@ class EnvPage(Said):
     """Give it as `after` for the entries that follow; None at the end. A page may be short and have one all the
     same.
     """
+
+
+User = Annotated[Text, Field(min_length=1, max_length=128)]
+Access = Literal["read", "write"]
+"""`write` includes `read`: push, release, deprecate and yank versions, and delete those that are not released."""
+EVERY_USER = "*"
+"""A grant to this user is one to everybody who has a token."""
+
+
+class Grants(Said):
+    """Who may do what with an environment, or with all environments of a namespace."""
+
+    name: str
+    owner: str = ""
+    """Empty: the hub's administrators."""
+    public: bool = False
+    """Whether everyone who reaches the hub may read it, with or without a token."""
+    grants: dict[str, Access] = {}
+    """By user; `*` stands for everybody who has a token."""
+
+
+AllGrants = list[Grants]
+
+
+class StorageUsage(Said):
+    """What a user's environments occupy in a hub."""
+
+    user: str
+    used: int = 0
+    """Bytes of the blobs that the user's versions name, each blob once."""
+    uploading: int = 0
+    """Bytes of blobs that the user has sent in the last day and that no version names yet."""
+    limit: int = 0
+    """Bytes that both may have together; 0: no limit."""
 
 
 class Hub(Protocol):
@@ -227,6 +263,54 @@ class Hub(Protocol):
 
     async def set_public(self, name: str, public: bool) -> None:
         """Open an environment to everyone who reaches the hub, or close it."""
+        ...
+
+    async def grants(self, name: str) -> Grants:
+        """Return who may do what with an environment; for its owner and administrators."""
+        ...
+
+    async def grant(self, name: str, user: str, access: Access) -> Grants:
+        """Let another user read an environment, or write to it."""
+        ...
+
+    async def revoke(self, name: str, user: str) -> Grants:
+        """Take a user's grant away."""
+        ...
+
+    async def transfer(self, name: str, user: str) -> Grants:
+        """Give an environment to another owner."""
+        ...
+
+    async def namespaces(self) -> AllGrants:
+        """Return the reserved namespaces that the caller has a part in; administrators see all."""
+        ...
+
+    async def reserve(self, name: str, user: str) -> Grants:
+        """Reserve the names ``NAME`` and ``NAME-…`` for a user; for administrators."""
+        ...
+
+    async def unreserve(self, name: str) -> None:
+        """Let go of a namespace; the environments in it stay whose they are."""
+        ...
+
+    async def grant_namespace(self, name: str, user: str, access: Access) -> Grants:
+        """Let another user read all environments of a namespace, or write to them and add new ones."""
+        ...
+
+    async def revoke_namespace(self, name: str, user: str) -> Grants:
+        """Take a user's grant on a namespace away."""
+        ...
+
+    async def usage(self, user: str = "") -> StorageUsage:
+        """Return what a user's environments occupy, without a name the caller's own."""
+        ...
+
+    async def set_quota(self, user: str, limit: int | None) -> StorageUsage:
+        """Set how many bytes a user may occupy; None: as the hub's settings say. For administrators."""
+        ...
+
+    def on_behalf_of(self, user: str) -> Hub:
+        """Return the same hub, reading only what both this caller and that user may read."""
         ...
 
     async def close(self) -> None:

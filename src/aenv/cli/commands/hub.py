@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aenv.cli import grants
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.errors import UsageError
 from aenv.schema.paths import HUB_PORT
@@ -40,8 +41,21 @@ def _place_options(command: F) -> F:
 def command() -> None:
     """Serve a hub, and look after it.
 
-    These commands work on the hub's own store, on the machine that can reach it.
+    Most of these commands work on the hub's own store, on the machine that can reach it. Those about owners, grants,
+    namespaces and storage ask the hub that your settings name, as you.
     """
+
+
+for _part in (
+    grants.grant,
+    grants.revoke,
+    grants.grants,
+    grants.transfer,
+    grants.visibility,
+    grants.namespace,
+    grants.quota,
+):
+    command.add_command(_part)
 
 
 @command.command()
@@ -53,6 +67,13 @@ def command() -> None:
     default=None,
     help="Whether callers need a token.  [default: where other machines can reach it]",
 )
+@click.option(
+    "--quota",
+    default="50Gi",
+    show_default=True,
+    envvar="AENV_HUB_QUOTA",
+    help="Storage that a user's environments may occupy, unless an administrator has set another limit; 0: no limit.",
+)
 @_place_options
 @output_option
 def serve(
@@ -60,6 +81,7 @@ def serve(
     port: int,
     uds: str | None,
     auth: bool | None,
+    quota: str,
     store: str | None,
     blobs: str | None,
     output: Output,
@@ -73,7 +95,7 @@ def serve(
     from aenv.hub.serve import HubOptions, serve
 
     setup_logging(logging.StreamHandler(sys.stderr), level_from_environment())
-    options = HubOptions(Place.of(store, blobs), host, port, uds, auth)
+    options = HubOptions(Place.of(store, blobs), host, port, uds, auth, grants.parse_size(quota))
 
     def tell(ready: Ready) -> None:
         if ready.first_token:

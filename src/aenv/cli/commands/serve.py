@@ -80,6 +80,17 @@ _store_option = click.option(
     help="The URL of the hub to take environments from.  [default: a hub in this same server]",
 )
 @click.option(
+    "--hub-quota",
+    envvar="AENV_SERVE_HUB_QUOTA",
+    help="Storage that a user's environments may occupy in the hub of this server; 0: no limit.  [default: 50Gi]",
+)
+@click.option(
+    "--metrics-port",
+    type=click.IntRange(0, 65535),
+    envvar="AENV_SERVE_METRICS_PORT",
+    help="Serve /metrics on 127.0.0.1 at this port too, without a token; 0: a free one.  [default: nowhere]",
+)
+@click.option(
     "--engine",
     envvar="AENV_ENGINE",
     help="What instances are: native sandboxes, gvisor for stronger and slower ones, process for plain processes"
@@ -223,7 +234,7 @@ def token() -> None:
 
 @token.command(name="create")
 @click.option("--user", default="", help="Whose it is; tokens of one user see the same instances.")
-@click.option("--role", type=click.Choice(["read-only", "user", "admin"]), default="user", show_default=True)
+@click.option("--role", type=click.Choice(["metrics", "read-only", "user", "admin"]), default="user", show_default=True)
 @click.option("--expires", help="For how long, like 720h.  [default: for ever]")
 @click.option("--instances", type=click.IntRange(min=0), default=0, help="How many at a time; 0: as the server says.")
 @click.option("--cpus", type=click.FloatRange(min=0), default=0.0, help="How many at a time; 0: as the server says.")
