@@ -102,3 +102,22 @@ def test_imports_of_others_are_told_from_the_projects_own(tmp_path: Path) -> Non
     (tmp_path / "src" / "b.py").write_text("from collections import abc\n")
     (tmp_path / "src" / "test_a.py").write_text("import pytest\n")
     assert imported_by(tmp_path) == ["json", "numpy.linalg", "torch", "collections"]
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize(
+    "text",
+    ["-" * 200_000 + "1", "(" * 5000, "a" + ".a" * 200_000, "x\0", "import json\n" * 500_000],
+)  # fmt: skip
+def test_code_that_is_hard_to_parse_only_hides_its_own_imports(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.py").write_text(text)
+    (tmp_path / "b.py").write_text("import torch\n")
+    assert imported_by(tmp_path) == ["torch"]
+
+
+@pytest.mark.attack("build")
+def test_links_in_circles_are_not_followed(tmp_path: Path) -> None:
+    for name in ("one", "two", "three"):
+        (tmp_path / name).symlink_to(".")
+    (tmp_path / "a.py").write_text("import torch\n")
+    assert imported_by(tmp_path) == ["torch"]

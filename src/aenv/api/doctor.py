@@ -182,7 +182,7 @@ def _number(path: str) -> int | None:
 
 def _works(code: str) -> bool:
     """In a process of its own, which has all of its mounts for itself and takes them with it."""
-    tried = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, timeout=30)
+    tried = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=False, timeout=30)
     return tried.returncode == 0
 
 

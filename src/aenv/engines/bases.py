@@ -139,7 +139,7 @@ def _stored(place: Path) -> Base:
 async def _store(path: Path) -> Path:
     log.info("unpacking %s", path)
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "aenv.isolation.images", str(path), str(folder()),
+        sys.executable, "-P", "-m", "aenv.isolation.images", str(path), str(folder()),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, cwd="/",
     )  # fmt: skip
     try:

@@ -153,8 +153,8 @@ class Egress:
             ours.setblocking(False)
             with theirs:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "aenv.isolation.egress", str(theirs.fileno()), pass_fds=[theirs.fileno()],
-                    stdin=asyncio.subprocess.DEVNULL, cwd="/",
+                    sys.executable, "-P", "-m", "aenv.isolation.egress", str(theirs.fileno()),
+                    pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, cwd="/",
                 )  # fmt: skip
             self._control = ours
             asyncio.get_running_loop().add_reader(ours, self._read)

@@ -55,6 +55,8 @@ class Neighbours:
 
 
 _MOST_KNOWN = 256
+LARGEST = 4 << 20
+"""Bytes of a module that is looked into: parsing takes some fifty times as much memory, in the platform itself."""
 
 
 def _stamp(file: Path, found: Iterable[str]) -> tuple[int, ...]:
@@ -107,10 +109,12 @@ def _below(path: Path) -> list[Path]:
 def _parsed(file: Path, *, whole: bool = False) -> list[ast.AST]:
     """The statements of its top level, or all of its parts."""
     try:
+        if file.stat().st_size > LARGEST:
+            return []
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError, OSError):
+        return list(ast.walk(tree)) if whole else list(_unconditional(tree.body))
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
         return []  # loading it will say what is wrong
-    return list(ast.walk(tree)) if whole else list(_unconditional(tree.body))
 
 
 def _unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -127,5 +131,10 @@ def _files(folder: Path) -> Iterator[Path]:
             continue
         if entry.is_file() and entry.suffix == ".py" and not entry.name.startswith("test_"):
             yield entry
-        elif entry.is_dir() and entry.name not in _IGNORED and not (entry / "pyproject.toml").exists():
+        elif (
+            entry.is_dir()
+            and not entry.is_symlink()
+            and entry.name not in _IGNORED
+            and not (entry / "pyproject.toml").exists()
+        ):
             yield from _files(entry)

@@ -105,7 +105,7 @@ async def _install(requirements: list[str], target: Path) -> None:
     if uv:
         command = [uv, "pip", "install", "--python", sys.executable, "--compile-bytecode", "--no-progress"]
     else:
-        command = [sys.executable, "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
+        command = [sys.executable, "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
     if any("--hash=" in line for line in requirements):  # a lock is complete, so nothing else may come along
         command += ["--require-hashes", "--no-deps"]
     wanted = target.with_name(f"{target.name}.txt")
@@ -113,6 +113,7 @@ async def _install(requirements: list[str], target: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *command, "--only-binary", ":all:", "--target", str(target), "--requirement", str(wanted),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        cwd="/",  # what lies in the folder that we were started from (uv.toml, pip/) has no say
     )  # fmt: skip
     try:
         said, _ = await process.communicate()

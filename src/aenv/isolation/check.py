@@ -18,7 +18,8 @@ def why_not() -> str | None:
         return f"sandboxes need Linux, and this is {sys.platform}"
     if not seccomp.supported():
         return f"there is no system-call filter for {linux.MACHINE} yet"
-    tried = subprocess.run([sys.executable, "-m", "aenv.isolation.check"], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-P", "-m", "aenv.isolation.check"]  # -P: import nothing from the current folder
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
     return None if tried.returncode == 0 else (tried.stdout.strip() or tried.stderr.strip()[-500:])
 
 

@@ -145,12 +145,14 @@ async def _install_itself(instance: Instance, project: Path) -> None:
 
 
 def _unpack(data: bytes, project: Path) -> None:
-    """Files and links of a sandbox, where they were; nothing is written through a link."""
+    """Files and links of a sandbox, where they were; nothing is written through a link, and nothing that git reads on
+    the host: settings in .git can name commands.
+    """
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         for member in archive:
             parts = Path(member.name).parts
             target = project.joinpath(*parts)
-            if not parts or ".." in parts or parts[0] not in ("testbed", "python"):
+            if not parts or ".." in parts or ".git" in parts or parts[0] not in ("testbed", "python"):
                 raise EnvironmentError(f"a sandbox handed out a file at {member.name}")
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.parent.resolve().is_relative_to(project.resolve()):

@@ -59,7 +59,11 @@ def _interpreter(version: str) -> str:
     if not version or version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     found = subprocess.run(
-        [find_uv(), "python", "find", "--no-python-downloads", version], capture_output=True, text=True, check=False
+        [find_uv(), "python", "find", "--no-python-downloads", version],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd="/",
     )
     if found.returncode == 0:
         return found.stdout.strip()
@@ -86,7 +90,7 @@ def _packages(python: str, wanted: list[str], options: list[str]) -> list[str]:
         common = ["pip", "install", "--quiet", "--no-progress", "--color", "never", "--only-binary", ":all:"]
         done = subprocess.run(
             [find_uv(), *common, "--python", python, *options, "--requirement", "-"],
-            input="\n".join(lines), capture_output=True, text=True, check=False,
+            input="\n".join(lines), capture_output=True, text=True, check=False, cwd="/", env=_variables(),
         )  # fmt: skip
         if done.returncode == 0:
             break
@@ -99,6 +103,14 @@ def _packages(python: str, wanted: list[str], options: list[str]) -> list[str]:
     if other:
         log.warning("not as asked, since there are no wheels: %s", _said(other))
     return [_said({line: instead}) for line, instead in other.items()]
+
+
+def _variables() -> dict[str, str]:
+    """Those of this process, with a cache for uv: what it has learned of an interpreter, it does not ask again.
+
+    Asking would run the .pth files of the packages that are installed by then.
+    """
+    return {name: value for name, value in os.environ.items() if name != "UV_NO_CACHE"}
 
 
 def _next_best(pin: str, tried: str | None) -> str:
@@ -125,7 +137,7 @@ def _plain(name: str) -> str:
 
 def _make(target: Path, python: str, version: str) -> None:
     command = [find_uv(), "venv", "--quiet", "--relocatable", "--python", python, str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     if done.returncode:
         which = f"Python {version}" if version else python
         raise EnvironmentError(
@@ -140,7 +152,8 @@ def _settle(folder: Path, target: Path) -> None:
     """Have it work where sandboxes see the folder; an interpreter that they do not see comes along."""
     python = target / "bin" / "python"
     ask = "import sys; print(sys.base_prefix); print(f'python{sys.version_info[0]}.{sys.version_info[1]}')"
-    said = subprocess.run([str(python), "-I", "-c", ask], capture_output=True, text=True, check=True).stdout
+    # -S: the packages are anybody's, and site would run their .pth files.
+    said = subprocess.run([str(python), "-I", "-S", "-c", ask], capture_output=True, text=True, check=True).stdout
     prefix, name = said.split()
     if rootfs.below(prefix, (*rootfs.SYSTEM, *rootfs.interpreter_paths())):
         return

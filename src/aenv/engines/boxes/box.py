@@ -74,7 +74,7 @@ class Box:
         try:
             with theirs:
                 self._process = await asyncio.create_subprocess_exec(
-                    sys.executable, "-m", "aenv.isolation.container", str(theirs.fileno()),
+                    sys.executable, "-P", "-m", "aenv.isolation.container", str(theirs.fileno()),
                     pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, cwd="/",
                 )  # fmt: skip
             self._control = ours

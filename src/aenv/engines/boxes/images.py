@@ -243,6 +243,6 @@ async def copy(place: Path, target: Path) -> None:
 async def _as_root(*words: str) -> int:
     """As the root of containers; who is root needs none for that."""
     command = ["cp", "-a", "--reflink=auto", *words[1:]] if os.geteuid() == 0 else (
-        [sys.executable, "-m", "aenv.isolation.container", *words])  # fmt: skip
+        [sys.executable, "-P", "-m", "aenv.isolation.container", *words])  # fmt: skip
     process = await asyncio.create_subprocess_exec(*command, cwd="/")
     return await process.wait()

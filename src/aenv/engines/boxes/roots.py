@@ -121,7 +121,7 @@ async def _from_docker(name: str, known: str) -> Image:
 
 async def _quiet(*command: str) -> int:
     nowhere = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdin=nowhere, stdout=nowhere, stderr=nowhere)
+    process = await asyncio.create_subprocess_exec(*command, stdin=nowhere, stdout=nowhere, stderr=nowhere, cwd="/")
     return await process.wait()
 
 

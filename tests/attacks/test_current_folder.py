@@ -1,0 +1,73 @@
+"""Commands that are started in a folder of somebody else's: nothing in it runs outside of a sandbox."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aenv.engines import layers
+from aenv.errors import LoadError
+
+SHADOWED = ("aenv", "asyncio", "json", "pip", "subprocess", "tempfile", "uv", "logging", "sitecustomize")
+
+
+@pytest.fixture
+def mark(tmp_path: Path) -> Path:
+    """A file that foreign code makes when it runs."""
+    return tmp_path / "ran"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, mark: Path) -> Path:
+    """A folder with modules, settings and an interpreter that say when they are used."""
+    place = tmp_path / "project"
+    for name in SHADOWED:
+        (place / name).mkdir(parents=True)
+        for file in ("__init__.py", "__main__.py"):
+            (place / name / file).write_text(f"open({str(mark)!r}, 'w').close()\n")
+    binaries = place / ".venv" / "bin"
+    binaries.mkdir(parents=True)
+    (place / ".venv" / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys.executable)}\n")
+    for name in ("python", "python3"):
+        (binaries / name).write_text(f'#!/bin/sh\ntouch {mark}\nexec {sys.executable} "$@"\n')
+        (binaries / name).chmod(0o755)
+    (place / "uv.toml").write_text("this is not TOML")
+    (place / "pip.conf").write_text("[global]\nindex-url = http://attacker.example\n")
+    return place
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from aenv.isolation.check import why_not; why_not()",
+        "from aenv.api.doctor import _works; _works('import aenv.isolation.linux')",
+    ],
+)
+def test_looking_at_what_the_machine_can_do_imports_nothing_from_the_folder(
+    folder: Path, mark: Path, code: str
+) -> None:
+    subprocess.run([sys.executable, "-P", "-c", code], cwd=folder, check=True)
+    assert not mark.exists()
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize("has_uv", [True, False])
+def test_installing_packages_uses_nothing_of_the_folder(
+    folder: Path, mark: Path, tmp_path: Path, has_uv: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    if not has_uv:
+        monkeypatch.setattr("aenv.engines.layers.shutil.which", lambda name, path=None: None)
+    with pytest.raises(LoadError) as caught:
+        asyncio.run(layers.layer(["no-package-of-this-name"], tmp_path / "layers"))
+    assert "no-package-of-this-name" in caught.value.message
+    assert "TOML" not in caught.value.message
+    assert not mark.exists()
