@@ -56,6 +56,7 @@ def hub(store_url: str, tmp_path: Path) -> Callable[..., Any]:
     return opened
 
 
+@pytest.mark.attack("tenants")
 def test_the_first_who_pushes_a_name_owns_it_and_to_others_it_is_not_there(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
@@ -95,6 +96,7 @@ CHANGES: dict[str, Callable[[LocalHub], Awaitable[Any]]] = {
 ONLY_OWNERS = ("make public", "push it public", "see grants", "grant", "revoke", "transfer")
 
 
+@pytest.mark.attack("tenants")
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("granted", [None, "read", "write"])
 def test_a_user_does_with_anothers_environment_what_was_granted_and_no_more(
@@ -166,6 +168,7 @@ def test_an_environment_can_be_given_away_and_then_is_the_others(hub: Callable[.
     run(main())
 
 
+@pytest.mark.attack("tenants")
 def test_a_name_stays_its_owners_when_the_last_version_is_deleted(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
@@ -181,6 +184,7 @@ def test_a_name_stays_its_owners_when_the_last_version_is_deleted(hub: Callable[
     run(main())
 
 
+@pytest.mark.attack("tenants")
 def test_names_of_a_reserved_namespace_are_its_owners(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
@@ -238,6 +242,7 @@ def test_a_token_for_a_namespace_is_a_grant_on_it_and_one_for_all_names_is_none(
 # --- blobs
 
 
+@pytest.mark.attack("tenants")
 def test_a_blob_is_read_by_who_may_read_a_version_that_names_it(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
@@ -265,6 +270,7 @@ def test_a_blob_is_read_by_who_may_read_a_version_that_names_it(hub: Callable[..
     run(main())
 
 
+@pytest.mark.attack("tenants")
 def test_to_know_a_digest_is_no_way_to_the_blob_but_to_have_it_is(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
@@ -291,6 +297,7 @@ def test_to_know_a_digest_is_no_way_to_the_blob_but_to_have_it_is(hub: Callable[
 # --- lists
 
 
+@pytest.mark.attack("tenants")
 def test_no_page_and_no_cursor_tells_of_what_may_not_be_seen(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
@@ -319,6 +326,7 @@ def test_no_page_and_no_cursor_tells_of_what_may_not_be_seen(hub: Callable[..., 
 # --- on behalf of another user
 
 
+@pytest.mark.attack("tenants")
 def test_a_request_on_behalf_of_a_user_reads_what_both_may_and_changes_nothing(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
@@ -343,6 +351,7 @@ def test_a_request_on_behalf_of_a_user_reads_what_both_may_and_changes_nothing(h
 # --- storage
 
 
+@pytest.mark.attack("tenants")
 def test_a_user_occupies_so_much_and_no_more(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub(quota=100_000) as people:
@@ -388,6 +397,7 @@ def test_an_administrator_sets_a_users_own_limit_and_has_none(hub: Callable[...,
     run(main())
 
 
+@pytest.mark.attack("tenants")
 def test_what_is_uploaded_and_never_published_counts_too(hub: Callable[..., Any], tmp_path: Path) -> None:
     async def main() -> None:
         async with hub(quota=100_000) as people:
@@ -424,6 +434,7 @@ def before_owners(tmp_path: Path) -> Place:
     return Place.of(str(folder / "hub.db"))
 
 
+@pytest.mark.attack("tenants")
 def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_owners: Place) -> None:
     async def main() -> None:
         catalog = open_catalog(before_owners)

@@ -170,6 +170,7 @@ def test_replicas_that_are_there_are_gone_on_with_and_strays_are_ended(data: Pat
     run(main())
 
 
+@pytest.mark.attack("tenants")
 @pytest.mark.parametrize("label", ["service", "service-revision"])
 def test_labels_of_replicas_are_refused_to_callers(data: Path, label: str) -> None:
     bob = Caller("bob", "user")
@@ -188,6 +189,7 @@ def test_labels_of_replicas_are_refused_to_callers(data: Path, label: str) -> No
     run(main())
 
 
+@pytest.mark.attack("tenants")
 def test_a_service_never_takes_an_instance_for_its_replica_because_of_labels(data: Path) -> None:
     bob = Caller("bob", "user")
 
@@ -209,6 +211,7 @@ def test_a_service_never_takes_an_instance_for_its_replica_because_of_labels(dat
     run(main())
 
 
+@pytest.mark.attack("tenants")
 def test_what_is_kept_of_a_replica_names_its_service_and_older_notes_are_not_believed(data: Path) -> None:
     async def main() -> None:
         async with running(data) as (services, instances):

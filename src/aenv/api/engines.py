@@ -10,13 +10,14 @@ from aenv.engines.gvisor import GvisorEngine
 from aenv.engines.native import NativeEngine
 from aenv.engines.process import ProcessEngine
 
-ENGINES: dict[str, Callable[[Path, int, str], Engine]] = {
-    "native": lambda folder, pool, group: NativeEngine(folder, pool=pool, group=group),
-    "gvisor": lambda folder, pool, group: GvisorEngine(folder, group=group),
-    "process": lambda folder, pool, group: ProcessEngine(folder),
+ENGINES: dict[str, Callable[[Path, int, str, int], Engine]] = {
+    "native": lambda folder, pool, group, base: NativeEngine(folder, pool=pool, group=group, base_limit=base),
+    "gvisor": lambda folder, pool, group, base: GvisorEngine(folder, group=group),
+    "process": lambda folder, pool, group, base: ProcessEngine(folder),
 }
-"""Given the folder for sockets, how many sandboxes of one kind to have ready at the most, and the name of the control
-group that theirs are below."""
+"""Given the folder for sockets, how many sandboxes of one kind to have ready at the most, the name of the control group
+that theirs are below, and the bytes that an image in a project may have when it is unpacked.
+"""
 
 OUTLIVING = frozenset(("native",))
 """Those whose sandboxes can outlive a server."""

@@ -133,7 +133,7 @@ async def _serve(
         parts.push_async_callback(sources.close)
         engine = choose(
             settings.engine, home.runtime / "instances", pool=settings.pool, group=home.runtime.name,
-            token=settings.engine_token,
+            token=settings.engine_token, base_limit=settings.base_limit_bytes,
         )  # fmt: skip
         at_the_end(engine.close, engine.leave)
         instances = Instances(

@@ -78,6 +78,8 @@ class ServeSettings(BaseModel):
     hub_token: str = Field(default="", repr=False)
     hub_quota: str | int = "50Gi"
     """Storage that a user's environments may occupy in the hub of this server, unless set otherwise; 0: no limit."""
+    base_limit: str | int = "16Gi"
+    """What an image that a project brings as its base may have when it is unpacked, at most 32Gi; 0: none is used."""
     engine: str = "native"
     """What instances are: the name of an engine, or the URL of a service that makes them."""
     engine_token: str = Field(default="", repr=False)
@@ -120,12 +122,17 @@ class ServeSettings(BaseModel):
         """Whether callers need a token."""
         return self.open_to_others if self.auth is None else self.auth
 
-    @field_validator("hub_quota")
+    @field_validator("hub_quota", "base_limit")
     @classmethod
     def _is_a_size(cls, value: str | int) -> str | int:
         if value not in (0, "0"):
             quantities.size(value)
         return value
+
+    @property
+    def base_limit_bytes(self) -> int:
+        """The same in bytes."""
+        return 0 if self.base_limit in (0, "0") else quantities.size(self.base_limit)
 
     @property
     def hub_quota_bytes(self) -> int:

@@ -23,6 +23,10 @@ from aenv.isolation.images import is_root
 
 log = getLogger("bases")
 
+PROJECT_LIMIT = 16 << 30
+"""Bytes that an image in a project may have when it is unpacked, unless a setting says otherwise: a project may come
+from anybody, and a small file can unpack to a full disk. What this machine's user adds by name may be larger.
+"""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
@@ -43,7 +47,9 @@ def folder() -> Path:
 class Bases:
     """Finds bases; unpacks one when nobody has before."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = PROJECT_LIMIT) -> None:
+        """``limit``: bytes that an image of a project may have when it is unpacked."""
+        self._limit = limit
         self._known: dict[tuple[str, int, int], Base] = {}
         self._unpacking = asyncio.Lock()
 
@@ -69,7 +75,7 @@ class Bases:
                 )
             if not path.exists():
                 raise ConfigError(f"deployConfig.base: there is nothing at {path}")
-            return await self._opened(path)
+            return await self._opened(path, self._limit)
         place = folder() / "names" / text
         if not _NAME.fullmatch(text) or not place.is_symlink():
             known = ", ".join(names()) or "none"
@@ -98,7 +104,7 @@ class Bases:
         fresh.replace(link)
         return base
 
-    async def _opened(self, path: Path) -> Base:
+    async def _opened(self, path: Path, limit: int | None = None) -> Base:
         if path.is_dir() and not (path / "oci-layout").is_file():
             if path.parent.parent == folder() and path.name == "root":
                 return _stored(path.parent)
@@ -109,7 +115,7 @@ class Bases:
         key = (str(path), about.st_mtime_ns, about.st_size)
         async with self._unpacking:
             if key not in self._known or not self._known[key].root.is_dir():
-                self._known[key] = _stored(await _store(path))
+                self._known[key] = _stored(await _store(path, limit))
         return self._known[key]
 
 
@@ -136,10 +142,11 @@ def _stored(place: Path) -> Base:
     return Base(place / "root", about["variables"])
 
 
-async def _store(path: Path) -> Path:
+async def _store(path: Path, limit: int | None) -> Path:
     log.info("unpacking %s", path)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "aenv.isolation.images", str(path), str(folder()),
+        *([] if limit is None else [str(limit)]),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, cwd="/",
     )  # fmt: skip
     try:

@@ -17,7 +17,7 @@ from aenv.core.logging import getLogger
 from aenv.engines import layers
 from aenv.engines.adoption import Adoption
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
-from aenv.engines.bases import Bases
+from aenv.engines.bases import PROJECT_LIMIT, Bases
 from aenv.engines.books import SANDBOX
 from aenv.engines.egress import Egress
 from aenv.engines.holding import Holder, Keeper, Nobody
@@ -50,8 +50,10 @@ class NativeEngine(Engine):
     bases = True
     volumes = True
 
-    def __init__(self, folder: Path, *, pool: int = MOST, group: str = "") -> None:
-        """``group``: the name of the control group that all sandboxes' are below."""
+    def __init__(self, folder: Path, *, pool: int = MOST, group: str = "", base_limit: int = PROJECT_LIMIT) -> None:
+        """``group``: the name of the control group that all sandboxes' are below. ``base_limit``: bytes that an image
+        in a project may have when it is unpacked.
+        """
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._holder: Holder = Nobody()
@@ -67,7 +69,7 @@ class NativeEngine(Engine):
         )
         self._starting: dict[tuple[str, str], asyncio.Lock] = {}
         self._egress = Egress(self._note)
-        self._bases = Bases()
+        self._bases = Bases(base_limit)
         self._parents: Parents[Sandbox] = Parents(self._prepare, self._end_parent, lambda parent: parent.exit is None)
         self._later: asyncio.TimerHandle | None = None
         self._looked: tuple[SandboxSpec | None, float, str] = (None, -1.0, "")

@@ -75,13 +75,13 @@ class Image:
     variables: dict[str, str] = field(default_factory=dict)
     """What the image says that programs in it expect."""
 
-    def unpack(self, target: Path) -> None:
-        """Into a folder that is empty and that nobody else may enter.
+    def unpack(self, target: Path, limit: int | None = None) -> None:
+        """Into a folder that is empty and that nobody else may enter; at most ``limit`` bytes of files.
 
         Raises:
-            BadImage: it is broken, or tries to leave the folder.
+            BadImage: it is broken, too large, or tries to leave the folder.
         """
-        budget = _Budget(target)
+        budget = _Budget(target, limit)
         for number, layer in enumerate(self.layers):
             try:
                 _unpack_layer(layer, target, budget)
@@ -300,8 +300,9 @@ def _digest_of(path: Path) -> str:
 class _Budget:
     """How much may still be unpacked."""
 
-    def __init__(self, target: Path) -> None:
-        self._bytes = min(MOST_BYTES, max(shutil.disk_usage(target.parent).free - SPARE_ROOM, 0))
+    def __init__(self, target: Path, limit: int | None = None) -> None:
+        self._limit = MOST_BYTES if limit is None else min(limit, MOST_BYTES)
+        self._bytes = min(self._limit, max(shutil.disk_usage(target.parent).free - SPARE_ROOM, 0))
         self._files = MOST_FILES
 
     def spend(self, size: int) -> None:
@@ -309,7 +310,7 @@ class _Budget:
         self._files -= 1
         if self._bytes < 0 or self._files < 0:
             raise ValueError(
-                f"there is more in it than {MOST_BYTES >> 30} GiB or {MOST_FILES} files, or than the disk has room for"
+                f"there is more in it than {self._limit} bytes or {MOST_FILES} files, or than the disk has room for"
             )
 
 
@@ -518,8 +519,8 @@ def _decompressed(source: io.BufferedReader[_Hashed]) -> IO[bytes]:
 # --- the store
 
 
-def store(source: Path, folder: Path) -> Path:
-    """Where an image's content is in this folder; unpacks it when nobody has before.
+def store(source: Path, folder: Path, limit: int | None = None) -> Path:
+    """Where an image's content is in this folder; unpacks it when nobody has before, if it has at most ``limit`` bytes.
 
     Raises:
         BadImage: it cannot be.
@@ -533,7 +534,7 @@ def store(source: Path, folder: Path) -> Path:
         _sweep(folder)
         with made_whole(target) as made:
             (made / "root").mkdir()
-            image.unpack(made / "root")
+            image.unpack(made / "root", limit)
             (made / "root").chmod(0o755)
             (made / "image.json").write_text(json.dumps({"variables": image.variables}))
     return target
@@ -547,12 +548,15 @@ def _sweep(folder: Path) -> None:
 
 
 def main() -> None:
-    """Arguments: what to unpack, and the folder of all that is unpacked. Says where it is, or why it is not."""
+    """Arguments: what to unpack, the folder of all that is unpacked, and the most bytes that it may have, if there is
+    such a limit. Says where it is, or why it is not.
+    """
     most = 1 << 30
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU))
     try:
-        said = {"path": str(store(Path(sys.argv[1]), Path(sys.argv[2])))}
+        limit = int(sys.argv[3]) if len(sys.argv) > 3 else None
+        said = {"path": str(store(Path(sys.argv[1]), Path(sys.argv[2]), limit))}
     except BadImage as error:
         said = {"error": str(error)}
     except OSError as error:

@@ -85,6 +85,11 @@ _store_option = click.option(
     help="Storage that a user's environments may occupy in the hub of this server; 0: no limit.  [default: 50Gi]",
 )
 @click.option(
+    "--base-limit",
+    envvar="AENV_SERVE_BASE_LIMIT",
+    help="What an image that a project brings as its base may have when it is unpacked.  [default: 16Gi]",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     envvar="AENV_SERVE_METRICS_PORT",
