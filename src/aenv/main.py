@@ -43,6 +43,7 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
                 max_body=options.max_body,
                 grace=options.grace,
                 snapshot=options.snapshot,
+                withheld=options.withheld,
             ),
             announce,
         )
@@ -80,7 +81,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-body", type=int, default=64 * 1024 * 1024, help="largest request body (default %(default)s)")
     add("--grace", type=float, default=10.0, help="seconds to finish calls on SIGTERM (default %(default)s)")
     add("--log-level", type=str.upper, choices=LEVELS, default=level_from_environment(), help="default %(default)s")
-    add("--snapshot", help=argparse.SUPPRESS)  # engines pass it
+    add("--snapshot", help=argparse.SUPPRESS)  # engines pass these two
+    add("--withheld", help=argparse.SUPPRESS)
     add("--log-dir", help=argparse.SUPPRESS)  # existing start scripts pass it
     return parser
 

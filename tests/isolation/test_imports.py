@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -234,7 +235,7 @@ def test_packages_below_a_writable_place_cannot_be_moved_away(tmp_path: Path, mo
     packages = top / "deep" / "site"
     packages.mkdir(parents=True)
     (packages / "installed_lazily.py").write_text(LAZY)
-    monkeypatch.setenv("PYTHONPATH", str(packages))
+    monkeypatch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
     project = make_project(tmp_path, name="below")
     attack = f"mv {top} /tmp/away; mv {top}/deep {top}/away; mkdir -p {packages}; echo 'WHO = 1' > {packages}/{{}}.py"
     importing = {"code": "import installed_lazily; result = installed_lazily.WHO"}

@@ -21,13 +21,14 @@ from aenv.engines import layers
 from aenv.engines.base import SandboxRef, SandboxSpec
 from aenv.engines.process import ProcessEngine
 from aenv.errors import LoadError, Unavailable
-from aenv.isolation import linux, rootfs
+from aenv.isolation import linux, rootfs, withheld
 from aenv.isolation.limits import Cgroup, Cgroups, group_name
 
 log = getLogger("gvisor")
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SOCKETS = "/run/aenv"
+_WITHHELD = "/.withheld"
 _LEFT_OUT = shutil.ignore_patterns(
     "__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cache", ".mypy_cache"
 )
@@ -141,8 +142,12 @@ def _make_bundle(place: Path, spec: SandboxSpec, token: str, shown: list[str]) -
     for folder in (root, sockets, place / "state"):
         folder.mkdir(parents=True)
     project = root / rootfs.PROJECT[1:]
+    withheld_at = ""
     if spec.files is None:
         shutil.copytree(spec.project, project, ignore=_LEFT_OUT, symlinks=True)
+        if withheld.has_folder(str(project)):  # the runtime reads it there, and removes it before it loads anything
+            withheld_at = _WITHHELD
+            (project / withheld.FOLDER).rename(root / withheld_at[1:])
     else:
         project.mkdir()
         for name in spec.files:
@@ -171,7 +176,7 @@ def _make_bundle(place: Path, spec: SandboxSpec, token: str, shown: list[str]) -
     code = Path(rootfs.PROJECT) / spec.code.relative_to(spec.project)
     command = [
         sys.executable, "-m", "aenv.main", str(code), "--uds", f"{_SOCKETS}/s", "--name", spec.name,
-        "--grace", "1", "--snapshot", rootfs.SNAPSHOT, "--", *spec.arguments,
+        "--grace", "1", "--snapshot", rootfs.SNAPSHOT, "--withheld", withheld_at, "--", *spec.arguments,
     ]  # fmt: skip
     limits = {"RLIMIT_NOFILE": spec.limits.open_files, "RLIMIT_CORE": 0, "RLIMIT_NPROC": spec.limits.processes}
     config = {

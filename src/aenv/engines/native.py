@@ -26,6 +26,7 @@ from aenv.engines.parents import Parents
 from aenv.engines.pool import MOST, PATIENCE, Pool
 from aenv.engines.warm import Sandbox, Unsafe, Zygote, parent_name
 from aenv.errors import AEnvError, LoadError, Unavailable
+from aenv.isolation import withheld
 from aenv.isolation.limits import Cgroups, group_name
 
 log = getLogger("native")
@@ -374,6 +375,7 @@ def _same_files(one: SandboxSpec, other: SandboxSpec) -> bool:
 def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:
     """Changes when a file of the project does; only ``files`` of it count, if given."""
     seen = []
+    withheld_folder = f"{project}/{withheld.FOLDER}/"
     folders = [str(project)] if files is None else []
     for path in [] if files is None else [project / name for name in files]:
         if path.is_dir():
@@ -387,7 +389,7 @@ def fingerprint(project: Path, files: Iterable[str] | None = None) -> str:
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.path)
-                elif entry.name.endswith((".py", ".json", ".txt", ".toml")):
+                elif entry.name.endswith((".py", ".json", ".txt", ".toml")) or entry.path.startswith(withheld_folder):
                     about = entry.stat(follow_symlinks=False)
                     seen.append(f"{entry.path}\0{about.st_mtime_ns}\0{about.st_size}")
     return hashlib.sha256("\n".join(sorted(seen)).encode(errors="surrogateescape")).hexdigest()

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from aenv.isolation import linux, rootfs, volumes
+from aenv.isolation import linux, rootfs, volumes, withheld
 from aenv.isolation.images import inside
 from aenv.isolation.plan import Plan
 from aenv.isolation.volumes import Volume
@@ -70,7 +70,7 @@ def build(
     for path in pieces:
         rootfs.show(root + HOST, path)
     _venv(root)
-    rootfs.show_project(project, files, root + SNAPSHOT, user)
+    rootfs.show_project(project, files, root + SNAPSHOT, user, mask=root + rootfs.MASK)
     rootfs.finish(root, volume)
 
 
@@ -176,7 +176,8 @@ def restart(*words: str) -> NoReturn:
     """Become the interpreter inside, with nothing of the host's in memory or in the variables."""
     script = Path(PYTHON).read_text().splitlines()[1]  # there may be no shell to run it
     command = shlex.split(script)[1:-1]
-    os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
+    variables = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **withheld.pass_on()}
+    os.execve(command[0], [*command, *words], variables)
 
 
 def private_root(plan: Plan, *, size: int, volume: Volume | None = None) -> None:

@@ -6,12 +6,13 @@ import contextlib
 import os
 from typing import Any
 
-from aenv.isolation import based, linux, rootfs, users
+from aenv.isolation import based, linux, rootfs, users, withheld
 from aenv.isolation.spec import ZygoteSpec
 
 
 def leave_files(spec: ZygoteSpec) -> list[str]:
     """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
+    withheld.take(spec.project if spec.files is None else None)
     owner, group = os.geteuid(), os.getegid()
     user = users.claim() if owner == 0 and spec.user is None else spec.user
     with contextlib.suppress(OSError):
@@ -40,6 +41,7 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
 
 def leave_users(spec: ZygoteSpec) -> None:
     """Leave the host's users, processes and network."""
+    withheld.receive()
     inside = (os.geteuid(), os.getegid())
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
     linux.map_user(rootfs.USER_ID, *inside)

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from aenv.isolation import linux, volumes
+from aenv.isolation import linux, volumes, withheld
 from aenv.isolation.plan import Plan
 from aenv.isolation.volumes import Volume
 
@@ -30,6 +30,8 @@ PROJECT = "/app"
 """Where a sandbox has the project, to change for itself."""
 SNAPSHOT = "/.project"
 """Where it has the project as it was shipped, read-only: the lower layer of PROJECT, and what modules come from."""
+MASK = "/.masked"
+"""What covers the part of SNAPSHOT that is withheld; where nothing is, there is none."""
 USER_ID = 1000
 """Who a sandbox's processes are, inside."""
 _FRESH = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm")
@@ -114,7 +116,7 @@ def build(
         show(root, path)
     for path in (PROJECT, SNAPSHOT):
         os.makedirs(root + path)
-    show_project(project, files, root + SNAPSHOT, user)
+    show_project(project, files, root + SNAPSHOT, user, mask=root + MASK)
     for path, text in (FILES | names_of_host() if host_network else FILES).items():
         target = Path(root + path)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -178,12 +180,14 @@ def _copy_files(project: str, files: list[str], target: str, user: int | None) -
                 os.chmod(path, 0o755 if path == folder else 0o644)
 
 
-def show_project(project: str | None, files: list[str] | None, target: str, user: int | None) -> None:
-    """See `build`."""
+def show_project(project: str | None, files: list[str] | None, target: str, user: int | None, *, mask: str) -> None:
+    """See `build`. ``mask``: where to make what covers the part of it that is withheld."""
     if project is not None and files is not None:
         _copy_files(project, files, target, user)
     elif project is not None:
         show_as(project, target, user)
+        if withheld.has_folder(project):
+            withheld.cover(target, mask)
 
 
 def show_as(source: str, target: str, user: int | None) -> None:

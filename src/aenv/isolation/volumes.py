@@ -15,7 +15,7 @@ HELD = "/.volume"
 in its project, neither of which the parent has."""
 _TAKEN = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc", "/proc", "/sys", "/dev", "/mnt",
-    "/base", "/cover", "/.project", HELD,
+    "/base", "/cover", "/.project", "/.masked", HELD,
 )  # fmt: skip
 _KEPT = ("/app", "/tmp", "/var/tmp", "/run", "/home/env")
 """What a sandbox cannot do without."""

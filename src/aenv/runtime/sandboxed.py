@@ -18,9 +18,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from aenv.core import private
 from aenv.core.logging import setup_logging
 from aenv.errors import AEnvError
-from aenv.isolation import linux
+from aenv.isolation import linux, withheld
 from aenv.isolation.forkable import VariablesRead
 from aenv.runtime import rehearsal
 from aenv.runtime.catalog import Catalog
@@ -98,6 +99,7 @@ def _load(
     parameters: dict[str, Any], report: Report, watch: AbstractContextManager[object] | None = None
 ) -> Catalog | None:
     _settle_in(parameters)
+    private.hold(withheld.files)
     try:
         with watch or nullcontext():
             catalog = Catalog(load(Path(parameters["path"]), Imports(parameters["directory"], parameters["snapshot"])))

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aenv._version import __version__
+from aenv.core import private
 from aenv.errors import UsageError
+from aenv.isolation import withheld
 from aenv.isolation.rootfs import PROJECT
 from aenv.runtime.app import App
 from aenv.runtime.catalog import Catalog
@@ -42,6 +45,9 @@ class ServeOptions:
     """Serve beyond loopback without a token."""
     snapshot: str | None = None
     """In a sandbox: where the project is mounted a second time, read-only, to import its modules from."""
+    withheld: str | None = None
+    """In a sandbox: a folder with the files of the project's ``private/``, to be read and removed; "": there are none.
+    None: they are in the project, as outside of a sandbox."""
     sandboxed: bool = False
     """Offer commands and files to who has the token: there is nothing but the sandbox to reach."""
     max_body: int = MAX_BODY
@@ -65,10 +71,19 @@ def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None
         LoadError: the author's code cannot be imported.
     """
     check_address(options)
+    if options.withheld is not None:
+        _take_private(options.withheld)
     imports = Imports(PROJECT, options.snapshot) if options.snapshot else None
     catalog = Catalog(load(options.path, imports))
     catalog.check()
     return serve_catalog(options, catalog, on_ready)
+
+
+def _take_private(folder: str) -> None:
+    """Have the private files in memory, and nowhere else, before any of the author's code runs."""
+    private.hold(withheld.read(folder) if folder else {})
+    if folder:
+        shutil.rmtree(folder)
 
 
 def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None = None) -> int:
