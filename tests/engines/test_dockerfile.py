@@ -197,6 +197,7 @@ def test_several_who_want_the_same_step_make_it_once(context: Path) -> None:
 def test_what_cannot_be_followed_says_why(context: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker, "PROGRAMS", ())
     (context / "passwd").symlink_to("/etc/passwd")
+    (context / "broken.tar.gz").write_bytes(b"\x1f\x8b\x08 this is no archive")
     for text, why in (
         ("FROM aenv/host\nRUN echo begun; false\n", "line 2: RUN echo begun; false ended with exit code 1:\nbegun"),
         ("FROM aenv/host\nCOPY nothing /\n", "line 2: COPY nothing: there is no such file"),
@@ -205,6 +206,7 @@ def test_what_cannot_be_followed_says_why(context: Path, monkeypatch: pytest.Mon
         ("FROM aenv/host\nCOPY /etc/hostname /\n", "there is no such file"),
         ("FROM aenv/host\nCOPY ../../../../etc/hostname /\n", "there is no such file"),
         ("FROM aenv/host\nADD https://example.com/x /\n", "use RUN curl"),
+        ("FROM aenv/host\nADD broken.tar.gz /\n", "ADD broken.tar.gz: it cannot be unpacked"),
         ("FROM scratch\nCOPY run.sh /\n", "FROM scratch"),
     ):
         (context / "Dockerfile").write_text(text)

@@ -25,6 +25,7 @@ from aenv.bench.swe.instances import PUBLIC, Instance
 from aenv.core.environment import Environment
 from aenv.core.logging import getLogger
 from aenv.errors import EnvironmentError
+from aenv.isolation.tars import BoundedTarInfo
 from aenv.isolation.whole import made_whole
 from aenv.project.builtin import folder as builtin_folder
 
@@ -148,7 +149,14 @@ def _unpack(data: bytes, project: Path) -> None:
     """Files and links of a sandbox, where they were; nothing is written through a link, and nothing that git reads on
     the host: settings in .git can name commands.
     """
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+    try:
+        _take(data, project)
+    except (tarfile.TarError, EOFError, ValueError, OSError, RecursionError) as error:
+        raise EnvironmentError(f"what a sandbox handed out cannot be unpacked: {error}") from None
+
+
+def _take(data: bytes, project: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(data), tarinfo=BoundedTarInfo) as archive:
         for member in archive:
             parts = Path(member.name).parts
             target = project.joinpath(*parts)

@@ -11,9 +11,11 @@ import os
 import posixpath
 import tarfile
 import tempfile
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 import pathspec
 
@@ -24,6 +26,7 @@ from aenv.engines.boxes.images import Image, digest
 from aenv.engines.boxes.packing import add, add_tree
 from aenv.errors import BuildFailed, ConfigError
 from aenv.isolation.images import BadImage, unpack_tree
+from aenv.isolation.tars import BoundedTarInfo
 
 log = getLogger("boxes")
 
@@ -301,15 +304,23 @@ class _Plan:
                 if kind == "file":
                     member.name = rest if into else posixpath.basename(self.place)
                     if self.unpacks and rest.endswith(_ARCHIVES) and content is not None:
-                        with tarfile.open(fileobj=content) as inner:
-                            for each in inner:
-                                archive.addfile(each, inner.extractfile(each) if each.isreg() else None)
+                        _pour(content, rest, archive)
                         continue
                 else:
                     member.name = rest.partition("/")[2] or "."
                     if member.name == ".":
                         continue  # the folder itself keeps the mode that it has
                 archive.addfile(member, content)
+
+
+def _pour(source: IO[bytes], name: str, archive: tarfile.TarFile) -> None:
+    """What is in an archive that a task brings, into another one: it is unpacked in a box, and only read here."""
+    try:
+        with tarfile.open(fileobj=source, tarinfo=BoundedTarInfo) as inner:
+            for each in inner:
+                archive.addfile(each, inner.extractfile(each) if each.isreg() else None)
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError, zlib.error) as error:
+        raise BuildFailed(f"ADD {name}: it cannot be unpacked: {error}") from None
 
 
 def _make_folder(path: str) -> Callable[[images.Box], object]:
