@@ -199,6 +199,17 @@ def test_what_is_traced_by_default_is_what_forking_does() -> None:
     assert machine.answer(numbers["unshare"], linux.CLONE_NEWCGROUP | linux.CLONE_NEWUSER) == "EPERM"
 
 
+@pytest.mark.parametrize("name", MACHINES)
+def test_memory_that_no_limit_counts_is_refused_by_the_second_filter(name: str) -> None:
+    machine, numbers = Machine(seccomp.countable(name), name), syscalls.numbers(name)
+    refused = {call for call, number in numbers.items() if machine.answer(number) != "allow"}
+    assert refused == {"memfd_create"}
+    assert machine.answer(numbers["memfd_create"]) == "ENOSYS"
+    for size in (seccomp.SEGMENT + 1, 1 << 31, 1 << 32, (1 << 32) + 1, (1 << 64) - 1):
+        assert machine.answer(numbers["shmget"], 0, size) == "EINVAL"
+    assert machine.answer(numbers["shmget"], 0, seccomp.SEGMENT) == "allow"
+
+
 def test_the_numbers_are_those_of_the_kernels_headers() -> None:
     header = next(
         (

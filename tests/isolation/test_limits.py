@@ -129,9 +129,30 @@ def test_without_control_groups_one_process_gets_only_so_much_memory(greedy: Box
     assert greedy.call("hello") == "hello"
 
 
+def test_without_control_groups_memory_that_nobody_counts_is_refused(greedy: Box, platform: Platform) -> None:
+    if limited_by(platform, "memory"):
+        pytest.skip("there are control groups, which count it")
+    assert greedy.refused("import os; os.memfd_create('hog')") == "ENOSYS"
+    segment = """
+        import ctypes, os
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.shmget.argtypes = (ctypes.c_int, ctypes.c_size_t, ctypes.c_int)
+        made = libc.shmget(0, {size}, 0o600)
+        if made < 0:
+            raise OSError(ctypes.get_errno(), "refused")
+        libc.shmctl(made, 0, None)
+    """
+    assert greedy.refused(segment.format(size=56)) is None  # as PostgreSQL does
+    assert greedy.refused(segment.format(size=64 << 10)) is None
+    for size in ((64 << 10) + 1, MEMORY, 1 << 32, (1 << 32) + 56):
+        assert greedy.refused(segment.format(size=size)) == "EINVAL"
+    shared = "from multiprocessing import shared_memory as s; m = s.SharedMemory(create=True, size=1 << 20); m.unlink()"
+    assert greedy.refused(shared, forked=True) is None
+
+
 def test_files_without_a_name_count_as_memory_too(greedy: Box, neighbour: Box, platform: Platform) -> None:
     if not limited_by(platform, "memory"):
-        pytest.skip("without control groups, nobody counts them")
+        pytest.skip("without control groups they are refused")
     hog = f"""
         import os
         file = os.memfd_create("hog")

@@ -147,6 +147,19 @@ def test_doctor_fails_where_no_sandbox_can_be_made(platform: Served) -> None:
     assert "sysctl user.max_user_namespaces" in done.stdout
 
 
+def test_doctor_says_what_memory_nobody_counts(platform: Served) -> None:
+    hidden = 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", hidden, "sh", sys.executable, "-m", "aenv.cli",
+         "doctor"],
+        env={**environ(platform.data), "AENV_RUNTIME_DIR": str(platform.data)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    [line] = [line for line in done.stdout.splitlines() if "control groups" in line]
+    assert "memory, pids, cpu cannot be limited here" in line
+    assert "Not limited then: memory that processes share without a file" in line
+
+
 def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path) -> None:
     groups, runtime, temporary = tmp_path / "cgroup", tmp_path / "run", tmp_path / "tmp"
     gone = subprocess.Popen(["true"])

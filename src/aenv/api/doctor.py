@@ -110,7 +110,18 @@ def _groups() -> str:
         return f"version {version}: memory, processes and CPU of an instance are limited"
     lacking = ", ".join(name for name in CONTROLLERS if name not in there)
     hint = "Run as root, or with a delegated group: systemd-run --user --scope -p Delegate=yes aenv serve"
-    raise _Not(f"version {version}: {lacking} cannot be limited here; memory is held to a limit per process", hint)
+    raise _Not(f"version {version}: {lacking} cannot be limited here{_uncounted(there)}", hint)
+
+
+def _uncounted(controllers: list[str]) -> str:
+    """What the limits of processes leave out, where nobody counts an instance's memory as a whole."""
+    if "memory" in controllers:
+        return ""
+    return (
+        "; memory is held to a limit per process. Not limited then: memory that processes share without a file "
+        "(an anonymous mapping). Files in memory without a name (memfd) are refused, /dev/shm counts as disk, and a "
+        f"segment of System V shared memory has at most {seccomp.SEGMENT >> 10} KiB"
+    )
 
 
 def _overlay() -> str:

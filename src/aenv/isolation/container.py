@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aenv.isolation import init, linux, network, rootfs
+from aenv.isolation import init, linux, network, rootfs, shares
 from aenv.isolation.leaving import explain
 from aenv.isolation.plan import Plan
 
@@ -228,6 +228,7 @@ def _enter(spec: ContainerSpec, fds: list[int], mapped: int, *, privileged: bool
     os.setresuid(0, 0, 0)
     linux.set_dumpable(True)
     linux.die_with_parent()  # becoming another user has cleared it
+    shares.bound(shares.INSTANCE)
     channel = fds.pop(0) if spec.network == "egress" and not spec.joined else None
     for fd in fds:
         os.write(fd, b"0")

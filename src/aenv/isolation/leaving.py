@@ -6,7 +6,7 @@ import contextlib
 import os
 from typing import Any
 
-from aenv.isolation import based, linux, rootfs, users, withheld
+from aenv.isolation import based, linux, rootfs, shares, users, withheld
 from aenv.isolation.spec import ZygoteSpec
 
 
@@ -21,7 +21,7 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
         linux.unshare(linux.CLONE_NEWNS)
     else:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
-        linux.map_user(rootfs.USER_ID, owner, group)
+        linux.map_user(rootfs.USER_ID, owner, group, bounded=False)
     # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
     hidden: list[str] = []
     more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files, "volume": spec.volume}
@@ -44,7 +44,8 @@ def leave_users(spec: ZygoteSpec) -> None:
     withheld.receive()
     inside = (os.geteuid(), os.getegid())
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
-    linux.map_user(rootfs.USER_ID, *inside)
+    linux.map_user(rootfs.USER_ID, *inside, bounded=False)
+    shares.bound(shares.PARENT)
 
 
 def explain(error: OSError) -> str:

@@ -355,12 +355,19 @@ def _open_to_write(*paths: str) -> int:
 
 
 def set_resource_limits(limits: Limits, *, alone: bool) -> None:
-    """Limits of the process. ``alone``: there is no control group, so these have to do."""
+    """Set limits of the process.
+
+    ``alone``: there is no control group, so these have to do. Memory that they leave out is refused as far as a filter
+    can: see `seccomp.countable`. This process must have the right to load one.
+    """
     # 1 and not 0: a core goes to the host's crash handler, where there is one, whatever the limit; but not at 1.
     _lower(resource.RLIMIT_CORE, 1)
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
     if alone:
         _lower(resource.RLIMIT_DATA, limits.memory)
+        from aenv.isolation import linux, seccomp  # here: the other limits are imported on systems that are not Linux
+
+        linux.load_seccomp(seccomp.countable())
 
 
 def open_many_files() -> None:

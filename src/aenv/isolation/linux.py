@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Collection, Iterator
 
-from aenv.isolation import syscalls
+from aenv.isolation import shares, syscalls
 
 CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
@@ -298,16 +298,19 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
     _syscall("capset", header, ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0), 24))
 
 
-def user_maps(inside: int, user: int, group: int) -> list[tuple[str, str]]:
-    """What to write into which files of /proc/self to make this user of the namespace above ``inside``, and nobody
-    else anybody.
+def user_maps(inside: int, user: int, group: int, *, bounded: bool = True) -> list[tuple[str, str]]:
+    """Return what to write into which files, seen from /proc/self, to make this user of the namespace above ``inside``,
+    and nobody else anybody.
+
+    ``bounded``: the namespace is one instance's, and gets no more than `shares.INSTANCE`.
     """
-    return [("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")]
+    maps = [("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")]
+    return [*maps, *((f"../sys/user/{name}", text) for name, text in (shares.of(shares.INSTANCE) if bounded else ()))]
 
 
-def map_user(inside: int, user: int, group: int) -> None:
+def map_user(inside: int, user: int, group: int, *, bounded: bool = True) -> None:
     """Do so, in a new user namespace."""
-    for name, text in user_maps(inside, user, group):
+    for name, text in user_maps(inside, user, group, bounded=bounded):
         fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
             os.write(fd, text.encode())

@@ -60,6 +60,8 @@ TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 """ioctls that put input into a terminal: a program could type into the shell that it was started from."""
 INTERNET_PROTOCOLS = (0, socket.IPPROTO_ICMP, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6)
 """Not MPTCP, SCTP, DCCP and the like, which are large, rarely used parts of the kernel."""
+SEGMENT = 64 << 10
+"""Bytes of shared memory of System V that `countable` lets a program have in one piece; PostgreSQL asks for 56."""
 NETLINK_ROUTE = 0
 """The one netlink protocol that programs need, to list the network's interfaces. Changes take a capability."""
 
@@ -130,6 +132,25 @@ def program(
         actions[numbers[name]] = _traced(TRACEABLE[name], values, actions[numbers[name]])
     whole = [_op(_LOAD, _ARCH), _op(_JUMP_EQ, _AUDIT[machine], 1, 0), *_KILL, _op(_LOAD, _NR)]
     return b"".join(whole + _search(_ranges(actions, x32=machine == "x86_64")))
+
+
+def countable(machine: str = MACHINE) -> bytes:
+    """Return a second filter, for sandboxes without a control group: it refuses memory that no other limit holds.
+
+    ``memfd_create`` is as good as unknown, and programs take a file in /dev/shm, which has a size. A segment of shared
+    memory of System V has up to `SEGMENT` bytes, and a namespace up to 4,096 of them. The kernel offers nothing against
+    anonymous mappings that processes share.
+    """
+    numbers = syscalls.numbers(machine)
+    too_large = _fail(errno.EINVAL)
+    segment = [
+        _op(_LOAD, _ARGUMENTS + 8 + 4), _op(_JUMP_EQ, 0, len(too_large), 0), *too_large,
+        _load(1), _op(_JUMP_GE, SEGMENT + 1, 0, len(too_large)), *too_large, *_ALLOW,
+    ]  # fmt: skip
+    whole = [_op(_LOAD, _ARCH), _op(_JUMP_EQ, _AUDIT[machine], 1, 0), *_KILL, _op(_LOAD, _NR)]
+    for name, code in (("memfd_create", _UNKNOWN), ("shmget", segment)):
+        whole += [_op(_JUMP_EQ, numbers[name], 0, len(code)), *code]
+    return b"".join(whole + _ALLOW)
 
 
 def _checks() -> dict[str, Code]:
