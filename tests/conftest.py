@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pydantic_core import from_json, to_json
 
+from aenv.client import platforms
 from aenv.client.http import HttpClient
 from aenv.client.url import ServerUrl
 from aenv.core.declarations import Registry, fresh_registry
@@ -122,3 +124,16 @@ def fetch(url: str, path: str, body: Any = None, *, method: str | None = None, h
     except urllib.error.HTTPError as error:
         with error:
             return error.code, json.loads(error.read() or b"null")
+
+
+def stop_all(runtime: Path) -> None:
+    """End all local platforms that have their folders there."""
+    for where in platforms.all_of_user(platforms.LocalPaths(runtime)):
+        platforms.stop(where)
+
+
+def left_in(runtime: Path) -> list[str]:
+    """What should not be there any more when no local platform runs there."""
+    lasting = re.compile(r"account|ended\.db(-\w+)?|[0-9a-f]{8}(/(lock|alive|platform\.log))?")
+    found = (str(path.relative_to(runtime)) for path in runtime.rglob("*"))
+    return sorted(name for name in found if not lasting.fullmatch(name))

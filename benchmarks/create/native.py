@@ -17,6 +17,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 
 from load import cpu_of_tree, expect, fresh, short
 from proc import TICKS, cpu, descendants, memory, system_memory
@@ -243,7 +244,7 @@ def left_behind(server: int, processes: dict[int, str]) -> list[str]:
     found = [f"process {pid}" for pid, began in processes.items() if start_time(pid) == began]
     for folder in ("", "memory", "pids", "cpu"):
         found += glob.glob(os.path.join("/sys/fs/cgroup", folder, f"aenv-{server}-*"))
-    found += [name for name in os.listdir(args.runtime) if name not in ("lock", "platform.log")]
+    found += [str(path) for name in ("instances-*", "*.sock") for path in Path(args.runtime).rglob(name)]
     return found
 
 

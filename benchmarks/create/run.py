@@ -98,7 +98,7 @@ def platform(mine: Peer, runtime: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        end = "import sys; from aenv.client.local import *; stop(LocalPaths(Path(sys.argv[1])))"
+        end = "import sys; from aenv.client.local import LocalPaths, Path, stop; stop(LocalPaths(Path(sys.argv[1])))"
         subprocess.run([mine.python, "-c", end, runtime], check=False)
 
 

@@ -74,7 +74,7 @@ def test_a_whole_conversation_with_a_model_is_graded_and_its_key_is_not_shown(pl
         run(main())
         assert model.keys == {SECRET}
         assert len(model.asked) == 4, "doing nothing, for comparison, needs no model"
-    assert SECRET not in (platform.runtime / "platform.log").read_text()
+    assert SECRET not in platform.log.read_text()
 
 
 def test_a_model_that_refuses_the_key_is_an_error_that_does_not_show_it() -> None:

@@ -31,7 +31,7 @@ from typing import Any
 
 import pytest
 
-from aenv.client import local
+from tests.conftest import stop_all
 from tests.docs.pages import PAGES, ROOT, Block, blocks_of, name_of
 
 HERE = Path(__file__).parent
@@ -203,7 +203,7 @@ def scratch(folder: Path) -> Iterator[Page]:
             page.end()
         finally:
             page.kill()
-            local.stop(local.LocalPaths(Path(home) / "run"))
+            stop_all(Path(home) / "run")
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aenv.client import local
+from tests.conftest import left_in, stop_all
 
 COMMAND = [sys.executable, "-m", "aenv.cli"]
 OFFLINE = {
@@ -85,10 +85,9 @@ def person(tmp_path: Path) -> Iterator[Callable[..., Person]]:
 
     yield make
     for each in made:
-        where = local.LocalPaths(each.runtime)
-        local.stop(where)
-        left = {path.name for path in where.runtime.iterdir()} - {"lock", "platform.log"}
-        log = where.log.read_text() if where.log.exists() else ""
+        stop_all(each.runtime)
+        left = left_in(each.runtime)
+        log = "".join(path.read_text() for path in each.runtime.glob("*/platform.log"))
         shutil.rmtree(each.runtime)
         assert not left
         assert "Traceback" not in log

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from aenv.client import local
 from aenv.core.sync import _LoopThread
+from tests.conftest import left_in, stop_all
 
 CGROUPS = Path("/sys/fs/cgroup")
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "20"))
@@ -205,7 +206,7 @@ class Platform:
         left += [f"cgroup {path}" for path in self.cgroups()]
         mounts = Path("/proc/self/mounts").read_text().splitlines()
         left += [f"mount {line}" for line in mounts if line.startswith("aenv ") or str(self.runtime) in line]
-        left += [f"file {p}" for p in self.runtime.iterdir() if p.name not in ("lock", "platform.log", "platform.sock")]
+        left += [f"file {name}" for name in left_in(self.runtime) if not name.endswith("/platform.sock")]
         left += [f"server {server}"] if (server := self.server()) else []
         left += [f"folder {path}" for path in _root_folders() if path not in self._roots]
         return left
@@ -216,7 +217,7 @@ class Platform:
     def stop(self) -> None:
         """End it as ``aenv local stop`` does; whatever is left is a failure."""
         eventually(lambda: self.servers() and not self.server(), "the server neither serves nor ends")
-        local.stop(self.paths)
+        stop_all(self.runtime)
         eventually(self.left_behind, "left behind by the platform")
 
 

@@ -14,7 +14,7 @@ from typing import IO
 
 import pytest
 
-from aenv.client import local
+from aenv.client import identity, local
 from aenv.core.sync import SyncEnvironment
 from aenv.errors import AEnvError
 from tests.isolation.host import Platform, Process, eventually, forget_lease
@@ -184,18 +184,20 @@ def test_a_platform_that_nobody_needs_ends_by_itself(platform: Platform, linger:
     eventually(platform.left_behind, "left behind by a platform that ended by itself")
 
 
-def test_a_platform_of_another_version_is_replaced(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_of_another_version_is_not_ended_while_it_is_used(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with client(1) as process:
         assert line_of(process).startswith("ready")
         old = platform.server()
         assert old is not None
-        monkeypatch.setattr(local, "__version__", "0.0.0+another")  # what this program was upgraded to
+        monkeypatch.setattr(identity, "__version__", "0.0.0+another")  # what this program was upgraded to
         monkeypatch.setattr(local, "_lease", None)
         works()
         new = platform.server()
-    assert new is not None
-    assert new.pid != old.pid
-    assert not old.alive
+        assert new is not None
+        assert new.pid != old.pid
+        assert old.alive
 
 
 def kill_the_server(platform: Platform) -> None:

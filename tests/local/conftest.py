@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from aenv.client import local
+from tests.conftest import left_in, stop_all
 
 ENV = '''
 import os
@@ -60,10 +61,9 @@ def platform(sandboxes: None) -> Iterator[local.LocalPaths]:
     try:
         yield local.LocalPaths(Path(folder))
     finally:
-        where = local.LocalPaths(Path(folder))
-        local.stop(where)
-        left = {p.name for p in where.runtime.iterdir()} - {"lock", "platform.log"}
-        _remove(where.runtime)
+        stop_all(Path(folder))
+        left = left_in(Path(folder))
+        _remove(Path(folder))
         assert not left
 
 
@@ -72,6 +72,7 @@ def short_folder() -> Iterator[Path]:
     """A folder whose path leaves room for the names of sockets."""
     folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
     yield folder
+    stop_all(folder)
     _remove(folder)
 
 

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 import time
 from collections import Counter as Tally
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from aenv.api.metrics import Metrics
 from aenv.errors import Overloaded, QuotaExceeded
 
 RETRY_LEAST, RETRY_MOST, RETRY_UNKNOWN = 1, 30, 5
 """Seconds that who was not let in is told to stay away."""
+OTHERS_SECONDS = 0.05
+"""Between two looks at whether another platform on this machine has left a place."""
 LONGEST = 3600.0
 """Seconds that anybody may wait."""
 
@@ -121,11 +125,27 @@ class _Line:
             self.lines[name] = line
 
 
+class Machine(Protocol):
+    """A machine that several platforms share."""
+
+    @property
+    def others(self) -> int:
+        """Instances of the other platforms."""
+
+    def instances(self, count: int) -> None:
+        """Say how many this platform has, or is about to have."""
+
+
 class Admission:
     """Lets creates in, as far as there is room."""
 
-    def __init__(self, capacity: Capacity | None = None, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, capacity: Capacity | None = None, metrics: Metrics | None = None, machine: Machine | None = None
+    ) -> None:
+        """``machine``: what other platforms on this machine have in use of the same capacity."""
         self.capacity = capacity or Capacity()
+        self._machine = machine
+        self._again: asyncio.TimerHandle | None = None
         self._metrics = metrics or Metrics()
         self._alive = 0
         self._creating = 0
@@ -159,6 +179,7 @@ class Admission:
             line = line.line(name)
         line.turns.append(turn)
         turn.enqueue(min(self.capacity.wait if seconds is None else seconds, LONGEST))
+        self._look_again()
         return turn
 
     def count_in(self, experiment: str, owner: str) -> Turn:
@@ -170,7 +191,7 @@ class Admission:
     def why(self, turn: Turn) -> str:
         """What one waits for, for people."""
         most = self.capacity.alive
-        return f"the platform is full ({self._alive} of {most} instances), and {self._ahead(turn)} wait before it"
+        return f"the platform is full ({self._in_use} of {most} instances), and {self._ahead(turn)} wait before it"
 
     def leave(self, turn: Turn) -> None:
         """One of its places is free again, or is not wanted any more."""
@@ -179,6 +200,7 @@ class Admission:
         turn.count -= 1
         if turn.admitted:
             self._alive -= 1
+            self._announce(self._alive)
         elif turn.count == 0 and turn in self._waiting:
             self._out(turn)
             self._metrics.count("queue_total", outcome="left", experiment=turn.experiment)
@@ -193,7 +215,7 @@ class Admission:
         self._out(turn)
         self._metrics.count("queue_total", outcome="expired", experiment=turn.experiment)
         error = Overloaded(
-            f"no place came free within {seconds:g} s: the platform runs {self._alive} of {self.capacity.alive} "
+            f"no place came free within {seconds:g} s: the platform runs {self._in_use} of {self.capacity.alive} "
             f"instances, and {ahead} wait before this",
             details={"retry_after": after, "hint": "End instances that are not needed, or wait longer."},
         )
@@ -231,10 +253,37 @@ class Admission:
     # --- inside
 
     def _fits(self, count: int) -> bool:
-        return not self.capacity.alive or self._alive + count <= self.capacity.alive
+        if not self.capacity.alive:
+            return True
+        self._announce(self._alive + count)  # before the look at the others: so two never take the same place
+        if self._in_use + count <= self.capacity.alive:
+            return True
+        self._announce(self._alive)
+        return False
+
+    @property
+    def _in_use(self) -> int:
+        """Of the capacity, by all platforms that share it."""
+        return self._alive + (self._machine.others if self._machine is not None else 0)
+
+    def _announce(self, count: int) -> None:
+        if self._machine is not None:
+            self._machine.instances(count)
+
+    def _look_again(self) -> None:
+        """Other platforms do not say when they leave a place, so it is looked for while somebody waits."""
+        if self._machine is not None and self._waiting and self._again is None:
+            pause = OTHERS_SECONDS * random.uniform(0.5, 1.5)  # two that gave way to each other must not do so for ever
+            self._again = asyncio.get_running_loop().call_later(pause, self._looked)
+
+    def _looked(self) -> None:
+        self._again = None
+        self._let_in()
+        self._look_again()
 
     def _admit(self, turn: Turn) -> None:
         self._alive += turn.count
+        self._announce(self._alive)
         now = time.monotonic()
         if self._last and turn.waits:
             self._pace = 0.8 * self._pace + 0.2 * (now - self._last) / turn.count

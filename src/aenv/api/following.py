@@ -19,12 +19,15 @@ News = Callable[[], str]
 
 def log_answer(ask: Ask, text: str, news: Callable[[], News]) -> Answer:
     """A log as it was asked for: the last lines of it, or on and on. ``news`` begins to watch it."""
-    tail = number("tail", ask.one("tail"))
-    if tail is not None:
-        text = "".join(text.splitlines(keepends=True)[-tail:]) if tail else ""
+    text = last_lines(text, number("tail", ask.one("tail")))
     if ask.one("follow") in (None, "", "0", "false"):
         return ok(text)
     return Stream(_Following(text, news()))
+
+
+def last_lines(text: str, count: int | None) -> str:
+    """So many lines of a log; None: all."""
+    return text if count is None else "".join(text.splitlines(keepends=True)[-count:] if count else ())
 
 
 class _Following:

@@ -20,6 +20,7 @@ from aenv.api.access import OWNER, Caller
 from aenv.api.admission import Admission, Capacity, Turn
 from aenv.api.ended import Ended, EndedInstances
 from aenv.api.ledger import Ledger
+from aenv.api.machine_account import MachineAccount
 from aenv.api.metrics import Metrics
 from aenv.api.phases import phase
 from aenv.api.quota import Quota
@@ -65,12 +66,14 @@ class Instances:
         metrics: Metrics | None = None,
         capacity: Capacity | None = None,
         ended: EndedInstances | None = None,
+        machine: MachineAccount | None = None,
     ) -> None:
         """``direct``: callers share this machine and its user, and call instances without a gateway."""
         self.engine = engine
         self.metrics = metrics or Metrics()
         self.quota = Quota()
-        self.admission = Admission(capacity, self.metrics)
+        self.admission = Admission(capacity, self.metrics, machine)
+        self._machine = machine
         self._direct = direct
         self._ledger = ledger
         self._sources = sources or Sources()
@@ -527,7 +530,7 @@ class Instances:
         """A new one; whoever holds it keeps its instances alive."""
         name = secrets.token_hex(8)
         self._leases.add(name)
-        self.changed.set()
+        self._leases_changed()
         return name
 
     async def end_lease(self, name: str) -> None:
@@ -535,6 +538,11 @@ class Instances:
         self._leases.discard(name)
         for record in [r for r in self._records.values() if r.lease == name]:
             await self._delete_quietly(record.id, WITH_ITS_OWNER)
+        self._leases_changed()
+
+    def _leases_changed(self) -> None:
+        if self._machine is not None:
+            self._machine.leases(len(self._leases))
         self.changed.set()
 
     # --- inside

@@ -8,14 +8,13 @@ import contextlib
 import fcntl
 import shutil
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
 
 
 def main() -> None:
-    """``janitor.py RUNTIME GROUP [FOLDER]``: without a folder in it, all of the runtime folder goes.
+    """``janitor.py RUNTIME GROUP [FOLDER]``: without a folder in it, all of the server's runtime folder goes.
 
     Wait until nobody has the other end of the standard input any more, then tidy up. What comes through it are the
     process ids of servers.
@@ -27,7 +26,7 @@ def main() -> None:
         _remove(place)
     if folder:
         shutil.rmtree(Path(runtime) / folder[0], ignore_errors=True)
-        _remove_socket(Path(runtime))
+        _remove_names(Path(runtime))
     else:
         shutil.rmtree(runtime, ignore_errors=True)
 
@@ -42,15 +41,20 @@ def _possible_groups(server: str, name: str) -> list[Path]:
     return [parent / name for parent in parents]
 
 
-def _remove_socket(runtime: Path) -> None:
-    """The killed server's, unless another server has its own there by now."""
-    with contextlib.suppress(OSError), (runtime / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        with socket.socket(socket.AF_UNIX) as connection:
-            try:
-                connection.connect(str(runtime / "platform.sock"))
-            except ConnectionRefusedError:
-                (runtime / "platform.sock").unlink()
+def _remove_names(folder: Path) -> None:
+    """The killed server's socket and what it wrote about itself, unless another server is in its place by now.
+
+    Nobody waits for this: who holds the lock is a server that lives, or one that is just ending.
+    """
+    names = [folder / "platform.sock", folder / "about.json"]
+    for _ in range(200):
+        if not any(path.exists() for path in names):
+            return
+        with contextlib.suppress(OSError), (folder / "alive").open() as alive:
+            fcntl.flock(alive, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in names:
+                path.unlink(missing_ok=True)
+        time.sleep(0.01)
 
 
 def _remove(group: Path) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aenv.client.local import for_sockets
+from aenv.client.platforms import LocalPaths, for_sockets, is_alive
 from aenv.isolation.limits import TOP, is_held
 
 YOUNG = 60.0
@@ -72,9 +72,11 @@ class Leftovers:
             yield Leftover("cgroup", str(path), f"find {path} -depth -type d -exec rmdir {{}} +")
 
     def _folders(self) -> Iterator[Leftover]:
-        candidates = [*self._temporary.glob("aenv-serve-*"), *self._runtime.glob("instances-*")]
+        candidates = [*self._temporary.glob("aenv-serve-*"), *self._runtime.glob("*/instances-*")]
         for path in candidates:
             name = path.name.removeprefix("instances-")
+            if is_alive(LocalPaths(self._runtime, key=path.parent.name)):  # whatever its process id is called here
+                continue
             if path.is_dir() and _is_ours(path) and not self._is_known(name) and not self._is_young(path):
                 yield Leftover("folder", str(path), f"rm -r {path}")
 

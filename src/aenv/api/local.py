@@ -1,32 +1,42 @@
-"""``aenv serve --local``: the platform for one user of this machine, on a unix socket.
+"""``aenv serve --local``: a platform for one user of this machine and one interpreter, on a unix socket.
 
-Nobody has to start it: the first `Environment` does, and it ends by itself when nobody has needed it for a while.
+The first `Environment` starts it, and it ends by itself when nothing has used it for a while. Platforms of other
+interpreters and versions run beside it, and share nothing with it but an account of what is in use on this machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import IO
 
 from aenv.api.access import Allowance, Doorkeeper
+from aenv.api.admission import Capacity
 from aenv.api.app import PlatformApp
 from aenv.api.ask import refusal
 from aenv.api.choosing import choose
+from aenv.api.ended import EndedInstances
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
+from aenv.api.machine import room
+from aenv.api.machine_account import MachineAccount
 from aenv.api.observe import Observed
 from aenv.api.ports import Ports
 from aenv.api.readiness import Readiness
 from aenv.api.sources import OpenHub, Sources
-from aenv.client.local import LocalPaths
+from aenv.client.identity import Identity
+from aenv.client.platforms import OTHER_SERVES, About, LocalPaths, all_of_user, forget_old, is_alive, retire
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine
 from aenv.errors import AEnvError, NotFound
@@ -36,27 +46,66 @@ from aenv.isolation.linux import peer_user
 from aenv.runtime.http import HttpServer
 from aenv.runtime.messages import Answer, Request
 from aenv.schema import paths as schema_paths
+from aenv.storage.base import Store
+from aenv.storage.sqlite import SqliteStore
 from aenv.tracing import spans
 
 log = getLogger("local")
 
 FIRST_CLIENT = 30.0
 """Seconds that whoever started us has to come."""
+HOLD_SECONDS = 1.0
+"""For others to be done with looking whether a platform is there."""
 MAX_BODY = 16 * 1024 * 1024
 STREAM_OVER = 64 * 1024
 
 
-def serve(paths: LocalPaths, *, linger: float, engine: str, pool: int, open_hub: OpenHub | None = None) -> int:
-    """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM."""
+def serve(
+    paths: LocalPaths, *, linger: float, engine: str, pool: int, most: int = 0, open_hub: OpenHub | None = None
+) -> int:
+    """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM; the process's exit code.
+
+    ``most``: instances of all platforms of this user together; 0: as many as the machine has room for.
+    """
     open_many_files()
     enter_own_group()
-    janitor = start_janitor(paths.runtime, group_name(), paths.instances.name)
-    try:
-        chosen = choose(engine, paths.instances, pool=pool, group=group_name())
-        return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub)))
-    finally:
-        janitor.stdin.close() if janitor.stdin else None
-        janitor.wait()
+    alive = _hold(paths)
+    if alive is None:
+        return OTHER_SERVES
+    with alive:
+        _clear(paths)
+        janitor = start_janitor(paths.folder, group_name(), paths.instances.name)
+        try:
+            chosen = choose(engine, paths.instances, pool=pool, group=group_name())
+            return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), Capacity(most or room())))
+        finally:
+            for path in (paths.socket, paths.about):
+                path.unlink(missing_ok=True)
+            janitor.stdin.close() if janitor.stdin else None
+            janitor.wait()
+
+
+def _clear(paths: LocalPaths) -> None:
+    """Remove what a platform before this one has left in its folder, should its janitor have been killed with it."""
+    paths.socket.unlink(missing_ok=True)
+    for folder in paths.folder.glob("instances-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hold(paths: LocalPaths) -> IO[str] | None:
+    """Be the platform in this folder, for as long as this process lives; None when another one is."""
+    deadline = time.monotonic() + HOLD_SECONDS
+    while True:
+        paths.folder.mkdir(mode=0o700, exist_ok=True)
+        file = paths.alive.open("w")
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), paths.alive.stat()):
+                return file
+        file.close()
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)  # somebody may only have looked whether it is held
 
 
 def _may_be_ready(request: Request) -> bool:
@@ -64,19 +113,24 @@ def _may_be_ready(request: Request) -> bool:
     return request.method == "POST" and request.path == schema_paths.INSTANCES
 
 
-async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources) -> int:
-    instances = Instances(engine, sources)
+async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources, capacity: Capacity) -> int:
+    store, machine = _ended_store(paths), _account(paths)
+    instances = Instances(engine, sources, capacity=capacity, ended=EndedInstances(store), machine=machine)
     ports = LocalPorts(instances)
     spans.begin("aenv-local")
     app = Readiness(engine).before(Observed(PlatformApp(instances, ports=ports), level=logging.DEBUG))
     server = HttpServer(app, max_body=MAX_BODY, admit=_same_user, prompt=_may_be_ready)
-    stop = asyncio.Event()
+    stop, retired = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, retired.set)
+    about = About(os.getpid(), time.time(), Identity.own())
+    about.write(paths)
     server.listen_at(str(paths.socket))
     log.info("serving at %s", paths.socket)
-    waiting = asyncio.create_task(_until_idle(instances, linger))
+    await asyncio.to_thread(_settle_in, paths, about.identity)
+    waiting = asyncio.create_task(_until_idle(instances, linger, retired))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
     waiting.cancel()
@@ -84,9 +138,39 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sour
     paths.socket.unlink(missing_ok=True)
     await server.close(grace=1.0)
     await ports.close()
+    await instances.close()
     await engine.close()
     await sources.close()
+    if store is not None:
+        await store.close()
+    if machine is not None:
+        machine.close()
     return 0
+
+
+def _ended_store(paths: LocalPaths) -> Store | None:
+    try:
+        return SqliteStore(paths.ended)
+    except AEnvError as error:
+        log.warning("why instances have ended is known only while this platform runs: %s", error.message)
+        return None
+
+
+def _account(paths: LocalPaths) -> MachineAccount | None:
+    try:
+        return MachineAccount(paths.account, paths.key)
+    except OSError as error:
+        log.warning("instances of other local platforms are not counted: %s", error)
+        return None
+
+
+def _settle_in(paths: LocalPaths, own: Identity) -> None:
+    """Ask platforms that this one replaces to end once nobody uses them, and forget those that are long gone."""
+    for other in all_of_user(paths):
+        about = About.read(other) if other.key != paths.key and is_alive(other) else None
+        if about is not None and own.replaces(about.identity):
+            retire(other)
+    forget_old(paths, time.time())
 
 
 class LocalPorts(Ports):
@@ -123,26 +207,32 @@ def _same_user(connection: socket.socket) -> bool:
     return peer_user(connection) in (os.geteuid(), 0)
 
 
-async def _until_idle(instances: Instances, linger: float) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(FIRST_CLIENT):
-            await instances.changed.wait()
+async def _until_idle(instances: Instances, linger: float, retired: asyncio.Event) -> None:
+    """Return when nothing has used it for ``linger`` seconds; at once when it is retired and nothing uses it."""
+    await _either(instances.changed, retired, FIRST_CLIENT)
     while True:
         instances.changed.clear()
         if instances.in_use:
             await instances.changed.wait()
-            continue
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(linger):
-                await instances.changed.wait()
-                continue
-        return
+        elif retired.is_set() or not await _either(instances.changed, retired, linger):
+            return
+
+
+async def _either(one: asyncio.Event, other: asyncio.Event, seconds: float) -> bool:
+    """Whether one of them was set in time."""
+    tasks = [asyncio.create_task(event.wait()) for event in (one, other)]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return bool(done)
 
 
 def start_janitor(runtime: Path, *names: str) -> subprocess.Popen[bytes]:
     """Have somebody clean up should we be killed: it waits for its standard input to end.
 
-    ``names``: of the control group and, unless all of the runtime folder is to go, of the folder in it that is.
+    ``names``: of the control group and, unless all of the folder is to go, of the folder in it that is.
     """
     script = Path(__file__).with_name("janitor.py")
     janitor = subprocess.Popen(

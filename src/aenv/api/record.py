@@ -17,6 +17,7 @@ from aenv.api import wishes
 from aenv.api.access import OWNER, Caller
 from aenv.api.admission import Turn
 from aenv.api.ledger import Charge
+from aenv.client.travelling import travels
 from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.imports import Neighbours
@@ -200,7 +201,8 @@ class Record:
 
     def forget_wish(self) -> None:
         """Let go of what only a sandbox needs to know, some of it secret, and of what may be large."""
-        self.wish = self.wish.model_copy(update={"environment_variables": None, "arguments": None, "hub": None})
+        secret = dict.fromkeys(("environment_variables", "arguments", "hub", "fetching"))
+        self.wish = self.wish.model_copy(update=secret)
         self.project = None
 
     def spec(self, neighbours: Neighbours) -> SandboxSpec:
@@ -220,6 +222,7 @@ class Record:
             "" if self._direct else self.account,
             self.wish.mcp is not False,
             self.replica.volume if self.replica else None,
+            {name: value for name, value in (self.wish.fetching or {}).items() if travels(name)},
         )
 
     @property

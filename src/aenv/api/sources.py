@@ -48,7 +48,7 @@ class Sources:
             NotFound: there is no such environment, here or in the hub, or the caller may not read it there.
         """
         if self._only is not None:
-            if wish.source is not None or wish.hub is not None:
+            if wish.source is not None or wish.hub is not None or wish.fetching is not None:
                 raise Forbidden("this platform takes environments from its own hub alone; push yours there: aenv push")
             reader = "" if caller.role == "admin" else caller.name
             return locate(await self._from_hub(self._only, wish.envName, reader))

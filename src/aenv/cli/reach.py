@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from aenv.errors import ConfigError, UsageError
+from aenv.errors import ConfigError, NotFound, UsageError
 
 if TYPE_CHECKING:
+    from aenv.api.ended import Ended
     from aenv.client.api import ApiClient
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,13 +37,58 @@ def chosen(system_url: str | None, api_key: str | None) -> tuple[str | None, str
 
 def running(system_url: str | None, api_key: str | None) -> tuple[str, str | None] | None:
     """The same, with the URL of this machine's own; None where that is meant and does not run."""
-    from aenv.client.local import LocalPaths, health
-
     url, key = chosen(system_url, api_key)
     if url is None:
-        where = LocalPaths.of_user()
-        url = where.url if health(where) is not None else None
+        url = next(iter(local_urls()), None)
     return (url, key) if url is not None else None
+
+
+def local_urls() -> list[str]:
+    """Of this user's platforms that run here, that of this interpreter and version first."""
+    from aenv.client.platforms import LocalPaths, all_of_user, health
+
+    own = LocalPaths.of_user()
+    others = [each for each in all_of_user(own) if each.key != own.key]
+    return [each.url for each in (own, *others) if health(each) is not None]
+
+
+def with_all(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> list[T]:
+    """Do something with every platform that is meant: the one that is set, or all of this user's on this machine."""
+    urls = [] if chosen(system_url, api_key)[0] is not None else local_urls()
+    return [with_api(url, api_key, work) for url in urls] or [with_api(system_url, api_key, work)]
+
+
+def with_api_of(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> T:
+    """Do something with the one of these platforms that knows what it is about.
+
+    Raises:
+        NotFound: none does.
+    """
+    urls = [] if chosen(system_url, api_key)[0] is not None else local_urls()
+    for url in urls[:-1]:
+        with contextlib.suppress(NotFound):
+            return with_api(url, api_key, work)
+    return with_api(urls[-1] if urls else system_url, api_key, work)
+
+
+def local_past(name: str, system_url: str | None, api_key: str | None) -> Ended | None:
+    """What is kept of an instance that has ended on this machine; None: nothing, or another platform is meant."""
+    from aenv.api.ended import EndedInstances
+    from aenv.client.platforms import LocalPaths
+    from aenv.storage.sqlite import SqliteStore
+
+    path = LocalPaths.of_user().ended
+    if chosen(system_url, api_key)[0] is not None or not path.exists():
+        return None
+
+    async def main() -> Ended | None:
+        store = SqliteStore(path)
+        try:
+            return await EndedInstances(store).read(name)
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
 
 
 def with_api(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> T:

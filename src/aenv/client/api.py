@@ -106,6 +106,7 @@ class ApiClient:
         network: str | list[str] | None = None,
         keep_alive: bool | None = None,
         mcp: bool | None = None,
+        fetching: dict[str, str] | None = None,
         *,
         timeout: float | None = None,
     ) -> EnvInstance:
@@ -126,6 +127,7 @@ class ApiClient:
             network=network,
             keep_alive=keep_alive,
             mcp=mcp,
+            fetching=fetching,
             queue_timeout=QUEUED * (self.timeout if timeout is None else timeout),
         )
         return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))

@@ -75,8 +75,17 @@ class DeadlineExceeded(NetworkError, TimeoutError):
 class HttpClient:
     """Requests to one server."""
 
-    def __init__(self, url: ServerUrl, *, token: str | None = None, headers: Iterable[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        url: ServerUrl,
+        *,
+        token: str | None = None,
+        headers: Iterable[tuple[str, str]] = (),
+        certificates: str = "",
+    ) -> None:
+        """``certificates``: the file or folder of those to trust; empty: those of the system."""
         self.url = url
+        self._certificates = certificates
         self._idle: list[Connection] = []
         self._busy: set[Connection] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -182,7 +191,12 @@ class HttpClient:
         if self._tls is None:
             import ssl  # most calls stay on the machine and need none of it
 
-            self._tls = ssl.create_default_context()
+            given = self._certificates or None
+            folder = given if given and os.path.isdir(given) else None
+            try:
+                self._tls = ssl.create_default_context(cafile=None if folder else given, capath=folder)
+            except OSError as error:
+                raise NetworkError(f"the certificates in {given} cannot be read: {error}") from None
         return self._tls
 
 

@@ -44,7 +44,14 @@ class HubClient(Hub):
     """See `aenv.schema.hub.Hub`."""
 
     def __init__(
-        self, url: str, token: str | None = None, *, timeout: float = 30.0, retries: int = 6, behalf: str = ""
+        self,
+        url: str,
+        token: str | None = None,
+        *,
+        timeout: float = 30.0,
+        retries: int = 6,
+        behalf: str = "",
+        certificates: str = "",
     ) -> None:
         """``behalf``: the user whose rights every request is narrowed to."""
         bare = "://" not in url  # a whole URL means what it means everywhere, a host alone the usual port of a hub
@@ -54,9 +61,11 @@ class HubClient(Hub):
         headers = [("accept", "application/json")]
         if behalf:
             headers.append((paths.BEHALF_HEADER, quote(behalf, safe="")))
-        self._http = HttpClient(self.url, token=token, headers=headers)
+        self._http = HttpClient(self.url, token=token, headers=headers, certificates=certificates)
         self._others: dict[str, HubClient] = {}
-        self._narrowed = functools.partial(HubClient, url, token, timeout=timeout, retries=retries)
+        self._narrowed = functools.partial(
+            HubClient, url, token, timeout=timeout, retries=retries, certificates=certificates
+        )
 
     async def missing(self, digests: list[str]) -> list[str]:
         found: list[str] = []

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from aenv.client import local
 from aenv.client.instance import PATIENCE, InstanceClient
+from aenv.client.travelling import of_caller
 from aenv.client.url import Planes, ServerUrl
 from aenv.core.logging import getLogger
 from aenv.errors import AEnvError, EnvironmentError, InstanceEnded, InstanceUnreachable, NotFound, UsageError
@@ -202,7 +204,8 @@ class OnPlatform(Placement):
     def _complete(self, wish: Wish) -> Wish:
         rest = {name: value for name, value in wish.items() if name != "envName"}
         hub = _hub_access() if self.is_local and self._source is None else None
-        return {**rest, "source": self._source, "lease": self._lease, "hub": hub}
+        own = {"hub": hub, "fetching": of_caller() or None} if self.is_local else {}
+        return {**rest, "source": self._source, "lease": self._lease, **own}
 
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
         from aenv.schema.instance import EnvStatus
@@ -294,6 +297,7 @@ def _hub_access() -> HubAccess:
         timeout=hub.timeout,
         data=str(data_folder()),
         cache=str(config.cache_folder()),
+        certificates=os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR") or "",
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from aenv.client.travelling import index_of
 from aenv.engines.endings import Exit as Exit
 from aenv.engines.holding import Keeper
 from aenv.isolation.limits import Limits
@@ -39,12 +40,14 @@ class SandboxSpec:
     """Whether to have ready what MCP clients need; without, it is loaded when the first of them comes."""
     volume: Volume | None = None
     """A folder that outlives it. Nothing else with the same one is started, or loaded, while it is there."""
+    fetching: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """The caller's proxies, certificates and package index, for installing what it requires. It does not get these."""
 
     @property
     def family(self) -> str:
         """The same for specs that differ in nothing but their variables."""
         place = (self.project, self.code, self.base, self.tenant, self.mcp, self.volume)
-        return repr((*place, self.arguments, self.limits, self.network))
+        return repr((*place, self.arguments, self.limits, self.network, index_of(self.fetching)))
 
     @property
     def key(self) -> str:

@@ -64,7 +64,7 @@ class GvisorEngine(ProcessEngine):
         self, name: str, spec: SandboxSpec, token: str, log_file: IO[bytes]
     ) -> asyncio.subprocess.Process:
         wanted = layers.requirements_of(spec.project)
-        shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
+        shown = [str(await layers.layer(wanted, layers.cache_folder(), spec.fetching))] if wanted else []
         await asyncio.to_thread(_make_bundle, self._place(name), spec, token, shown)
         group = self._cgroups.make(spec.limits)
         joins = group.open_for_joining() if group else []

@@ -10,9 +10,11 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from aenv import config
+from aenv.client.travelling import index_of
 from aenv.core.logging import getLogger
 from aenv.errors import LoadError
 from aenv.isolation.whole import made_whole
@@ -81,25 +83,28 @@ def cache_folder() -> Path:
     return config.cache_folder() / "layers"
 
 
-async def layer(requirements: list[str], folder: Path) -> Path:
+async def layer(requirements: list[str], folder: Path, variables: Mapping[str, str] | None = None) -> Path:
     """A folder with these packages; installs them when nobody has before.
+
+    ``variables``: proxies, certificates and index of who asks. Packages of another index are other packages.
 
     Raises:
         LoadError: they cannot be installed.
     """
     python = f"{sys.implementation.cache_tag}-{os.uname().machine}"
-    digest = hashlib.sha256("\n".join([python, *sorted(requirements)]).encode()).hexdigest()[:32]
+    wanted = [python, *sorted(requirements), *index_of(variables or {})]
+    digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:32]
     target = folder / digest
     if target.is_dir():
         return target
     with made_whole(target) as made:
         made.chmod(0o755)
         log.info("installing %s", ", ".join(map(_named, requirements)))
-        await _install(requirements, made)
+        await _install(requirements, made, variables or {})
     return target
 
 
-async def _install(requirements: list[str], target: Path) -> None:
+async def _install(requirements: list[str], target: Path, variables: Mapping[str, str]) -> None:
     """From wheels only: building a package would run its code outside of any sandbox."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if uv:
@@ -114,6 +119,7 @@ async def _install(requirements: list[str], target: Path) -> None:
         *command, "--only-binary", ":all:", "--target", str(target), "--requirement", str(wanted),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         cwd="/",  # what lies in the folder that we were started from (uv.toml, pip/) has no say
+        env={**os.environ, **variables},
     )  # fmt: skip
     try:
         said, _ = await process.communicate()

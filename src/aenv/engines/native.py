@@ -340,7 +340,7 @@ class NativeEngine(Engine):
         """With the project's imports made, unless they leave something running that a fork would break."""
         project = spec.project
         wanted = layers.requirements_of(project)
-        shown = [str(await layers.layer(wanted, layers.cache_folder()))] if wanted else []
+        shown = [str(await layers.layer(wanted, layers.cache_folder(), spec.fetching))] if wanted else []
         for preload in (imported_by(project, spec.files), []):
             zygote = Zygote(spec, self._folder, self._holder)
             try:

@@ -63,7 +63,7 @@ class ProcessEngine(Engine):
             sys.executable, "-m", "aenv.main", str(spec.code), "--uds", str(self._socket(name)), "--name", spec.name,
             "--grace", "1", "--", *spec.arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log_file,
-            cwd=spec.project, env={**os.environ, **spec.variables, "AENV_TOKEN": token},
+            cwd=spec.project, env={**os.environ, **spec.fetching, **spec.variables, "AENV_TOKEN": token},
         )  # fmt: skip
 
     def _socket(self, name: str) -> Path:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from aenv.client.instance import InstanceClient
+from aenv.client.travelling import index_of
 from aenv.client.url import ServerUrl
 from aenv.engines.base import Exit, SandboxRef, SandboxSpec
 from aenv.engines.books import SANDBOX, ZYGOTE, SandboxBook, ZygoteBook
@@ -437,6 +438,8 @@ def parent_name(spec: SandboxSpec) -> str:
     place = f"{place} of {spec.tenant}" if spec.tenant else place
     place = place if spec.mcp else f"{place} without MCP"
     place = f"{place} with {spec.volume}" if spec.volume else place
+    index = index_of(spec.fetching)
+    place = f"{place} from {index}" if index else place
     return f"{place} in the host's network" if spec.network.mode == "host" else place
 
 

@@ -59,5 +59,6 @@ def open_hub(access: HubAccess | None = None) -> Hub:
     if access.url:
         from aenv.client.hub import HubClient
 
-        return HubClient(access.url, access.token or None, timeout=access.timeout)
+        token, certificates = access.token or None, access.certificates
+        return HubClient(access.url, token, timeout=access.timeout, certificates=certificates)
     return LocalHub(open_catalog(Place.of(data=Path(access.data) if access.data else None)))

@@ -158,6 +158,8 @@ class HubAccess(Message):
     """The user's data folder."""
     cache: str = ""
     """The user's cache folder."""
+    certificates: str = ""
+    """The file, or the folder, of the certificates to trust; empty: those of the system."""
 
 
 class EnvInstanceCreateRequest(Message):
@@ -177,6 +179,8 @@ class EnvInstanceCreateRequest(Message):
     """Where the project lies, on a platform that shares the caller's files."""
     hub: HubAccess | None = None
     """Where to look for the environment when there is no ``source``, on a platform of the caller's own."""
+    fetching: dict[str, str] | None = Field(default=None, repr=False)
+    """The caller's proxies, certificates and package index, on a platform of the caller's own."""
     count: int | None = Field(default=None, ge=1, le=10_000)
     """So many of them in one request; they come back while they are being made."""
     lease: str | None = None

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from aenv.cli.output import Output, columns, note, output_option
-from aenv.cli.reach import chosen, log_options, pairs_of, platform_options, show_log, with_api
+from aenv.cli.reach import (
+    chosen,
+    local_past,
+    log_options,
+    pairs_of,
+    platform_options,
+    show_log,
+    with_all,
+    with_api_of,
+)
 from aenv.errors import NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -125,7 +134,7 @@ def list_command(
             if after is None:
                 return found
 
-    found = with_api(system_url, api_key, work)
+    found = [each for part in with_all(system_url, api_key, work) for each in part]
     said = [each.model_dump(exclude_none=True, exclude={"token", "data_url"}) for each in found]
     output.show(said, lambda: _table(found))
 
@@ -144,7 +153,11 @@ def get(id: str, system_url: str | None, api_key: str | None, output: Output) ->
             found["events"] = [event.model_dump() for event in await api.get_instance_events(id)]
         return found
 
-    said = with_api(system_url, api_key, work)
+    past = local_past(id, system_url, api_key)
+    if past is not None:
+        said = past.instance.model_dump(exclude_none=True) | {"events": [event.model_dump() for event in past.events]}
+    else:
+        said = with_api_of(system_url, api_key, work)
     output.show(said, lambda: _shown(said))
 
 
@@ -158,11 +171,11 @@ def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, outp
     if not yes:
         click.confirm(f"End instance {id}?", abort=True, err=True)
 
-    async def work(api: ApiClient) -> bool:
-        return await api.delete_env_instance(id)
+    async def work(api: ApiClient) -> None:
+        if not await api.delete_env_instance(id):
+            raise NotFound(f"there is no instance {id}", details={"hint": "See them all: aenv instance list"})
 
-    if not with_api(system_url, api_key, work):
-        raise NotFound(f"there is no instance {id}", details={"hint": "See them all: aenv instance list"})
+    with_api_of(system_url, api_key, work)
     output.show({"id": id, "deleted": True}, lambda: f"deleted {id}")
 
 
@@ -177,7 +190,7 @@ def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output
     async def work(api: ApiClient) -> EnvInstance:
         return await api.renew_env_instance(id, ttl)
 
-    found = with_api(system_url, api_key, work)
+    found = with_api_of(system_url, api_key, work)
     said = {"id": found.id, "ttl": found.ttl, "expires_at": found.expires_at}
     output.show(said, lambda: f"{found.id} lives until {found.expires_at}")
 
@@ -192,7 +205,13 @@ def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_ke
     async def work(api: ApiClient) -> None:
         await show_log(api.follow_instance_logs(id, tail) if follow else await api.get_instance_logs(id, tail))
 
-    with_api(system_url, api_key, work)
+    past = local_past(id, system_url, api_key)
+    if past is not None:
+        from aenv.api.following import last_lines
+
+        asyncio.run(show_log(last_lines(past.log, tail)))
+    else:
+        with_api_of(system_url, api_key, work)
 
 
 @command.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -268,13 +287,12 @@ async def _made(env: Environment) -> dict[str, Any]:
 def _with_instance(
     id: str, system_url: str | None, api_key: str | None, work: Callable[[Environment], Awaitable[T]]
 ) -> T:
-    async def name_of(api: ApiClient) -> str:
+    async def where(api: ApiClient) -> tuple[str, str]:
         found = await api.get_env_instance(id)
-        return found.env.name if found.env else id
+        return (found.env.name if found.env else id), api.base_url
 
-    env = _environment(
-        with_api(system_url, api_key, name_of), system_url, api_key, instance_id=id, skip_for_healthy=True
-    )
+    name, url = with_api_of(system_url, api_key, where)
+    env = _environment(name, url, api_key, instance_id=id, skip_for_healthy=True)
 
     async def main() -> T:
         async with env:

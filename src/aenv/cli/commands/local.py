@@ -1,47 +1,121 @@
-"""``aenv local``: look after the platform that runs on this machine."""
+"""``aenv local``: look after the platforms that run on this machine for this user."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from aenv.cli.output import Output, output_option
+from aenv.cli.output import Output, columns, note, output_option
+
+if TYPE_CHECKING:
+    from aenv.client.platforms import LocalPaths
+
+RETIRE_SECONDS = 10.0
 
 
 @click.group(name="local")
 def command() -> None:
-    """Look after the local platform, which Environment starts by itself."""
+    """Look after your local platforms: one per interpreter and version, which Environment starts by itself."""
 
 
 @command.command()
 @output_option
 def status(output: Output) -> int:
-    """Say whether it runs, and what runs on it."""
-    from aenv.client.local import LocalPaths, health
+    """Say which platforms run, and what uses them. The exit code is 1 when none runs for this interpreter."""
+    from aenv.client.platforms import LocalPaths, health
 
     where = LocalPaths.of_user()
     known = health(where)
-    facts = {"running": known is not None, "version": (known or {}).get("version"), "socket": str(where.socket)}
-    text = f"running, version {facts['version']}, at {where.socket}" if known else "not running"
-    output.show(facts, lambda: text)
+    found = [_facts(each, where) for each in _running(where)]
+    said = {
+        "running": known is not None,
+        "version": (known or {}).get("version"),
+        "socket": str(where.socket),
+        "platforms": found,
+    }
+    text = f"running, version {said['version']}, at {where.socket}" if known else "not running"
+    if found and (len(found) > 1 or not known):
+        text = f"{text}\n\n{_table(found)}"
+    output.show(said, lambda: text)
     return 0 if known else 1
 
 
 @command.command()
-def stop() -> int:
-    """End it, and all instances with it."""
-    from aenv.client.local import LocalPaths, stop
+@click.option("--all", "everything", is_flag=True, help="End those of other interpreters, too, that are in use.")
+def stop(everything: bool) -> int:
+    """End it, and all instances with it.
 
-    click.echo("stopped" if stop(LocalPaths.of_user()) else "it was not running")
+    It is the platform of this interpreter and version. Yours of other interpreters end with it unless they are in use.
+    """
+    from aenv.client.platforms import LocalPaths, retire, stop
+
+    where = LocalPaths.of_user()
+    click.echo("stopped" if stop(where) else "it was not running")
+    for each in _running(where):
+        about = _facts(each, where)
+        named = f"the platform of {about['interpreter']}, version {about['version']}"
+        if everything:
+            stop(each)
+            click.echo(f"stopped {named}")
+        elif about["instances"] or about["clients"]:
+            note(f"{named} is in use and goes on; to end it as well: aenv local stop --all")
+        elif retire(each, RETIRE_SECONDS):
+            click.echo(f"stopped {named}")
     return 0
 
 
 @command.command()
 @click.option("-n", "--lines", type=int, default=50, show_default=True, help="How many lines.")
-def logs(lines: int) -> int:
+@click.option("--all", "everything", is_flag=True, help="The logs of all your platforms, each with its name.")
+def logs(lines: int, everything: bool) -> int:
     """Show the last lines of its log."""
-    from aenv.client.local import LocalPaths
+    from aenv.client.platforms import LocalPaths
 
-    path = LocalPaths.of_user().log
-    if path.exists():
-        click.echo("\n".join(path.read_text(errors="replace").splitlines()[-lines:]))
+    own = LocalPaths.of_user()
+    for where in _with_logs(own) if everything else [own]:
+        if everything:
+            click.echo(f"==> {where.log}")
+        if where.log.exists():
+            click.echo("\n".join(where.log.read_text(errors="replace").splitlines()[-lines:]))
     return 0
+
+
+def _running(where: LocalPaths) -> list[LocalPaths]:
+    from aenv.client.platforms import all_of_user, is_alive
+
+    return [each for each in all_of_user(where) if is_alive(each)]
+
+
+def _with_logs(where: LocalPaths) -> list[LocalPaths]:
+    from aenv.client.platforms import KEY, LocalPaths
+
+    folders = sorted((where.state or where.runtime).glob("*/platform.log"), key=lambda path: path.stat().st_mtime)
+    names = [path.parent.name for path in folders if KEY.fullmatch(path.parent.name)]
+    return [LocalPaths(where.runtime, where.state, name) for name in names]
+
+
+def _facts(where: LocalPaths, own: LocalPaths) -> dict[str, Any]:
+    from aenv.api.machine_account import Used, used
+    from aenv.client.platforms import About
+
+    about, uses = About.read(where), used(where.account).get(where.key, Used(0, 0))
+    identity = about.identity if about else None
+    return {
+        "key": where.key,
+        "own": where.key == own.key,
+        "version": identity.version if identity else None,
+        "python": identity.python if identity else None,
+        "interpreter": identity.prefix if identity else None,
+        "source": identity.source if identity else None,
+        "pid": about.pid if about else None,
+        "socket": str(where.socket),
+        "clients": uses.leases,
+        "instances": uses.instances,
+    }
+
+
+def _table(found: list[dict[str, Any]]) -> str:
+    names = ("key", "version", "python", "interpreter", "pid", "clients", "instances")
+    rows = [tuple("-" if each[name] is None else str(each[name]) for name in names) for each in found]
+    return columns([tuple(name.upper() for name in names), *rows], indent="")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aenv.cli.output import Output, columns, output_option
-from aenv.cli.reach import platform_options, running
+from aenv.cli.reach import chosen, local_urls, platform_options
 
 if TYPE_CHECKING:
     from aenv.cli.sampling import Row
@@ -24,8 +24,9 @@ def command(name: str | None, owner: str | None, system_url: str | None, api_key
 
     They are those on the platform, or on this machine when none is set.
     """
-    found = running(system_url, api_key)
-    rows = asyncio.run(_look(*found, name, owner)) if found is not None else []
+    url, key = chosen(system_url, api_key)
+    urls = [url] if url is not None else local_urls()
+    rows = [row for each in urls for row in asyncio.run(_look(each, key, name, owner))]
     output.show([row.facts() for row in rows], lambda: _table(rows))
 
 

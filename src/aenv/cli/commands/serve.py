@@ -28,6 +28,7 @@ _store_option = click.option(
 
 @click.group(name="serve", invoke_without_command=True)
 @click.option("--local", is_flag=True, help="Serve this user on this machine, on a unix socket.")
+@click.option("--key", hidden=True, help="With --local: which platform of this user it is.")
 @click.option(
     "--linger",
     type=float,
@@ -146,7 +147,15 @@ _store_option = click.option(
 @output_option
 @click.pass_context
 def command(
-    ctx: click.Context, /, local: bool, linger: float, file: Path | None, check: bool, output: Output, **given: Any
+    ctx: click.Context,
+    /,
+    local: bool,
+    key: str | None,
+    linger: float,
+    file: Path | None,
+    check: bool,
+    output: Output,
+    **given: Any,
 ) -> int:
     """Serve instances of environments to many users, until Ctrl-C.
 
@@ -161,7 +170,14 @@ def command(
         from aenv.hub.open import open_hub
 
         engine, pool = given["engine"] or "native", 8 if given["pool"] is None else given["pool"]
-        return serve_local(LocalPaths.of_user(), linger=linger, engine=engine, pool=pool, open_hub=open_hub)
+        return serve_local(
+            LocalPaths.of_user(key),
+            linger=linger,
+            engine=engine,
+            pool=pool,
+            most=given["max_instances"] or 0,
+            open_hub=open_hub,
+        )
     return _serve(file, check, output, given)
 
 

@@ -1,0 +1,76 @@
+"""Which local platform serves this process: one per interpreter, version of aenv and set of packages.
+
+A platform forks instances from its own interpreter, so a process may only use one that would give its instances the
+same Python, the same packages and the same aenv as it has itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from aenv._version import __version__
+
+PACKAGES = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "AENV_ENGINE")
+"""Variables that decide which code a platform's instances run, and in what."""
+DEFAULTS = {"AENV_ENGINE": "native"}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What processes have in common that share a platform."""
+
+    prefix: str
+    """The interpreter's own folder, which a virtual environment has to itself."""
+    python: str
+    source: str
+    """Where the aenv package lies."""
+    version: str
+    state: str
+    """Of the package's files, where they may be edited in place; else empty."""
+    variables: str
+
+    @classmethod
+    def own(cls) -> Identity:
+        """This process's."""
+        source = os.path.realpath(Path(__file__).parent.parent)
+        return cls(
+            prefix=os.path.realpath(sys.prefix),
+            python=f"{sys.implementation.name}-{sys.version.split()[0]}",
+            source=source,
+            version=__version__,
+            state=_state_of(source),
+            variables="\0".join(os.environ.get(name, DEFAULTS.get(name, "")) for name in PACKAGES),
+        )
+
+    @property
+    def key(self) -> str:
+        """A short name for it. The name of a folder that sockets lie in, whose paths are short."""
+        return hashlib.sha256("\n".join(asdict(self).values()).encode(errors="surrogateescape")).hexdigest()[:8]
+
+    def replaces(self, other: Identity) -> bool:
+        """Whether it is the same installation after an upgrade or an edit."""
+        return self != other and all(
+            getattr(self, name) == getattr(other, name) for name in ("prefix", "python", "source", "variables")
+        )
+
+
+@cache
+def _state_of(source: str) -> str:
+    """Changes with the package's files. Those that were installed change with the version, so nothing is read then."""
+    if any(part in ("site-packages", "dist-packages") for part in Path(source).parts):
+        return ""
+    seen, folders = hashlib.sha256(), [source]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                if entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
+                    folders.append(entry.path)
+                elif entry.name.endswith(".py"):
+                    about = entry.stat()
+                    seen.update(f"{entry.path}\0{about.st_mtime_ns}\0{about.st_size}\n".encode())
+    return seen.hexdigest()[:16]

@@ -1,0 +1,128 @@
+"""Platforms that share a machine count it once."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aenv.api.admission import Admission, Capacity
+from aenv.api.machine import LEAST, MEMORY_EACH, PROCESSES_EACH, room
+from aenv.api.machine_account import SLOTS, MachineAccount, Used, used
+from aenv.errors import Overloaded
+from tests.conftest import run
+
+HOLD = """
+import sys
+from pathlib import Path
+from aenv.api.machine_account import MachineAccount
+account = MachineAccount(Path(sys.argv[1]), "deadbeef")
+account.instances(5)
+account.leases(1)
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "account"
+
+
+def test_what_a_killed_platform_had_in_use_counts_no_more(path: Path) -> None:
+    own = MachineAccount(path, "00000001")
+    own.instances(2)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        assert own.others == 5
+        assert used(path) == {"00000001": Used(2, 0), "deadbeef": Used(5, 1)}
+        other.kill()
+        other.wait()
+    assert own.others == 0
+    assert used(path) == {"00000001": Used(2, 0)}
+    again = MachineAccount(path, "00000002")  # takes the slot of the killed one
+    assert (own.others, again.others) == (0, 2)
+    for account in (own, again):
+        account.close()
+    assert used(path) == {}
+
+
+def test_there_is_a_bound_to_the_number_of_platforms(path: Path) -> None:
+    accounts = [MachineAccount(path, f"{number:08x}") for number in range(SLOTS)]
+    with pytest.raises(OSError, match="local platforms already"):
+        MachineAccount(path, "ffffffff")
+    for account in accounts:
+        account.close()
+
+
+def test_two_platforms_have_room_for_no_more_than_one(path: Path) -> None:
+    async def main() -> None:
+        accounts = [MachineAccount(path, name) for name in ("00000001", "00000002")]
+        one, other = (Admission(Capacity(alive=3, wait=30), machine=account) for account in accounts)
+        first, second = one.ask("", "a", 2), other.ask("", "b", 1)
+        assert first.admitted
+        assert second.admitted
+        late = one.ask("", "a", 1, seconds=0.1)
+        assert not late.admitted
+        assert "3 of 3 instances" in one.why(late)
+        with pytest.raises(Overloaded, match="3 of 3"):
+            await late.come()
+        waits = one.ask("", "a", 1)
+        second.leave()  # on the other platform, which tells nobody
+        await waits.come()
+        assert waits.admitted
+        assert [account.others for account in accounts] == [0, 3]
+        for turn in (first, first, waits):
+            turn.leave()
+        assert [account.others for account in accounts] == [0, 0]
+        for account in accounts:
+            account.close()
+
+    run(main())
+
+
+def test_two_that_want_the_last_place_at_once_never_both_get_it(path: Path) -> None:
+    async def main() -> None:
+        accounts = [MachineAccount(path, name) for name in ("00000001", "00000002")]
+        one, other = (Admission(Capacity(alive=1, wait=30), machine=account) for account in accounts)
+        taken = 0
+
+        async def use(admission: Admission) -> None:
+            nonlocal taken
+            for _ in range(20):
+                turn = admission.ask("", "", 1)
+                await turn.come()
+                taken += 1
+                assert taken == 1
+                await asyncio.sleep(0)
+                taken -= 1
+                turn.leave()
+
+        await asyncio.gather(use(one), use(other))
+        for account in accounts:
+            account.close()
+
+    run(main())
+
+
+def test_a_machines_room_is_bounded_by_its_memory_and_its_processes(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "sys/kernel").mkdir(parents=True)
+    groups.mkdir()
+    (proc / "meminfo").write_text("MemTotal:       8388608 kB\nMemFree: 1 kB\n")
+    (proc / "sys/kernel/pid_max").write_text("4194304\n")
+    assert room(proc, groups) == (8 << 30) // MEMORY_EACH
+    (groups / "pids.max").write_text("400\n")
+    assert room(proc, groups) == 400 // PROCESSES_EACH
+    (groups / "memory.max").write_text(f"{20 * MEMORY_EACH}\n")
+    assert room(proc, groups) == 20
+    (groups / "memory.max").write_text(f"{MEMORY_EACH}\n")
+    assert room(proc, groups) == LEAST
+    (groups / "memory.max").write_text("max\n")
+    assert room(proc, groups) == 400 // PROCESSES_EACH
