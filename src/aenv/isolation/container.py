@@ -23,7 +23,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from aenv.isolation import init, linux, network, rootfs, shares
+from aenv.isolation import init, linux, listing, network, rootfs, shares
 from aenv.isolation.leaving import explain
 from aenv.isolation.plan import Plan
 
@@ -64,7 +64,7 @@ def main() -> None:
     linux.die_with_parent()
     if os.getppid() == 1:
         sys.exit(0)
-    if sys.argv[1] in ("remove", "copy"):
+    if sys.argv[1] in ("remove", "copy", "list"):
         _as_root(*sys.argv[1:])
         return
     control = socket.socket(fileno=int(sys.argv[1]))
@@ -117,7 +117,10 @@ def _make(spec: ContainerSpec, control: socket.socket, fds: list[int]) -> int:
 
 
 def _as_root(what: str, path: str, target: str = "") -> None:
-    """Remove or copy a tree that containers of this user have written, as the root of one."""
+    """Remove, copy or list a tree that containers of this user have written, as the root of one."""
+    if what == "list" and os.geteuid() == 0:
+        listing.write(path)
+        return
     mapped, map_now = os.pipe()
     child = linux.fork_into(linux.CLONE_NEWUSER)
     if child == 0:
@@ -127,6 +130,9 @@ def _as_root(what: str, path: str, target: str = "") -> None:
         os.setresuid(0, 0, 0)
         if what == "copy":
             os.execvp("cp", ["cp", "-a", "--reflink=auto", path, target])
+        if what == "list":
+            listing.write(path)
+            os._exit(0)
         shutil.rmtree(path, onerror=_open_up)
         os._exit(0)
     _map_users(child, privileged=os.geteuid() == 0)

@@ -11,14 +11,13 @@ import contextlib
 import encodings.idna
 import errno
 import fcntl
-import grp
 import json
 import os
-import pwd
 import selectors
 import shutil
 import signal
 import socket
+import sys
 import tarfile
 import termios
 import traceback
@@ -33,6 +32,8 @@ _LOADED = (encodings.idna, traceback)  # for errors that have to be told once no
 
 MESSAGE = 1 << 20
 MAX_FDS = 8
+_TABLE = 1 << 22
+"""Bytes of a table of users that are read."""
 CAPABILITIES = frozenset((0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 29, 31))
 """What programs that expect a machine of their own need, and what cannot hurt in a user namespace: to own files, become
 users, listen on low ports; not to mount, listen in on others, trace strangers or change the network."""
@@ -49,6 +50,7 @@ def run(control: socket.socket, enter: Callable[[], None]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         enter()
+        _import_nothing()
         os.umask(0o022)
         control.send(b'{"op": "ready"}')
         _Init(control).serve()
@@ -62,6 +64,7 @@ class _Init:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._children: dict[int, int] = {}
+        self._last: set[int] = set()
         self._filter = seccomp.program(allowed=ALLOWED) if seccomp.supported() else None
 
     def serve(self) -> NoReturn:
@@ -102,6 +105,8 @@ class _Init:
             os.close(fd)
         if pid > 0:
             self._children[pid] = message["id"]
+            if message.get("last"):
+                self._last.add(pid)
 
     def _child(self, message: dict[str, Any], fds: list[int]) -> NoReturn:
         """Tell what went wrong through the last descriptor, which a program that was started closes."""
@@ -126,6 +131,10 @@ class _Init:
                 return
             if pid == 0:
                 return
+            if pid in self._last:  # before anything can be changed that it has left
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(-1, signal.SIGKILL)
+                self._last.discard(pid)
             number = self._children.pop(pid, None)
             if number is not None:
                 code = os.waitstatus_to_exitcode(status)
@@ -162,21 +171,40 @@ def _exec(message: dict[str, Any], fds: list[int], program: bytes | None) -> Non
 
 
 def _who(text: str) -> tuple[int, int, list[int], str]:
-    """User, group, further groups and home, of a name or a number, with a group behind a colon if one is meant."""
+    """User, group, further groups and home, of a name or a number, with a group behind a colon if one is meant.
+
+    They are looked up in the files of the root. The C library would load further libraries from there to do it, and
+    run them with the rights of this process.
+    """
     name, _, group_name = text.partition(":")
     name = name or "0"
-    try:
-        entry = pwd.getpwuid(int(name)) if name.isdigit() else pwd.getpwnam(name)
-        user, group, home = entry.pw_uid, entry.pw_gid, entry.pw_dir
-        groups = os.getgrouplist(entry.pw_name, group)
-    except (KeyError, OSError):
-        if not name.isdigit():
-            raise ValueError(f"there is no user {name!r}") from None
+    entry = next((row for row in _rows("/etc/passwd", 6) if row[2 if name.isdigit() else 0] == name), None)
+    if entry is not None and entry[2].isdigit() and entry[3].isdigit():
+        user, group, home = int(entry[2]), int(entry[3]), entry[5] or "/"
+        more = [int(row[2]) for row in _rows("/etc/group", 4) if entry[0] in row[3].split(",") and row[2].isdigit()]
+        groups = list(dict.fromkeys([group, *more]))
+    elif name.isdigit():
         user, group, home, groups = int(name), 0, "/root" if name == "0" else "/", []
+    else:
+        raise ValueError(f"there is no user {name!r}")
     if group_name:
-        group = int(group_name) if group_name.isdigit() else grp.getgrnam(group_name).gr_gid
+        found = (row[2] for row in _rows("/etc/group", 3) if row[0] == group_name and row[2].isdigit())
+        number = group_name if group_name.isdigit() else next(found, None)
+        if number is None:
+            raise ValueError(f"there is no group {group_name!r}")
+        group = int(number)
         groups = [group]
     return user, group, groups, home
+
+
+def _rows(path: str, count: int) -> list[list[str]]:
+    """The lines of a table of users or groups that have so many fields."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), errors="replace") as file:
+            rows = [line.rstrip("\n").split(":") for line in file.read(_TABLE).splitlines()]
+    except OSError:
+        return []
+    return [row for row in rows if len(row) >= count]
 
 
 def _unpack(message: dict[str, Any], fds: list[int], program: bytes | None) -> None:
@@ -210,4 +238,17 @@ def _remove(message: dict[str, Any], fds: list[int], program: bytes | None) -> N
             os.unlink(path)
 
 
-_DOES = {"exec": _exec, "unpack": _unpack, "pack": _pack, "remove": _remove}
+def _idle(message: dict[str, Any], fds: list[int], program: bytes | None) -> None:
+    """Whether only the first process runs, and this one."""
+    if {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1, os.getpid()}:
+        os._exit(1)
+
+
+def _import_nothing() -> None:
+    """From now on: what is to be found in the root is not ours."""
+    sys.path.clear()
+    sys.path_hooks.clear()
+    sys.path_importer_cache.clear()
+
+
+_DOES = {"idle": _idle, "exec": _exec, "unpack": _unpack, "pack": _pack, "remove": _remove}

@@ -1,25 +1,25 @@
 """Grading: the task's own tests, in a fresh view of the files that the agent has left, when all its processes are gone.
 
-The view is a new layer over the agent's, so its state stays as it was and can be graded again. What the agent could
-have left in wait for the tests is not in it: its own /tests and /logs, settings and start-up files that pytest, Python,
-the loader and uv look for, and other programs in place of those that the tests' scripts are made of. Python and uv are
-ours, shown read-only, with an empty cache.
+The view is a new layer over the agent's, so its state stays as it was and can be graded again. In it, the agent's own
+/tests and /logs are gone, and what the tests are run with is the image's own (`aenv.bench.terminal.pristine`). Python
+and uv are ours, shown read-only, with an empty cache.
 """
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
-import re
-import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aenv.bench.terminal import verdict
+from aenv.bench.terminal.pristine import Plan, Planner
 from aenv.bench.terminal.task import Task
+from aenv.bench.terminal.trees import Changes, ImageFiles
 from aenv.bench.terminal.verdict import Verdict
 from aenv.engines.boxes import images, tools
 from aenv.engines.boxes.box import PATH, Box, Done
@@ -28,20 +28,32 @@ from aenv.engines.boxes.outside import WayOut
 from aenv.engines.boxes.packing import add, add_tree
 from aenv.engines.boxes.tools import TOOLS
 from aenv.errors import EnvironmentTimeoutError, Unavailable
-from aenv.isolation.images import inside
 from aenv.isolation.limits import Cgroup
 
 SAID = 20_000
 """Characters of the verifier's output that are kept."""
-_SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py")
-_CUSTOMIZED = re.compile(r"(?:site|user)customize\.py|(?:site|user)customize\..*\.pyc")
-_PROGRAMS = frozenset((
-    "apt", "apt-get", "bash", "cat", "chmod", "cp", "curl", "dash", "dpkg", "echo", "env", "grep", "head", "ln", "ls",
-    "mkdir", "mv", "pytest", "rm", "sed", "sh", "sleep", "tail", "tar", "tee", "test", "touch", "tr", "uname", "uv",
-    "uvx", "wget", "which",
-))  # fmt: skip
-"""What scripts of verifiers are made of."""
-_BINARIES = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
+HOME = "/root"
+SETTINGS = ("pytest.ini", ".pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
+WROTE_NOTHING = 97
+_WITNESS = f"""
+trap 'case $BASH_COMMAND in (*/logs/verifier/reward.txt*) __wrote=$BASH_COMMAND;; esac' DEBUG
+trap 'case $__wrote in ("echo 0 "* | "echo \\"0\\" "*) exit {WROTE_NOTHING};; esac' EXIT
+set -o functrace
+__wrote=
+source "$0"
+"""
+"""Remembers, in the memory of the verifier's own shell, which reward it has written last. What its tests have run could
+have written another one since.
+"""
+_UV = {
+    "UV_TOOL_DIR": "/var/cache/aenv-uv/tools",
+    "UV_VENV_CLEAR": "1",
+    **{
+        f"BASH_FUNC_{name}%%": f'() {{ case "$*" in *astral.sh/uv*) return 0;; esac; command {name} "$@"; }}'
+        for name in ("curl", "wget")
+    },
+}
+"""uv is there already: what a script would download to install it is neither needed nor run, whoever answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +73,23 @@ class Grader:
             Unavailable: the verifier cannot start, whatever the agent did.
             EnvironmentTimeoutError: it took longer than it may.
         """
-        found, done = await self._once(state, beside)
-        if done.timed_out:
-            seconds = self.task.verifier_seconds
+        found, done, plan = await self._once(state, beside)
+        if found.reward is not None and not done.timed_out:
+            return replace(found, more={**found.more, **plan.told()}), done
+        seconds = self.task.verifier_seconds
+        why = f"it took longer than {seconds:g} s" if done.timed_out else found.why
+        clean, said, _ = await self._once(None, None)
+        if said.timed_out:
             raise EnvironmentTimeoutError(
                 f"the verifier took longer than {seconds:g} s", details={"budget": "verifier", "seconds": seconds}
             )
-        if found.reward is not None:
-            return found, done
-        clean, said = await self._once(None, None)
         if clean.reward is None:
             raise Unavailable(f"the verifier could not start: {clean.why}\n{said.output[-1500:]}")
-        return Verdict(0.0, f"the verifier starts, but not on what the agent has left: {found.why}"), done
+        return Verdict(
+            0.0, f"the verifier starts, but not on what the agent has left: {why}", more=dict(plan.told())
+        ), done
 
-    async def _once(self, state: Path | None, beside: Box | None) -> tuple[Verdict, Done]:
+    async def _once(self, state: Path | None, beside: Box | None) -> tuple[Verdict, Done, Plan]:
         place = Path(tempfile.mkdtemp(prefix="aenv-grade-", dir=images.layer_folder("unfinished")))
         try:
             if state is not None and beside is not None:
@@ -82,33 +97,48 @@ class Grader:
                 await images.copy(state / "upper", place / "seen" / "upper")
                 state = place / "seen"
             scratch = images.new_state(place / "state")
-            done = await self._run(state, scratch, beside)
-            return self._verdict(scratch, done), done
+            plan = await self._plan(state) if state is not None else Plan()
+            done = await self._run(state, scratch, beside, plan)
+            return self._verdict(scratch, done), done, plan
         finally:
             await images.remove(place)
 
-    async def _run(self, state: Path | None, scratch: Path, beside: Box | None) -> Done:
+    async def _plan(self, state: Path) -> Plan:
+        """What is to be put back in what the agent has left."""
+        files, changes = ImageFiles(self.image), await Changes.of(state)
+        planner = Planner(self.task, files, changes, self._path, {**self.image.variables, **self.task.variables})
+        return await asyncio.to_thread(planner.plan)
+
+    @property
+    def _path(self) -> str:
+        return self.image.variables.get("PATH", PATH)
+
+    async def _run(self, state: Path | None, scratch: Path, beside: Box | None, plan: Plan) -> Done:
         above = (str(state / "upper"),) if state is not None else ()
-        home = "/root"
         shown, variables = await tools.found_for(self.task.script)
-        files = {f"{home}/.local/bin/env": f'export PATH="{TOOLS}/bin:$PATH"\n'} if shown else {}
-        if not _has(self.image, "etc/ld.so.preload"):
+        files = {f"{HOME}/.local/bin/env": f'export PATH="{TOOLS}/bin:$PATH"\n'} if shown else {}
+        if ImageFiles(self.image).find("etc/ld.so.preload") is None:
             files["/etc/ld.so.preload"] = ""
         own = {
-            **self.task.variables, **variables, **self.task.verifier_variables,
-            "PATH": f"{TOOLS}/bin:{self.image.variables.get('PATH', PATH)}", "HOME": home, "TEST_DIR": "/tests",
+            **self.task.variables, **variables, **(_UV if shown else {}), **self.task.verifier_variables,
+            "PATH": f"{TOOLS}/bin:{self._path}", "HOME": HOME, "TEST_DIR": "/tests",
         }  # fmt: skip
         async with self.way_out.box(
             self.image, scratch, shown=shown, files=files, above=above, group=self.group(), beside=beside
         ) as box:
-            await box.remove("/tests", "/logs", "/var/cache/aenv-uv", *(suspects(state, self.image) if state else ()))
+            await box.remove("/tests", "/logs", "/var/cache/aenv-uv", *_paths(plan.removed, files))
             await box.unpack(lambda target: _pack_tests(self.task, target), "/")
-            if state is not None:
-                await _restore(self.image, state, box)
-            cwd = self.image.cwd if (await box.exec(["test", "-d", self.image.cwd])).code == 0 else "/"
+            await box.unpack(lambda target: _pack_files(plan.restored, target), "/")
+            cwd = self.image.cwd if (await box.exec(["/bin/bash", "-c", ":"], cwd=self.image.cwd)).code == 0 else "/"
             return await box.exec(
-                ["/bin/bash", self.task.verifier], cwd=cwd, env=own, timeout=self.task.verifier_seconds, joined=True
-            )
+                ["/bin/bash", *self._words], cwd=cwd, env=own, timeout=self.task.verifier_seconds, joined=True,
+                last=True,
+            )  # fmt: skip
+
+    @property
+    def _words(self) -> list[str]:
+        """What bash is told. That of Terminal-Bench 1 grades by its exit code, so nothing is added to it."""
+        return ["-c", _WITNESS, self.task.verifier] if self.task.format == "harbor" else [self.task.verifier]
 
     def _verdict(self, scratch: Path, done: Done) -> Verdict:
         if self.task.format == "terminal-bench-1":
@@ -118,7 +148,10 @@ class Grader:
             logs /= name
             if logs.is_symlink() or not logs.is_dir():
                 return Verdict(None, "it left nothing in /logs/verifier")
-        return verdict.of_harbor(logs, self.task.script)
+        found = verdict.of_harbor(logs, self.task.script)
+        if done.code == WROTE_NOTHING and found.reward:
+            return replace(found, reward=0.0, why="the reward is not the one that the verifier has written last")
+        return found
 
 
 def _pack_tests(task: Task, target: object) -> None:
@@ -135,88 +168,19 @@ def _pack_tests(task: Task, target: object) -> None:
             folder = tarfile.TarInfo(name)
             folder.type, folder.mode = tarfile.DIRTYPE, 0o755
             archive.addfile(folder)
-        if not any((task.folder / "tests" / name).exists() for name in _SETTINGS[:-1]):
+        if not any((task.folder / "tests" / name).exists() for name in SETTINGS):
             text = b"[pytest]\n"
             member = tarfile.TarInfo("tests/pytest.ini")
             member.size, member.mode = len(text), 0o644
             archive.addfile(member, io.BytesIO(text))
 
 
-def suspects(state: Path, image: Image) -> Iterator[str]:
-    """Files of the agent's that would run before, or in place of, the verifier: they are left out of its view."""
-    upper = state / "upper"
-    for name in _SETTINGS:
-        if _at(upper, name) and not _has(image, name):
-            yield f"/{name}"
-    for name in (
-        ".config/uv",
-        ".config/pip",
-        ".pip",
-        ".curlrc",
-        ".wgetrc",
-        ".netrc",
-        ".local/bin/uv",
-        ".local/bin/uvx",
-    ):
-        if _at(upper, f"root/{name}") and not _has(image, f"root/{name}"):
-            yield f"/root/{name}"
-    for folder, _, names in os.walk(upper):
-        below = os.path.relpath(folder, upper)
-        for name in names:
-            path = os.path.normpath(os.path.join(below, name))
-            if _CUSTOMIZED.fullmatch(name) and not _has(image, path):
-                yield f"/{path}"
-    for folder in _BINARIES:
-        for name in _PROGRAMS:
-            path = f"{folder}/{name}"
-            if _at(upper, path) and not _has(image, path) and _elsewhere(image, name):
-                yield f"/{path}"
+def _paths(removed: Iterable[str], mounted: Mapping[str, str]) -> list[str]:
+    """Paths to remove; what is mounted over is not seen."""
+    return [f"/{path}" for path in sorted(removed) if f"/{path}" not in mounted]
 
 
-async def _restore(image: Image, state: Path, box: images.Box) -> None:
-    """Programs of the image's that the agent has replaced, as they were."""
-    for folder in _BINARIES:
-        for name in sorted(_PROGRAMS):
-            path = f"{folder}/{name}"
-            original = _find(image, path)
-            if original is not None and _at(state / "upper", path):
-                await box.remove(f"/{path}")
-                await box.unpack(lambda target, p=path, o=original: _pack_one(o, p, target), "/")  # type: ignore[misc]
-
-
-def _pack_one(source: Path, name: str, target: object) -> None:
+def _pack_files(files: Mapping[str, Path], target: object) -> None:
     with tarfile.open(fileobj=target, mode="w|") as archive:  # type: ignore[call-overload]
-        add(archive, source, name)
-
-
-def _elsewhere(image: Image, name: str) -> bool:
-    return any(_has(image, f"{folder}/{name}") for folder in _BINARIES)
-
-
-def _has(image: Image, path: str) -> bool:
-    return _find(image, path) is not None
-
-
-def _find(image: Image, path: str) -> Path | None:
-    """A file of an image's, in the uppermost of its layers that has one."""
-    for layer in reversed(image.layers):
-        found = _at(Path(layer), path)
-        if found is not None:
-            about = found.lstat()
-            gone = stat.S_ISCHR(about.st_mode) and about.st_rdev == 0
-            return None if gone else found
-    for place, source in image.shown.items():
-        if f"/{path}".startswith(f"{place}/"):
-            found = Path(source + f"/{path}"[len(place) :])
-            return found if os.path.lexists(found) else None
-    return None
-
-
-def _at(root: Path, path: str) -> Path | None:
-    """What is at a path of a tree; links on the way lead nowhere but into the tree."""
-    folder, name = os.path.split(path)
-    try:
-        found = Path(inside(str(root), folder), name)
-    except (OSError, ValueError):
-        return None
-    return found if os.path.lexists(found) else None
+        for path, source in sorted(files.items()):
+            add(archive, source, path)

@@ -38,6 +38,8 @@ class Task:
     verifier_variables: dict[str, str] = field(default_factory=dict)
     solution_variables: dict[str, str] = field(default_factory=dict)
     compose: Compose = field(default_factory=Compose)
+    agent_programs: tuple[str, ...] = ()
+    """Names of programs that the image has, and that are the agent's to replace: the verifier runs what it has left."""
 
     @property
     def tests(self) -> list[tuple[Path, str]]:
@@ -121,6 +123,7 @@ def _harbor(folder: Path) -> Task:
             verifier_variables=_texts(about.get("verifier", {}).get("env")),
             solution_variables=_texts(about.get("solution", {}).get("env")),
             compose=_compose(context, "main"),
+            agent_programs=_names(about.get("verifier", {}).get("agent_programs")),
         )
     )  # fmt: skip
 
@@ -133,6 +136,7 @@ def _first(folder: Path) -> Task:
             agent_seconds=float(about.get("max_agent_timeout_sec") or SECONDS),
             verifier_seconds=float(about.get("max_test_timeout_sec") or SECONDS),
             compose=_compose(folder, "client"),
+            agent_programs=_names(about.get("agent_programs")),
         )
     )  # fmt: skip
 
@@ -181,3 +185,7 @@ def _size(value: Any) -> int:
 
 def _texts(values: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in (values or {}).items()}
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    return tuple(str(value) for value in values or ())

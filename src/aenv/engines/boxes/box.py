@@ -126,9 +126,10 @@ class Box:
         stdin: bytes = b"",
         nice: int = 0,
         joined: bool = False,
+        last: bool = False,
     ) -> Done:
         """Run a program, or a line of shell, to its end; what it leaves running goes on. ``joined``: stderr is where
-        stdout is.
+        stdout is. ``last``: all other programs are ended together with it.
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         out = self._drain()
@@ -139,7 +140,7 @@ class Box:
         timed_out = False
         try:
             message = {"op": "exec", "argv": argv, "cwd": cwd, "env": {**self._variables, **(env or {})}, "user": user,
-                       "nice": nice}  # fmt: skip
+                       "nice": nice, "last": last}  # fmt: skip
             ended = self._ask(number, message, [given, out.end, errors.end, wrong.end])
             for drain in {out, errors, wrong}:
                 drain.close_end()
@@ -161,6 +162,15 @@ class Box:
         trouble = wrong.text()
         said = errors.text() if errors is not out else ""
         return Done(code, out.text(), f"{said}{trouble}" if trouble else said, timed_out)
+
+    async def is_idle(self) -> bool:
+        """Whether nothing runs in it. No program of the box's is asked."""
+        wrong = self._drain()
+        try:
+            ended = self._ask(next(self._numbers), {"op": "idle"}, [wrong.end])
+        finally:
+            wrong.close_end()
+        return await ended == 0
 
     def open_terminal(self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], user: str = "") -> int:
         """Run a program on a terminal; a descriptor of the terminal's other side."""

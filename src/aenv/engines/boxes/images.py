@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from aenv import config
 from aenv.engines.boxes.box import Box
@@ -24,9 +25,10 @@ from aenv.isolation import container, rootfs
 from aenv.isolation.container import ContainerSpec
 from aenv.isolation.images import A_DAY
 from aenv.isolation.limits import Cgroup
+from aenv.isolation.listing import is_opaque
 from aenv.isolation.network import Mode
 
-__all__ = ["Box", "Image", "box", "digest", "host_image", "made", "new_state", "remove"]
+__all__ = ["Box", "Image", "box", "digest", "host_image", "is_opaque", "made", "new_state", "remove"]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _CERTIFICATES = (
     "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
@@ -232,6 +234,33 @@ async def remove(place: Path) -> None:
         shutil.rmtree(place, ignore_errors=True)
     else:
         await _as_root("remove", str(place))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something in a layer."""
+
+    path: str
+    """Below the layer's folder, without a slash in front."""
+    kind: Literal["folder", "opaque", "whiteout", "file", "link", "other"]
+    """``opaque``: a folder that hides what lower layers have; ``whiteout``: nothing is there, whatever they have."""
+    text: str = ""
+    """A link's target; of files that are small and are asked for by their name, what is in them, in hexadecimal."""
+
+
+async def entries(layer: Path) -> AsyncIterator[Entry]:
+    """All that is in a layer which a box has written, whoever's it is in there.
+
+    Raises:
+        Unavailable: it cannot be read.
+    """
+    command = [sys.executable, "-m", "aenv.isolation.container", "list", str(layer)]
+    process = await asyncio.create_subprocess_exec(*command, cwd="/", stdout=asyncio.subprocess.PIPE, limit=1 << 24)
+    assert process.stdout is not None
+    async for line in process.stdout:
+        yield Entry(*json.loads(line))
+    if await process.wait():
+        raise Unavailable(f"{layer} cannot be read")
 
 
 async def copy(place: Path, target: Path) -> None:

@@ -1,0 +1,51 @@
+"""A small system of its own for attacks: programs, a Python with pytest, and nothing that cannot be changed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import make_root
+
+PROGRAMS = (
+    "awk", "bash", "cat", "chmod", "cp", "env", "find", "git", "grep", "ldconfig", "ln", "ls", "mkdir", "mkfifo", "mv",
+    "rm", "sed", "seq", "setsid", "sh", "sleep", "sort", "tee", "test", "timeout", "touch", "true", "wc",
+)  # fmt: skip
+PACKAGES = ("_pytest", "pytest", "pytest-*", "py.py", "pluggy", "pluggy-*", "iniconfig", "packaging", "pygments")
+VERSION = f"python3.{sys.version_info.minor}"
+UNNEEDED = ("test", "idlelib", "tkinter", "ensurepip", "lib2to3", "*.a", "__pycache__", "config-*", "site-packages")
+
+
+def make_system(root: Path) -> Path:
+    """Make it in a folder that is not there yet."""
+    make_root(root, PROGRAMS)
+    (root / "etc" / "nsswitch.conf").write_text("passwd: files\n")
+    library = root / "usr" / "local" / "lib" / VERSION
+    shutil.copytree(Path(sys.base_prefix, "lib", VERSION), library, ignore=shutil.ignore_patterns(*UNNEEDED))
+    (library / "site-packages").mkdir()
+    for pattern in PACKAGES:
+        for source in Path(pytest.__file__).parents[1].glob(pattern):
+            copy = shutil.copytree if source.is_dir() else shutil.copy
+            copy(source, library / "site-packages" / source.name)
+    programs = root / "usr" / "local" / "bin"
+    programs.mkdir()
+    shutil.copy(Path(sys.executable).resolve(), programs / VERSION)
+    (programs / "python3").symlink_to(VERSION)
+    for file in (programs / VERSION, *library.rglob("*.so")):
+        said = subprocess.run(["ldd", file], capture_output=True, text=True, check=False).stdout
+        for word in (word for word in said.split() if word.startswith("/")):
+            target = root / (f"usr/lib/{Path(word).name}" if "libpython" in word else word[1:])
+            if not target.exists():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(word, target)
+    return root
+
+
+def shared_library(target: Path, source: str) -> bytes:
+    """A library made of a line of C."""
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(target), "-x", "c", "-"], input=source, text=True, check=True)
+    return target.read_bytes()
