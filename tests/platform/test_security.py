@@ -272,7 +272,9 @@ def test_a_slow_sender_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
         assert await talk(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n12345") == b""
         assert not streamed  # who read it was told, too
         slow = [b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 8\r\n\r\n", *[b"x"] * 8]
-        assert b" 200 " in await talk(*slow, pause=0.1)  # slow, and never silent
+        assert b" 200 " in await talk(*slow, pause=0.01)  # slow, and in time
+        trickle = [b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n", *[b"x"] * 8]
+        assert b" 408 " in await talk(*trickle, pause=0.1)  # never silent, and never done
         await server.close(0)
 
     run(main())

@@ -117,8 +117,9 @@ class HttpClient:
         if loop is not self._loop:  # a second asyncio.run: the old connections ended with their loop
             self.close()
             self._loop = loop
-        deadline = None if timeout is None else loop.time() + timeout
-        connection = self._take() or await self._connect(timeout)
+        now = loop.time()
+        deadline = None if timeout is None else now + timeout
+        connection = self._take(now) or await self._connect(timeout)
         head = self._heads.get((method, path)) or self.head(method, path)
         trace = current.get()
         if trace is not None:
@@ -159,10 +160,10 @@ class HttpClient:
             connection.close()
         self._idle.clear()
 
-    def _take(self) -> Connection | None:
+    def _take(self, now: float) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if connection.is_usable():
+            if now - connection.idle_since < IDLE_SECONDS and connection.is_alive():
                 return connection
             connection.close()
         return None
@@ -240,7 +241,6 @@ class Connection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._ends_with_connection = False
         self._in_body = False
-        self._header_bytes = 0
         self._other_bytes = 0  # of what was received for this exchange, all but its body
         self._body_bytes = 0
         self._limit = MAX_ANSWER
@@ -251,7 +251,9 @@ class Connection(asyncio.Protocol):
         """Send a request, wait for its answer."""
         if self._lost:
             raise NotConnected("the connection was closed")
-        self._expect(limit)
+        self._other_bytes = self._body_bytes = 0
+        self._in_body = False
+        self._limit = limit
         self._chunks = []
         self._headers = {}
         self._ends_with_connection = False
@@ -266,16 +268,6 @@ class Connection(asyncio.Protocol):
             return answer
         finally:
             self._waiter = None
-
-    def _expect(self, limit: int) -> None:
-        """Begin to count what is received."""
-        self._header_bytes = self._other_bytes = self._body_bytes = 0
-        self._limit = limit
-        self._in_body = False
-
-    def is_usable(self) -> bool:
-        """Whether another request may be sent: the server has not closed it, and is not about to."""
-        return self._loop.time() - self.idle_since < IDLE_SECONDS and self.is_alive()
 
     def is_alive(self) -> bool:
         """Whether it can be used again. Asks the kernel: the loop may not have had time to notice the end."""
@@ -359,10 +351,7 @@ class Connection(asyncio.Protocol):
     # --- the parser's side
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._fail(AnswerTooLarge(f"the headers of the answer are over {MAX_HEADER_BYTES} bytes"))
-        elif not self._in_body:  # else it is a trailer
+        if not self._in_body:  # else it is a trailer
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -373,6 +362,9 @@ class Connection(asyncio.Protocol):
                 self._fail(ConnectionBroke(f"the answer has the status {status}"))
             return
         self._in_body = True
+        if self._other_bytes > MAX_HEADER_BYTES and size_of(headers.items()) > MAX_HEADER_BYTES:
+            self._fail(AnswerTooLarge(f"the headers of the answer are over {MAX_HEADER_BYTES} bytes"))
+            return
         length, encoding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
         self._ends_with_connection = length is None and encoding is None
         if encoding is not None and encoding.strip().lower() != b"chunked":
@@ -398,6 +390,11 @@ class Connection(asyncio.Protocol):
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(Answer(status, body, self._headers))
+
+
+def size_of(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Bytes of all names and values."""
+    return sum(len(name) + len(value) for name, value in headers)
 
 
 def _one_line(value: str) -> str:

@@ -7,6 +7,8 @@ from collections import deque
 
 HELD = 256 * 1024
 """Bytes that wait for who reads them; then the other side has to wait."""
+IDLE_SECONDS = 900.0
+"""Two joined pipes are closed when nothing has gone either way for so long. WebSocket clients send pings far sooner."""
 
 
 class Pipe(asyncio.Protocol):
@@ -20,6 +22,8 @@ class Pipe(asyncio.Protocol):
         self._more: asyncio.Future[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
+        self.sent = 0
+        """Bytes that were written to it."""
 
     @classmethod
     def over(cls, transport: asyncio.Transport, come_already: bytes = b"") -> Pipe:
@@ -52,6 +56,7 @@ class Pipe(asyncio.Protocol):
         if not self._ended:
             self._transport.write(data)
         await self._writable.wait()
+        self.sent += len(data)
 
     def close(self) -> None:
         """Hang up, when what was written has gone out."""
@@ -86,10 +91,15 @@ class Pipe(asyncio.Protocol):
 
 
 async def join(one: Pipe, other: Pipe) -> None:
-    """Have each hear what the other says, until one of them hangs up."""
+    """Have each hear what the other says, until one of them hangs up or both are silent for long."""
     ways = [asyncio.ensure_future(_copy(one, other)), asyncio.ensure_future(_copy(other, one))]
+    moved: tuple[int, int] | None = None
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        while (one.sent, other.sent) != moved:
+            moved = (one.sent, other.sent)
+            done, _ = await asyncio.wait(ways, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                break
     finally:
         for way in ways:
             way.cancel()

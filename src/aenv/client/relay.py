@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import httptools
 
-from aenv.client import wire
+from aenv.client import http, wire
 from aenv.client.http import (
     CONNECT_SECONDS,
     FRAMING,
@@ -108,9 +108,10 @@ class Relay:
             passage.close()
 
     def _take(self) -> _Passage | None:
+        now = asyncio.get_running_loop().time()
         while self._idle:
             passage = self._idle.pop()
-            if passage.is_usable():
+            if now - passage.idle_since < http.IDLE_SECONDS and passage.is_alive():
                 return passage
             passage.close()
         return None
@@ -259,7 +260,8 @@ class _Passage(Connection):
     async def begin(self, head: bytes, body: bytes | AsyncIterable[bytes]) -> None:
         if self._lost:
             raise NotConnected("the connection was closed")
-        self._expect(0)
+        self._other_bytes = self._body_bytes = 0
+        self._in_body = False
         self.status, self.fields, self.chunks, self.complete, self.reusable = 0, [], deque(), False, False
         self._held, self._ends_with_connection, self._half_sent = 0, False, False
         begun = self._begun = self._loop.create_future()
@@ -397,10 +399,7 @@ class _Passage(Connection):
     # --- the parser's side
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._header_bytes += len(name) + len(value)
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._fail(AnswerTooLarge(f"the headers of the instance's answer are over {MAX_HEADER_BYTES} bytes"))
-        elif not self._in_body:  # else it is a trailer, and comes too late to be passed on
+        if not self._in_body:  # else it is a trailer, and comes too late to be passed on
             self.fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -415,6 +414,9 @@ class _Passage(Connection):
             return
         self._in_body = True
         self._stop_head_timer()
+        if self._other_bytes > MAX_HEADER_BYTES and http.size_of(self.fields) > MAX_HEADER_BYTES:
+            self._fail(AnswerTooLarge(f"the headers of the instance's answer are over {MAX_HEADER_BYTES} bytes"))
+            return
         names = dict(self.fields)
         length, encoding = names.get(b"content-length"), names.get(b"transfer-encoding")
         if encoding is not None and encoding.strip().lower() != b"chunked":

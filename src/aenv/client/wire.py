@@ -100,6 +100,10 @@ class Listener:
             self._loop.remove_reader(self._fd)  # it stays readable, and would be all that is ever heard
             self._later = self._loop.call_later(NO_ROOM_SECONDS, self._listen)
             return
+        self.take(connection)
+
+    def take(self, connection: socket.socket) -> None:
+        """Begin to use a connection that was accepted."""
         connection.setblocking(False)
         Wire(self._loop, connection, self._make()).read()
 
@@ -211,7 +215,7 @@ class Wire(asyncio.Transport):
         if not self._closing and not self._no_more:
             self._no_more = True
             if not self._unsent:
-                self._socket.shutdown(socket.SHUT_WR)
+                self._shut()
 
     def close(self) -> None:
         if not self._closing:
@@ -246,6 +250,10 @@ class Wire(asyncio.Transport):
         if self._closing:
             self._lost(None)
         elif self._no_more:
+            self._shut()
+
+    def _shut(self) -> None:
+        with contextlib.suppress(OSError):  # the other side is gone: reading says so
             self._socket.shutdown(socket.SHUT_WR)
 
     def _stop_reading(self) -> None:

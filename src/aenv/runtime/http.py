@@ -14,7 +14,7 @@ import logging
 import socket
 import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import httptools
@@ -22,6 +22,7 @@ import httptools
 from aenv.client import wire
 from aenv.client.pipe import Pipe
 from aenv.runtime.asgi import AsgiExchange
+from aenv.runtime.connections import Connections, peer_of
 from aenv.runtime.messages import (
     HIGH_WATER,
     STATUS_LINES,
@@ -42,9 +43,23 @@ log = logging.getLogger("aenv.http")
 
 BACKLOG = 1024
 MAX_HEADER_BYTES = 64 * 1024
-BODY_SECONDS = 60.0  # nor one that goes silent in the middle of a body, while we listen
 HANDSHAKE_SECONDS = 15.0
 HEADER_SECONDS = 30.0  # a client that sends half a request holds a connection no longer than this
+BODY_SECONDS, BODY_LEAST = 60.0, 16 * 1024
+"""So many bytes of a body have to come in so many seconds, while we listen: 273 in each."""
+FRAMING = 8
+"""Bytes of chunk headers for each byte of a body, at the most. One byte in a chunk of its own takes five."""
+PIPELINED = 256
+"""Requests on one connection that wait for the one before them."""
+_TCP_OPTIONS = (
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
+)
+"""Connections have them from the socket that they were accepted on. With these, the kernel finds out within two minutes
+that the machine of a peer is gone."""
 
 
 class HttpServer:
@@ -59,7 +74,10 @@ class HttpServer:
         prompt: Callable[[Request], bool] = lambda request: False,
         stream_over: int | None = None,
         unbounded: Callable[[Request], bool] | None = None,
+        most: int | None = None,
+        per_peer: int | None = None,
     ) -> None:
+        """``most``, ``per_peer``: connections, as of `Connections`."""
         self.handler = handler
         self.unbounded = unbounded
         """Says of a request, by its head, whether its body may have any length: it reaches the handler as it comes."""
@@ -72,9 +90,11 @@ class HttpServer:
         """Looks at a new connection; one that it does not like is closed unheard."""
         self.max_body = max_body
         self.closing = False
-        self.connections: set[_Connection] = set()
-        self._listeners: list[asyncio.Server | wire.Listener] = []
+        self.connections = Connections(most, per_peer)
+        self._listeners: list[wire.Listener] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
         self._quiet = asyncio.Event()
+        self.connections.on_empty = self._quiet.set
 
     async def listen(
         self,
@@ -82,14 +102,13 @@ class HttpServer:
         host: str,
         port: int = 0,
         tls: ssl.SSLContext | None = None,
-    ) -> asyncio.Server:
+    ) -> Listening:
         """Accept connections on a TCP address."""
-        patience = HANDSHAKE_SECONDS if tls is not None else None
-        server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(self), host, port, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=patience
-        )
-        self._listeners.append(server)
-        return server
+        sockets = await bound_to(host, port)
+        for listener in sockets:
+            listener.listen(BACKLOG)
+        self._listeners += [_Door(listener, self, tls) for listener in sockets]
+        return Listening(sockets)
 
     async def open(self, host: str, port: int, uds: str | None) -> str:
         """Accept connections on a unix socket, if one is named, and else on a TCP address; its URL."""
@@ -107,20 +126,47 @@ class HttpServer:
     def accept_on(self, listener: socket.socket) -> None:
         """Accept connections on a unix socket that has a name already."""
         listener.listen(BACKLOG)  # it may do so already; who did so last is whom the kernel names to those who connect
-        self._listeners.append(wire.Listener(listener, lambda: _Connection(self)))
+        self._listeners.append(_Door(listener, self))
 
-    def adopt(self, connection: socket.socket) -> None:
-        """Serve a unix socket that is connected already."""
+    def adopt(self, connection: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+        """Serve a socket that is connected already."""
         connection.setblocking(False)
-        wire.Wire(asyncio.get_running_loop(), connection, _Connection(self))
+        made = _Connection(self)
+        try:
+            accepted = self.connections.add(made, peer_of(connection))
+        except OSError:  # the other side is gone already
+            accepted = False
+        if not accepted:
+            connection.close()
+        elif tls is None:
+            wire.Wire(made.loop, connection, made).read()
+        else:
+            made.opening = connection
+            task = made.loop.create_task(self._open(connection, made, tls))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+
+    async def _open(self, connection: socket.socket, made: _Connection, tls: ssl.SSLContext) -> None:
+        """Agree on keys. Until that is done the connection counts like any other that is silent."""
+        try:
+            await made.loop.connect_accepted_socket(
+                lambda: made, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except OSError as error:  # what it sent is not TLS, or no TLS that we speak, or took too long
+            log.debug("a TLS handshake failed: %s", error)
+        finally:
+            if made.opening is not None:
+                self.forget(made)
 
     async def close(self, grace: float) -> bool:
         """Stop accepting, let what is under way finish within ``grace`` seconds; whether it did."""
         self.closing = True
         for listener in self._listeners:
             listener.close()
-        tasks = [connection.task for connection in self.connections if connection.task is not None]
-        for connection in list(self.connections):
+        there = [connection for connection in self.connections if isinstance(connection, _Connection)]
+        tasks = [connection.task for connection in there if connection.task is not None]
+        tasks += self._handshakes
+        for connection in there:
             connection.close_when_idle()
         finished = True
         if self.connections:
@@ -129,19 +175,56 @@ class HttpServer:
                 await asyncio.wait_for(self._quiet.wait(), grace)
             except TimeoutError:
                 finished = False
-        for connection in list(self.connections):
-            connection.abort()
+        for left in self.connections:
+            left.abort()
         for task in tasks:
-            task.cancel()
+            if task not in self._handshakes:  # they end with their sockets
+                task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         return finished
 
     def forget(self, connection: _Connection) -> None:
         """A connection is gone."""
-        self.connections.discard(connection)
-        if self.closing and not self.connections:
-            self._quiet.set()
+        self.connections.forget(connection)
+
+
+class Listening(NamedTuple):
+    """The sockets that a server listens on."""
+
+    sockets: list[socket.socket]
+
+
+class _Door(wire.Listener):
+    """Where connections come in."""
+
+    def __init__(self, listener: socket.socket, server: HttpServer, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(listener, lambda: _Connection(server))
+        self._server = server
+        self._tls = tls
+
+    def take(self, connection: socket.socket) -> None:
+        self._server.adopt(connection, self._tls)
+
+
+async def bound_to(host: str, port: int) -> list[socket.socket]:
+    """Sockets for all addresses that a name stands for."""
+    loop, bound = asyncio.get_running_loop(), []
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            bound.append(listener)
+            for level, option, value in ((socket.SOL_SOCKET, socket.SO_REUSEADDR, 1), *_TCP_OPTIONS):
+                listener.setsockopt(level, option, value)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.bind(address)
+    except BaseException:
+        for listener in bound:
+            listener.close()
+        raise
+    return bound
 
 
 class _Connection(asyncio.Protocol):
@@ -153,15 +236,19 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.parser = httptools.HttpRequestParser(self)
         self.task: asyncio.Task[None] | None = None
+        self.opening: socket.socket | None = None  # while keys are agreed on
+        self.quiet = self.stalled = 0
+        self.proven = False
         self.waiting: list[tuple[Request, bool]] = []  # pipelined behind the one under way
         self.request = Request()
         self.chunks: list[bytes] = []
         self.size = 0
         self.header_bytes = 0
+        self.other_bytes = 0  # of what was received of a request, all but its body
         self.url = b""
         self.in_head = False
         self.in_body = False
-        self.heard = 0.0
+        self.looked_at = 0  # bytes of the body when its pace was last looked at
         self.deadline: asyncio.TimerHandle | None = None
         self.refused = False
         self.endless = False  # an event stream that ends only when somebody hangs up
@@ -176,10 +263,29 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
+        self.opening = None
         self.transport.set_write_buffer_limits(HIGH_WATER)
         if self.server.admit is not None and not self.server.admit(transport.get_extra_info("socket")):
             self.transport.abort()
-        self.server.connections.add(self)
+
+    # --- for whoever watches over connections
+
+    @property
+    def is_idle(self) -> bool:
+        return self.task is None and self.opening is None and not self.in_head and not self.in_body
+
+    @property
+    def is_stalled(self) -> bool:
+        return not self.writable.is_set()
+
+    @property
+    def is_closing(self) -> bool:
+        return self.opening is None and self.transport.is_closing()
+
+    def close(self) -> None:
+        self.transport.close()
+
+    # --- asyncio's side, again
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
@@ -193,13 +299,16 @@ class _Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.writable.clear()
+        self.server.connections.watch()
 
     def resume_writing(self) -> None:
+        self.stalled = 0
         self.writable.set()
 
     def data_received(self, data: bytes) -> None:
         if self.refused:
             return
+        self.other_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -209,22 +318,22 @@ class _Connection(asyncio.Protocol):
             self.transport.pause_reading()
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP: {error}")
+        if self.other_bytes > MAX_HEADER_BYTES + FRAMING * self.size:
+            self._refuse(431, f"over {MAX_HEADER_BYTES} bytes of the request are not its body")
         if self.in_head and self.deadline is None:
             self.deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
         elif self.deadline is not None and not self.in_head and not self.in_body:
             self._stop_deadline()
-        if self.in_body:
-            self.heard = self.loop.time()
-            if self.deadline is None:
-                self.deadline = self.loop.call_later(BODY_SECONDS, self._listen_for_body)
+        if self.in_body and self.deadline is None:
+            self.looked_at = self.size
+            self.deadline = self.loop.call_later(BODY_SECONDS, self._listen_for_body)
 
     # --- the parser's side
 
     def on_message_begin(self) -> None:
         self.request = Request()
         self.chunks = []
-        self.size = 0
-        self.header_bytes = 0
+        self.size = self.header_bytes = self.other_bytes = self.quiet = 0
         self.url = b""
         self.in_head = True
 
@@ -234,7 +343,8 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
-        self.request.headers.append((name.lower(), value.rstrip(b" \t")))  # llhttp leaves what follows the value
+        if self.in_head:  # else it is a trailer, which comes too late to be a header
+            self.request.headers.append((name.lower(), value.rstrip(b" \t")))  # llhttp leaves what follows the value
 
     def on_headers_complete(self) -> None:
         self.in_head, self.in_body = False, True
@@ -270,6 +380,7 @@ class _Connection(asyncio.Protocol):
         if self.refused:
             return
         self.size += len(body)
+        self.other_bytes -= len(body)
         if self.size > self.server.max_body and not self.unbounded:
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
         elif self.request.stream is not None:
@@ -281,6 +392,8 @@ class _Connection(asyncio.Protocol):
         self.in_body = False
         if self.refused:
             return
+        if not self.proven:
+            self.server.connections.prove(self)
         request, chunks = self.request, self.chunks
         if request.stream is not None:
             request.stream.end()
@@ -289,6 +402,9 @@ class _Connection(asyncio.Protocol):
         self.chunks = []
         keep_alive = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         if self.task is not None:
+            if len(self.waiting) >= PIPELINED:
+                self._refuse(400, f"over {PIPELINED} requests wait on this connection")
+                return
             self.waiting.append((request, keep_alive))
             self.transport.pause_reading()
             return
@@ -342,6 +458,7 @@ class _Connection(asyncio.Protocol):
                     self.transport.resume_reading()
         finally:
             self.task = None
+            self.server.connections.watch()
 
     async def _give_away(self, answer: Takeover) -> None:
         self.endless = True
@@ -414,13 +531,13 @@ class _Connection(asyncio.Protocol):
 
     def _listen_for_body(self) -> None:
         self.deadline = None
-        silent = self.loop.time() - self.heard
         if not self.in_body:
             return
-        if self.transport.is_reading() and silent >= BODY_SECONDS:
-            self._refuse(408, f"nothing came of the body for {BODY_SECONDS:g} s")
+        if self.transport.is_reading() and self.size - self.looked_at < BODY_LEAST:
+            self._refuse(408, f"under {BODY_LEAST} bytes of the body came in {BODY_SECONDS:g} s")
             return
-        self.deadline = self.loop.call_later(max(BODY_SECONDS - silent, BODY_SECONDS / 4), self._listen_for_body)
+        self.looked_at = self.size
+        self.deadline = self.loop.call_later(BODY_SECONDS, self._listen_for_body)
 
     def _stop_deadline(self) -> None:
         if self.deadline is not None:
@@ -428,10 +545,16 @@ class _Connection(asyncio.Protocol):
             self.deadline = None
 
     def close_when_idle(self) -> None:
-        if self.task is None or self.endless:
+        if self.opening is not None:
+            self.abort()
+        elif self.task is None or self.endless:
             self.transport.close()
 
     def abort(self) -> None:
+        if self.opening is not None:
+            with contextlib.suppress(OSError):
+                self.opening.shutdown(socket.SHUT_RDWR)  # which ends the handshake
+            return
         if self.task is not None:
             self.task.cancel()
         self.transport.abort()
