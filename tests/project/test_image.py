@@ -231,3 +231,22 @@ def test_a_plan_needs_no_builder(project):
     plan = image.plan(manifest.load(project), ImageOptions(), Registry())
     (line,) = image.commands(Builder("docker", "docker", {}), plan, push=False)
     assert line[:2] == ["docker", "build"]
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize("context", ["..", "../..", "/", "/etc", "link", "src/../.."])
+def test_a_project_gives_a_builder_nothing_that_lies_outside_of_it(fake, project, context):
+    fake.add("docker")
+    (project / "link").symlink_to("/etc")
+    change(project, context=context)
+    with pytest.raises(ConfigError, match="outside of the project") as caught:
+        run(project)
+    assert "--context" in caught.value.details["hint"]
+    assert fake.commands() == []
+
+
+def test_the_user_may_give_a_builder_any_folder(fake, project, monkeypatch):
+    fake.add("docker")
+    monkeypatch.chdir(project)
+    run(project, ImageOptions(context=".."))
+    assert [command[-1] for command in fake.commands()] == [f"{project}/.."]

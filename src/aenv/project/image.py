@@ -42,6 +42,7 @@ class ImageOptions:
     platforms: tuple[str, ...] = ()
     dockerfile: str | None = None
     push: bool = False
+    context: str | None = None
 
     @property
     def given(self) -> bool:
@@ -103,16 +104,21 @@ def plan(loaded: Loaded, options: ImageOptions, registry: Registry) -> Plan:
     """What to build. Options win over config.json, which wins over the settings.
 
     Raises:
-        ConfigError: a name is none, or there is no Dockerfile.
+        ConfigError: a name is none, there is no Dockerfile, or config.json asks for a folder outside of the project.
     """
     root, own = loaded.path.parent.absolute(), loaded.manifest
     wanted = own.build_config
     dockerfile = Path.cwd() / options.dockerfile if options.dockerfile else root / wanted.dockerfile
-    context = root / wanted.context
+    context = Path.cwd() / options.context if options.context else root / wanted.context
     if not dockerfile.is_file():
         raise ConfigError(f"there is no Dockerfile at {dockerfile}", {"hint": "Name it with -f, or in buildConfig."})
     if not context.is_dir():
         raise ConfigError(f"buildConfig.context: there is no folder {context}")
+    if not options.context and not context.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(
+            f"buildConfig.context: {wanted.context} lies outside of the project, and a builder would get all of it",
+            {"hint": f"If you want that, say so: aenv build --context {context.resolve()}"},
+        )
     host = registry.host if options.registry is None else options.registry
     namespace = registry.namespace if options.namespace is None else options.namespace
     name = options.name or wanted.image_name or own.name

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 @click.option("-s", "--namespace", help="The namespace there.  [default: the setting build_config.registry.namespace]")
 @click.option("-p", "--platform", multiple=True, help="Build for this platform, like linux/amd64; several are allowed.")
 @click.option("-f", "--dockerfile", help="The Dockerfile.  [default: buildConfig.dockerfile]")
+@click.option("-c", "--context", help="The folder that the builder gets.  [default: buildConfig.context]")
 @click.option("--push/--no-push", default=False, help="Push the image to its registry.  [default: no]")
 @click.option(
     "--image/--no-image",
@@ -44,6 +45,7 @@ def command(
     namespace: str | None,
     platform: tuple[str, ...],
     dockerfile: str | None,
+    context: str | None,
     push: bool,
     want_image: bool | None,
     no_lock: bool,
@@ -59,7 +61,7 @@ def command(
     from aenv.project.image import ImageOptions
 
     platforms = tuple(each for given in platform for each in given.split(",") if each)
-    options = ImageOptions(image_name, image_tag, registry, namespace, platforms, dockerfile, push)
+    options = ImageOptions(image_name, image_tag, registry, namespace, platforms, dockerfile, push, context)
     wanted = True if want_image is None and options.given else want_image
     settings = config.load().build_config
     built = build(work_dir, options, settings, want_image=wanted, locked=not no_lock, upgrade=upgrade, say=note)
