@@ -19,9 +19,10 @@ from aenv.hub.catalog import Catalog
 from aenv.hub.local import LocalHub
 from aenv.hub.notices import Notices
 from aenv.hub.open import Place, open_catalog
+from aenv.hub.quota import BLOCK
 from aenv.hub.upkeep import collect
 from aenv.schema.bundle import digest_of
-from aenv.schema.hub import Access
+from aenv.schema.hub import Access, EnvDetail, EnvSummary
 from aenv.storage.open import open_blobs, open_store
 from tests.conftest import run
 from tests.hub.parts import bundle_of, push, request_of
@@ -357,9 +358,9 @@ def test_a_user_occupies_so_much_and_no_more(hub: Callable[..., Any]) -> None:
         async with hub(quota=100_000) as people:
             await push(people.ann, "one", "1.0.0", "x" * 60_000)
             used = (await people.ann.usage()).used
-            assert 60_000 < used < 62_000
+            assert used == 60_000 + 2 * BLOCK  # the manifest and the description count as a block each
             await push(people.ann, "one", "1.0.1", "x" * 60_000)  # the same blob again is no more bytes
-            assert (await people.ann.usage()).used < 63_000
+            assert (await people.ann.usage()).used == used + 2 * BLOCK
             with pytest.raises(QuotaExceeded, match="storage of ann in this hub is full") as caught:
                 await push(people.ann, "two", "1.0.0", "y" * 60_000)
             assert caught.value.details["limit"] == 100_000
@@ -368,6 +369,8 @@ def test_a_user_occupies_so_much_and_no_more(hub: Callable[..., Any]) -> None:
             await push(people.bob, "two", "1.0.0", "y" * 60_000)
             with pytest.raises(QuotaExceeded):
                 await people.bob.transfer("two", "ann")
+            with pytest.raises(QuotaExceeded):  # what is said of a version counts, too
+                await push(people.ann, "one", "1.0.2", "x" * 60_000, readme="long" * 10_000)
             for version in ("1.0.0", "1.0.1"):
                 await people.ann.delete("one", version, "to make room")
             assert (await people.ann.usage()).used == 0
@@ -380,19 +383,38 @@ def test_a_user_occupies_so_much_and_no_more(hub: Callable[..., Any]) -> None:
     run(main())
 
 
+@pytest.mark.attack("tenants")
+def test_many_small_uploads_and_versions_without_files_count_too(hub: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with hub(quota=10 * BLOCK) as people:
+            for number in range(10):
+                data = str(number).encode()
+                await people.ann.put_blob(digest_of(data), data)
+            with pytest.raises(QuotaExceeded):
+                await people.ann.put_blob(digest_of(b"one more"), b"one more")
+            gate = people.bob.gate("bare")
+            version, detail = EnvSummary(name="bare", version="1.0.0"), EnvDetail(config={"about": "x" * 11 * BLOCK})
+            with pytest.raises(QuotaExceeded):
+                await people.catalog.register(version, detail, update=False, gate=gate, free=False)
+            await people.catalog.register(version, EnvDetail(), update=False, gate=gate, free=False)
+            assert (await people.bob.usage()).used == BLOCK
+
+    run(main())
+
+
 def test_an_administrator_sets_a_users_own_limit_and_has_none(hub: Callable[..., Any]) -> None:
     async def main() -> None:
-        async with hub(quota=1000) as people:
-            await push(people.root, "large", "1.0.0", "x" * 5000)
+        async with hub(quota=10_000) as people:
+            await push(people.root, "large", "1.0.0", "x" * 50_000)
             with pytest.raises(QuotaExceeded):
-                await push(people.ann, "notes", "1.0.0", "y" * 5000)
-            assert (await people.root.set_quota("ann", 50_000)).limit == 50_000
-            await push(people.ann, "notes", "1.0.0", "y" * 5000)
-            assert (await people.root.set_quota("ann", None)).limit == 1000
+                await push(people.ann, "notes", "1.0.0", "y" * 50_000)
+            assert (await people.root.set_quota("ann", 500_000)).limit == 500_000
+            await push(people.ann, "notes", "1.0.0", "y" * 50_000)
+            assert (await people.root.set_quota("ann", None)).limit == 10_000
             with pytest.raises(QuotaExceeded):
                 await push(people.ann, "notes", "1.0.1", "z")
             assert (await people.root.set_quota("ann", 0)).limit == 0
-            await push(people.ann, "notes", "1.0.1", "z" * 5000)
+            await push(people.ann, "notes", "1.0.1", "z" * 50_000)
 
     run(main())
 
@@ -464,7 +486,7 @@ def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_own
             await people.root.grant("notes", "bob", "read")
             assert await people.bob.get_blob(secret) == b"print('notes 1.0.0')"
             await push(people.ann, "notes", "1.2.0")
-            assert (await people.ann.usage()).used > 500
+            assert (await people.ann.usage()).used > 2 * BLOCK
         finally:
             await catalog.store.close()
         again = open_catalog(before_owners)

@@ -128,7 +128,9 @@ class Catalog(Finding):
 
         return await _persist(attempt)
 
-    async def register(self, version: EnvSummary, detail: EnvDetail, *, update: bool, gate: Gate | None = None) -> None:
+    async def register(
+        self, version: EnvSummary, detail: EnvDetail, *, update: bool, gate: Gate | None = None, free: bool = True
+    ) -> None:
         """Keep a version without files, or change what is said of one, as older clients do.
 
         Raises:
@@ -149,7 +151,7 @@ class Catalog(Finding):
                 _refuse_builtin(known.head)
                 if known.version.status == RELEASED:
                     raise Forbidden(f"{version.name}@{version.version} is released and cannot change", version.name)
-            await self._publish(version, detail, force=True, public=None, bundle=None, gate=gate, free=True)
+            await self._publish(version, detail, force=True, public=None, bundle=None, gate=gate, free=free)
 
         await _persist(attempt)
 
@@ -193,16 +195,19 @@ class Catalog(Finding):
         version = version.model_copy(update={"created_at": before.created_at if before else now, "updated_at": now})
         version = records.shown(version, head)
         head.current = await self._best(head, before, version)
+        said = records.put_detail(version, detail)
         changes: list[Change] = [
             records.put_version(version, old.revision if old else ABSENT),
-            records.put_detail(version, detail),
+            said,
             records.put_head(head, env.revision if env else ABSENT),
             Check(DELETED, key, stone.revision if stone else ABSENT),
         ]
         if bundle is not None:
             blobs = {**bundle.blobs(), version.digest: len(bundle.canonical())}
-            changes += self.references.puts(name, version.version, blobs)
-            changes += await self.quotas.charge(head.owner, blobs, replaced=key, free=free)
+            sizes, more = self.references.puts(name, version.version, blobs, len(said.value))
+        else:
+            sizes, more = await self.references.described(name, version.version, len(said.value))
+        changes += [*more, *await self.quotas.charge(head.owner, sizes, replaced=key, free=free)]
         if not version.builtin:
             changes += await self.notices.puts("push", version, now)
         await self.store.commit(*changes)

@@ -45,7 +45,9 @@ async def _create(x: Exchange) -> bool:
         tags=wish.tags or [],
     )
     gate = None if x.hub.caller is OWNER else x.hub.gate(wish.name)
-    await x.hub.catalog.register(version, _detail(EnvDetail(), wish), update=False, gate=gate)
+    await x.hub.catalog.register(
+        version, _detail(EnvDetail(), wish), update=False, gate=gate, free=x.hub.caller.is_admin
+    )
     return True
 
 
@@ -60,7 +62,7 @@ async def _update(x: Exchange) -> bool:
         update={key: value for key, value in changes.items() if value is not None}
     )
     detail = EnvDetail(**{name: getattr(known, name) for name in EnvDetail.model_fields})
-    await x.hub.catalog.register(summary, _detail(detail, wish), update=True)
+    await x.hub.catalog.register(summary, _detail(detail, wish), update=True, free=x.hub.caller.is_admin)
     return True
 
 

@@ -79,20 +79,18 @@ class LocalHub(Hub):
         if self.caller.is_admin:
             return set(digests)
         await self.catalog.ready()
-        sends = self.caller.allows("push")
-        usable = await self.catalog.quotas.held(self.caller.name, digests) if sends else set()
-        rights = await self._rights()
         seen: dict[str, bool] = {}
 
         async def readable(name: str) -> bool:
             if name not in seen:
                 head = await self.catalog.head(name)
-                seen[name] = head is not None and rights.level(head) >= Level.READ
+                seen[name] = head is not None and await self._level(head, Level.READ) >= Level.READ
             return seen[name]
 
-        for digest in digests:
-            if digest not in usable and await self.catalog.references.any_names(digest, readable):
-                usable.add(digest)
+        usable = {digest for digest in digests if await self.catalog.references.any_names(digest, readable)}
+        rest = [digest for digest in digests if digest not in usable]
+        if rest and self.caller.allows("push"):
+            usable |= await self.catalog.quotas.held(self.caller.name, rest)
         return usable
 
     # --- versions
@@ -291,7 +289,7 @@ class LocalHub(Hub):
         """
         self.caller.need("push", _name(name))
         head = await self._see(name)
-        if (await self._rights()).level(head) >= level:
+        if await self._level(head, level) >= level:
             return head
         if level is Level.OWN:
             raise Forbidden(f"only the owner of {name} may do this", name, {"hint": "Ask the owner, or transfer it."})
@@ -301,10 +299,15 @@ class LocalHub(Hub):
     async def _rights(self) -> Rights:
         return await Rights.of(self.caller, self.catalog.namespaces)
 
+    async def _level(self, head: Head, enough: Level) -> Level:
+        """What the caller may do with an environment; namespaces are looked up only if it is not enough without."""
+        level = Rights(self.caller, {}).level(head)
+        return level if level >= enough else (await self._rights()).level(head)
+
     async def _see(self, name: str) -> Head:
         """The environment, if it may be read. To others it is as if it were not there."""
         head = await self.catalog.head(_name(name))
-        if head is not None and (self.caller.is_admin or (await self._rights()).level(head) >= Level.READ):
+        if head is not None and await self._level(head, Level.READ) >= Level.READ:
             return head
         hint = "See what there is: aenv list"
         if not self.caller.allows("read", name):

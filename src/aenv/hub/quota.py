@@ -21,6 +21,8 @@ from aenv.storage.base import ABSENT, Change, Delete, Put, Query, Store
 UPLOAD, USAGE, QUOTA = "upload", "usage", "quota"
 UPLOAD_SECONDS = 24 * 3600.0
 DEFAULT = 50 * 2**30
+BLOCK = 4096
+"""Bytes that a blob counts at least: that much it takes on a disk, and many empty ones fill it too."""
 FRESH = 5.0
 """Seconds for which an upload is checked against what was counted before; a push always counts anew."""
 CACHED = 1000
@@ -39,10 +41,10 @@ class Quotas:
 
     async def usage(self, user: str) -> StorageUsage:
         """Count what a user occupies now."""
-        used = sum((await self._blobs(user)).values())
+        used = _total((await self._blobs(user)).values())
         uploading = 0
         async for record in self._store.all(Query(UPLOAD, (_of_user(user),), limit=1000)):
-            uploading += int(record.value)
+            uploading += max(BLOCK, int(record.value))
         return StorageUsage(user=user, used=used, uploading=uploading, limit=await self.limit(user))
 
     async def limit(self, user: str) -> int:
@@ -70,6 +72,7 @@ class Quotas:
             at, usage = now, await self.usage(user)
             if len(self._counted) >= CACHED:
                 self._counted.clear()
+        size = max(BLOCK, size)
         if usage.limit and usage.used + usage.uploading + size > usage.limit:
             self._counted.pop(user, None)
             raise exceeded(user, usage.used + usage.uploading, size, usage.limit)
@@ -110,7 +113,8 @@ class Quotas:
         limit = 0 if free else await self.limit(owner)
         if limit:
             there = await self._blobs(owner, replaced)
-            used, more = sum(there.values()), sum(size for digest, size in blobs.items() if digest not in there)
+            used = _total(there.values())
+            more = _total(size for digest, size in blobs.items() if digest not in there)
             if used + more > limit:
                 raise exceeded(owner, used, more, limit)
         return [Put(USAGE, _key(owner), b"", expect=before.revision if before else ABSENT)]
@@ -120,6 +124,10 @@ class Quotas:
         async for record in self._store.all(Query(ENV, (records.of_owner(owner),))):
             found |= await self._references.sizes(record.key, without)
         return found
+
+
+def _total(sizes: Iterable[int]) -> int:
+    return sum(max(BLOCK, size) for size in sizes)
 
 
 def exceeded(user: str, used: int, more: int, limit: int) -> QuotaExceeded:

@@ -1,7 +1,7 @@
 """Which versions name which blobs: by it a hub knows who may read a blob, and what an owner occupies.
 
-A version has two records here: one that stands in an index for each of its blobs, and one with their sizes. Both are
-written and deleted in the same batch as the version.
+A version has two records here: one that stands in an index for each of its blobs, and one with their sizes and that of
+what is said of the version besides. Both are written and deleted in the same batch as the version.
 """
 
 from __future__ import annotations
@@ -34,12 +34,21 @@ class References:
         self._store = store
 
     @staticmethod
-    def puts(name: str, version: str, blobs: Mapping[str, int]) -> list[Change]:
-        """What to write with a version that has these blobs, its manifest among them."""
+    def puts(name: str, version: str, blobs: Mapping[str, int], detail: int) -> tuple[dict[str, int], list[Change]]:
+        """Return what a version occupies, and what to write with one that has these blobs, its manifest among them.
+
+        ``detail``: bytes of what is said of it besides.
+        """
         key = records.key(name, version)
         entries = tuple((_of_blob(digest), name) for digest in blobs)
-        sizes = json.dumps(dict(blobs), separators=(",", ":")).encode()
-        return [Put(NAMED, key, b"", entries), Put(SIZES, key, sizes, ((_of_name(name), version),))]
+        sizes, put = _sizes(name, version, blobs, detail)
+        return sizes, [Put(NAMED, key, b"", entries), put]
+
+    async def described(self, name: str, version: str, detail: int) -> tuple[dict[str, int], list[Change]]:
+        """Return the same for a version whose blobs stay what they are, or that has none."""
+        found = await self._store.get(SIZES, records.key(name, version))
+        sizes, put = _sizes(name, version, json.loads(found.value) if found else {}, detail)
+        return sizes, [put]
 
     @staticmethod
     def deletes(name: str, version: str) -> list[Change]:
@@ -102,7 +111,7 @@ async def _complete(store: Store, blobs: BlobStore, versions: list[EnvSummary]) 
                 log.warning("%s@%s has no manifest: its files cannot be read", version.name, version.version)
                 continue
             sizes = {**await asyncio.to_thread(_blobs_of, manifest), version.digest: len(manifest)}
-            changes += References.puts(version.name, version.version, sizes)
+            changes += References.puts(version.name, version.version, sizes, 0)[1]
     if changes:
         await store.commit(*changes)
     return len(changes) // 2
@@ -114,6 +123,12 @@ def _blobs_of(manifest: bytes) -> dict[str, int]:
     except ValueError:
         # Rules may have become stricter since; what it names still belongs to it. Sizes count as nothing then.
         return {blob: 0 for file in json.loads(manifest).get("files", ()) for blob in file.get("blobs", ())}
+
+
+def _sizes(name: str, version: str, blobs: Mapping[str, int], detail: int) -> tuple[dict[str, int], Put]:
+    key = records.key(name, version)
+    sizes = {**blobs, f"detail/{key}": detail}
+    return sizes, Put(SIZES, key, json.dumps(sizes, separators=(",", ":")).encode(), ((_of_name(name), version),))
 
 
 def _of_blob(digest: str) -> str:
