@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from aenv.api.access import Allowance, Doorkeeper
+from aenv.api.access import OWNER, Allowance, Caller, Doorkeeper
 from aenv.api.app import PlatformApp
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
@@ -48,7 +48,7 @@ class OneEngine(Engine):
 
 
 class NoSources(Sources):
-    async def find(self, wish: EnvInstanceCreateRequest) -> Located:
+    async def find(self, wish: EnvInstanceCreateRequest, caller: Caller = OWNER) -> Located:
         return Located(Path("/"), Path("/"), None)
 
 

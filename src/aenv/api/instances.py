@@ -18,6 +18,7 @@ from typing import Any
 from aenv.api import kept, wishes
 from aenv.api.access import OWNER, Caller
 from aenv.api.admission import Admission, Capacity, Turn
+from aenv.api.creating import Creates
 from aenv.api.ended import Ended, EndedInstances
 from aenv.api.ledger import Ledger
 from aenv.api.machine_account import MachineAccount
@@ -33,7 +34,7 @@ from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, SandboxSpec
 from aenv.engines.holding import Keeper
 from aenv.engines.imports import Neighbours
-from aenv.errors import AEnvError, InstanceEnded, NotFound
+from aenv.errors import AEnvError, InstanceEnded, NotFound, Unavailable
 from aenv.project.locate import Located
 from aenv.schema.instance import (
     EndedBy,
@@ -72,6 +73,7 @@ class Instances:
         self.engine = engine
         self.metrics = metrics or Metrics()
         self.quota = Quota()
+        self.creates = Creates()
         self.admission = Admission(capacity, self.metrics, machine)
         self._machine = machine
         self._direct = direct
@@ -107,8 +109,7 @@ class Instances:
             if replica is None:
                 self.quota.admit(caller, 1)
             await self.count_elsewhere(caller)
-            with phase(self.metrics, "source"):
-                project = await self._sources.find(wish, caller)
+            project = await self._find(wish, caller)
             record = await self._begin(wish, project, caller, replica=replica)
         record.waiting += 1
         try:
@@ -139,8 +140,7 @@ class Instances:
         if charged:
             self.quota.admit(caller, charged)
             await self.count_elsewhere(caller)
-        with phase(self.metrics, "source"):
-            project = await self._sources.find(wish, caller)
+        project = await self._find(wish, caller)
         fresh = self._unknown(wanted, caller)
         if not fresh:
             return [record.shown(caller) for one in wanted if (record := self._known(one, caller)) is not None]
@@ -161,6 +161,16 @@ class Instances:
                 turn.leave()
             raise
         return [record.shown(caller) for one in wanted if (record := self._known(one, caller)) is not None]
+
+    async def _find(self, wish: EnvInstanceCreateRequest, caller: Caller) -> Located:
+        try:
+            with phase(self.metrics, "source"):
+                return await self._sources.find(wish, caller)
+        except AEnvError:
+            raise
+        except OSError as error:  # such as a disk that is full
+            self.creates.failed(error)
+            raise Unavailable(f"the environment cannot be made ready: {error.strerror or error}") from error
 
     def _unknown(self, wanted: list[EnvInstanceCreateRequest], caller: Caller) -> int:
         """How many of them would be made anew."""
@@ -240,6 +250,7 @@ class Instances:
             finally:
                 self.admission.made()
         except Exception as error:
+            self.creates.failed(error)
             self._count("create", record, "failure")
             self.metrics.count("instances_ended_total", how="failed")
             record.error_code = error.code if isinstance(error, AEnvError) else "internal"
@@ -255,6 +266,7 @@ class Instances:
         self._runs(record, time.perf_counter() - began)
 
     def _runs(self, record: Record, seconds: float) -> None:
+        self.creates.worked()
         record.became(EnvStatus.RUNNING)
         self._set_timer(record)
         self._keep(record)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 
 from pydantic_core import to_json
 
+from aenv.api.creating import Creates, Probe, have_room
 from aenv.engines.base import Engine
 from aenv.errors import AEnvError
 from aenv.runtime.messages import Answer, Handler, Request, Response
@@ -22,14 +24,33 @@ FRESH = 1.0
 class Readiness:
     """Asks the parts that nothing works without."""
 
-    def __init__(self, engine: Engine, store: Store | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store | None = None,
+        *,
+        creates: Creates | None = None,
+        folders: Sequence[Path] = (),
+    ) -> None:
+        """``creates``: what became of the last ones; ``folders``: where instances are made, and need room."""
         self._looks: dict[str, Callable[[], Awaitable[object]]] = {"engine": lambda: _first(engine)}
+        self._probe: Probe | None = None
+        if creates is not None:
+            self._probe = Probe(engine, creates, folders[0] if folders else None)
+            self._looks["creates"] = self._probe.check
+        if folders:
+            self._looks["disk"] = lambda: have_room(folders)
         if store is not None:
             self._looks["store"] = lambda: store.get("meta", "health")
         self._known: tuple[float, dict[str, str]] | None = None
         self._lock = asyncio.Lock()
         self.draining = False
         """The server finishes what it has begun, and goes."""
+
+    async def close(self) -> None:
+        """Stop what it has begun."""
+        if self._probe is not None:
+            await self._probe.close()
 
     def before(self, handler: Handler) -> Handler:
         """The same handler, with this one path answered here."""

@@ -168,7 +168,11 @@ async def _serve(
             more=[*token_routes(tokens, door), *service_routes(services, ports.base)],
         )
         vitals.watch(instances.metrics)
-        ready = Readiness(engine, store)
+        folders = [home.runtime, settings.folder, config.cache_folder()]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        ready = Readiness(engine, store, creates=instances.creates, folders=folders)
+        parts.push_async_callback(ready.close)
         spans.begin("aenv-platform")
         planes = [ready.before(Observed(plane, level=logging.INFO)) for plane in (app, _data_plane(gateway))]
         control, data = (
