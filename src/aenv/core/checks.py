@@ -10,6 +10,7 @@ import math
 import operator
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -58,6 +59,7 @@ def env_name(value: object) -> str:
     return name
 
 
+@lru_cache(maxsize=256)
 def reference(name: str) -> None:
     """Refuse a name or a version that no environment can have."""
     from aenv.schema.ref import EnvRef
@@ -77,13 +79,18 @@ def duration(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise _wrong(name, "a text with a unit, like '30m'", value)
     if value:
-        from aenv.schema.duration import parse
-
         try:
-            parse(value)
+            _read_duration(value)
         except ValueError as error:
             raise InvalidUse(f"{name}: {error}") from None
     return value
+
+
+@lru_cache(maxsize=256)
+def _read_duration(value: str) -> None:
+    from aenv.schema.duration import parse
+
+    parse(value)
 
 
 def seconds(name: str, value: object) -> float:
