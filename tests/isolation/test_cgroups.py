@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
 from aenv.isolation import limits
 from aenv.isolation.limits import Cgroup, Cgroups, Limits
-from tests.isolation.conftest import Box, make_project
-from tests.isolation.host import eventually, forget_lease, own_platform
+from tests.isolation.conftest import make_project
+from tests.isolation.host import Platform, eventually, own_platform
 
 LIMITS = Limits(memory=64 << 20, cpus=0.5, processes=32)
 JOIN = (
@@ -145,26 +145,47 @@ def test_two_processes_with_the_same_number_have_different_groups() -> None:
     assert limits.group_name() == limits.group_name()
 
 
+USE = """
+import sys
+from aenv.core.sync import SyncEnvironment
+
+with SyncEnvironment(sys.argv[1]) as env:
+    print(env.call_tool("hello", {}).data, flush=True)
+    input()
+"""
+
+
+@contextlib.contextmanager
+def using(project: Path, platform: Platform) -> Iterator[None]:
+    """A program that has an instance of a project on a platform of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", USE, str(project)], env={**os.environ, **platform.variables},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "hello\n"
+        yield
+    finally:
+        process.communicate("\n")
+
+
 def test_groups_of_a_platform_that_was_killed_with_its_janitor_are_removed_by_the_next(tmp_path: Path) -> None:
     project = make_project(tmp_path)
-    with own_platform() as platform, pytest.MonkeyPatch.context() as patch:
-        for name, value in platform.variables.items():
-            patch.setenv(name, value)
-        with SyncEnvironment(str(project)) as env:
-            Box(env).python("result = 1")
+    with own_platform() as platform:
+        with using(project, platform):
             everybody = platform.processes()
             groups = platform.cgroups()
-            if not groups:
-                pytest.skip("this user may not make control groups here")
             for process in everybody:
                 os.kill(process.pid, signal.SIGSTOP)  # so that nobody tidies up before being killed
             for process in everybody:
                 process.kill()
             eventually(lambda: [process for process in everybody if process.alive], "processes that were killed")
-            assert all(path.exists() for path in groups)
-            forget_lease()
-        with SyncEnvironment(str(project)) as env:
-            Box(env).python("result = 1")
+        assert everybody
+        if not groups:
+            pytest.skip("this user may not make control groups here")
+        assert all(path.exists() for path in groups)
+        with using(project, platform):
             assert [path for path in groups if path.exists()] == []
             assert platform.processes()
             assert platform.cgroups()
