@@ -102,7 +102,10 @@ def test_one_user_pushes_and_another_pulls_and_runs(hub, person, sandboxes):
     assert pushed["outcome"] == "created"
     author.aenv("release", "hello@1.0.0")
 
-    user.variables |= {"HUB_BACKEND": hub.url, "AENV_API_KEY": hub.token("--scope", "read")}
+    user.variables |= {"HUB_BACKEND": hub.url, "AENV_API_KEY": hub.token("--scope", "read", "--user", "reader")}
+    assert "hello" not in [each["name"] for each in user.json("list", "--format", "json")]
+    assert "no environment hello" in user.aenv("pull", "hello@1.0.0", "copy", code=1).stderr
+    author.aenv("hub", "grant", "hello", "--user", "reader")
     assert "hello" in [each["name"] for each in user.json("list", "--format", "json")]
     assert user.json("get", "hello")["digest"] == pushed["digest"]
     assert [each["name"] for each in user.json("search", "custom_echo", "-f", "json")] == ["hello"]
@@ -218,7 +221,8 @@ def test_a_push_goes_on_by_itself_when_a_part_is_killed_and_comes_back(hub, pers
 
 
 def test_two_who_push_the_same_version_at_once_do_not_mix(hub, person):
-    people = [person(AENV_HUB_URL=hub.url, AENV_API_KEY=hub.token("--scope", "push")) for _ in range(2)]
+    tokens = [hub.token("--scope", "push", "--user", "ann") for _ in range(2)]
+    people = [person(AENV_HUB_URL=hub.url, AENV_API_KEY=token) for token in tokens]
     processes = []
     for number, each in enumerate(people):
         each.aenv("init", "hello")
@@ -243,7 +247,7 @@ def test_a_person_with_another_user_id_pulls_and_runs_too(hub, person, tmp_path)
     """Nothing of it needs root, or the same user as the hub's."""
     author = person(AENV_HUB_URL=hub.url, AENV_API_KEY=hub.token("--scope", "push"))
     author.aenv("init", "hello")
-    author.aenv("push", "--no-load", "-w", "hello")
+    author.aenv("push", "--no-load", "--public", "-w", "hello")
     nobody = 65534
     home = Path("/tmp") / f"aenv-t-nobody-{os.getpid()}"
     home.mkdir(mode=0o700)
