@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: demo test check bench docs clean
+.PHONY: demo test check bench docs fuzz clean
 .DEFAULT_GOAL := help
 
 help:
@@ -11,6 +11,7 @@ help:
 	@echo "make check   lint, types, layers"
 	@echo "make bench   measure calls beside other frameworks (minutes; installs them under .bench/)"
 	@echo "make docs    run every snippet of the docs"
+	@echo "make fuzz    hostile input for our servers, clients and readers, for ten minutes (FUZZ_SECONDS=, SEED=)"
 	@echo "make clean   remove what the targets above made"
 
 demo: .venv/.ready-base
@@ -28,6 +29,9 @@ bench: .venv/.ready-dev
 docs: .venv/.ready-dev
 	@$(BIN)/python -m aenv.project.manifest > docs/reference/config.schema.json
 	@$(BIN)/python -m pytest -q tests/docs
+
+fuzz: .venv/.ready-dev
+	@$(BIN)/python -m tests.fuzzing --seconds $(or $(FUZZ_SECONDS),600) --seed $(or $(SEED),1)
 
 .venv/.ready-%: pyproject.toml scripts/setup scripts/constraints.txt
 	@scripts/setup $*

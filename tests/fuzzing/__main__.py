@@ -1,0 +1,45 @@
+"""Fuzz all targets in turn for some time, and say how many inputs were tried."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+
+from tests.fuzzing import readers, servers
+from tests.fuzzing.rounds import once
+
+TARGETS = {**readers.TARGETS, **servers.TARGETS}
+EXAMPLES = 200
+"""Inputs in one round."""
+
+
+def main() -> int:
+    """The exit code: 1 when a target has failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzzing", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("targets", nargs="*", choices=[[], *TARGETS], help=f"of: {', '.join(TARGETS)}; default: all")
+    given = parser.parse_args()
+    names = given.targets or list(TARGETS)
+    tried, failed = dict.fromkeys(names, 0), []
+    end, number = time.monotonic() + given.seconds, given.seed
+    while time.monotonic() < end and names:
+        for name in list(names):
+            try:
+                once(TARGETS[name], number, EXAMPLES)
+            except Exception as error:
+                print(f"{name}: failed with seed {number}", flush=True)
+                traceback.print_exception(error, limit=-6, file=sys.stdout)
+                failed.append(name)
+                names.remove(name)
+            tried[name] += EXAMPLES
+        number += 1
+    for name, count in tried.items():
+        print(f"fuzz {name}: {count} inputs tried, {'failed' if name in failed else 'held'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
