@@ -5,7 +5,7 @@ namespace, io_uring works around filters) and the next hole. Docker's default pr
 passes here that it refuses, and much that it lets through is refused here because no instance needs it.
 
 A refused call fails with EPERM, as it does in Docker. A number that `aenv.isolation.syscalls` does not know fails with
-ENOSYS, so that a C library which tries a newer call first falls back to the older one.
+ENOSYS, and so do the calls of `FALLEN_BACK_FROM`: who tries a newer call first falls back to the older one.
 
 The program is a binary search over the call's number: at most nine comparisons where the kernel (before 5.11) runs it
 for every call. Later kernels work out ahead which calls pass whatever their arguments are, and run nothing for those.
@@ -52,6 +52,9 @@ ALLOWED = frozenset(_ALLOWED.split())
 """Calls that pass whatever their arguments are, on the processors that have them."""
 CHECKED = frozenset(("clone", "ioctl", "personality", "prlimit64", "socket", "socketpair"))
 """Calls that pass with some arguments only: see `_checks`."""
+FALLEN_BACK_FROM = ("cachestat", "clone3", "listmount", "statmount")
+"""Refused calls that programs try first where the kernel has them: with ENOSYS they do without. The flags of clone3 are
+behind a pointer, where no filter sees them."""
 TRACEABLE = {"clone": 0, "mount": 3, "setns": 1, "unshare": 0}
 """Calls that can be left to a tracer, and the argument that has their flags."""
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
@@ -127,7 +130,8 @@ def program(
             actions[numbers[name]] = _ALLOW
     for name, code in _checks().items():
         actions[numbers[name]] = code
-    actions[numbers["clone3"]] = _UNKNOWN  # its flags are behind a pointer; C libraries fall back to clone
+    for name in FALLEN_BACK_FROM:
+        actions[numbers[name]] = _UNKNOWN
     for name, values in (MOVABLE if movable else traced or {}).items():
         actions[numbers[name]] = _traced(TRACEABLE[name], values, actions[numbers[name]])
     whole = [_op(_LOAD, _ARCH), _op(_JUMP_EQ, _AUDIT[machine], 1, 0), *_KILL, _op(_LOAD, _NR)]
