@@ -49,7 +49,7 @@ def _nothing_left() -> Any:
     yield
     mounts = Path("/proc/self/mounts").read_text()
     assert "aenv-box-" not in mounts
-    assert not list(Path("/sys/fs/cgroup").glob(f"*/aenv-bench-{os.getpid()}"))
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/aenv-bench-{os.getpid()}-*"))
     assert not _boxes()
 
 
@@ -216,7 +216,7 @@ def test_nothing_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
         _until(lambda: len(_named("sleep\0" + "98765\0")) == 2)
         process.kill()
     _until(lambda: not _named("sleep\0" + "98765\0"))
-    _until(lambda: sweep("aenv-bench") or not list(Path("/sys/fs/cgroup").glob(f"*/aenv-bench-{process.pid}")))
+    _until(lambda: sweep("aenv-bench") or not list(Path("/sys/fs/cgroup").glob(f"*/aenv-bench-{process.pid}-*")))
 
 
 def _named(command: str) -> list[Path]:

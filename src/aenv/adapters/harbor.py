@@ -26,7 +26,7 @@ from aenv.engines.boxes.images import Image
 from aenv.engines.boxes.outside import WayOut
 from aenv.engines.egress import Egress
 from aenv.errors import UsageError
-from aenv.isolation.limits import Cgroups, Limits, sweep
+from aenv.isolation.limits import Cgroups, Limits
 from aenv.isolation.network import Network
 
 log = getLogger("harbor")
@@ -77,7 +77,6 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         self._variables["PATH"] = f"{self._image.variables.get('PATH', PATH)}:{tools.TOOLS}/bin"
         place = Path(tempfile.mkdtemp(prefix="harbor-", dir=images.layer_folder("unfinished")))
         self._open.push_async_callback(images.remove, place)
-        sweep("aenv-harbor")
         cgroups = Cgroups(f"aenv-harbor-{os.getpid()}-{place.name[-8:]}")
         self._open.callback(cgroups.remove)
         egress = Egress(lambda name, text: log.info("%s: %s", name, text.strip()))

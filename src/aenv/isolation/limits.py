@@ -41,9 +41,9 @@ class Limits:
     open_files: int = 4096
 
 
-def group_name() -> str:
+def group_name(prefix: str = "aenv") -> str:
     """Return the name of the group that all of this process's groups are below, unless it is told another."""
-    return f"aenv-{os.getpid()}-{_token(os.getpid())}"
+    return f"{prefix}-{os.getpid()}-{_token(os.getpid())}"
 
 
 @cache

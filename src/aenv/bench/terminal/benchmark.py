@@ -24,7 +24,7 @@ from aenv.engines.boxes.images import Image
 from aenv.engines.boxes.outside import WayOut
 from aenv.engines.egress import Egress
 from aenv.errors import ConfigError, UsageError
-from aenv.isolation.limits import Cgroup, Cgroups, Limits, sweep
+from aenv.isolation.limits import Cgroup, Cgroups, Limits, group_name
 from aenv.isolation.network import Network
 
 log = getLogger("bench")
@@ -156,8 +156,7 @@ class TerminalBench(Benchmark):
 
     def _group(self, task: Task, share: int) -> Cgroup | None:
         if self._cgroups is None:
-            sweep("aenv-bench")
-            self._cgroups = Cgroups(f"aenv-bench-{os.getpid()}")
+            self._cgroups = Cgroups(group_name("aenv-bench"))
         cpus = min(task.cpus, float(os.cpu_count() or 1))
         group = self._cgroups.make(Limits(memory=task.memory, cpus=cpus, processes=PROCESSES))
         for path in group.paths if group else ():
