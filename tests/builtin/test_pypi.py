@@ -52,6 +52,24 @@ def test_puzzles_of_many_kinds_are_asked_and_graded() -> None:
     run(main())
 
 
+def test_an_answer_to_a_puzzle_is_never_run_as_code() -> None:
+    look_up = "__import__('sys')._getframe(1).f_locals['entry']['answer']"
+    scorer = "[m for m in __import__('sys').modules.values() if hasattr(m, '_scored')][0]"
+    forge = f"{scorer}.__dict__.update(_scored=lambda *_: 1.0)"
+
+    async def main() -> None:
+        async with Environment("reasoning-gym", environment_variables={"RG_DATASET": "n_queens"}) as env:
+            for kind in ("n_queens", "spiral_matrix", "countdown", "simple_integration"):
+                await env.call_function("load_question", {"dataset": kind})
+                for answer in (look_up, f"{look_up}.split()", forge):
+                    await env.call_tool("submit_answer", {"answer": answer})
+                    assert (await env.call_reward({}))["score"] < 0.1
+                await solve(env)
+                assert (await env.call_reward({}))["score"] == 1.0
+
+    run(main())
+
+
 @pytest.mark.parametrize("name", ["reasoning-gym", "gymnasium", "bfcl"])
 def test_instances_are_forks_of_one_that_has_it_loaded(name: str, platform: local.LocalPaths) -> None:
     async def main() -> None:

@@ -14,7 +14,7 @@ def set_script(project: Path, script: str) -> None:
 def test_a_new_project_s_tests_run_and_pass(aenv: Any, project: Path) -> None:
     done = aenv("test", cwd=project)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "5 passed" in done.stdout
+    assert "6 passed" in done.stdout
 
 
 def test_the_project_can_be_elsewhere(aenv: Any, project: Path) -> None:
@@ -27,7 +27,7 @@ def test_a_failing_test_is_a_failing_command(aenv: Any, project: Path) -> None:
 
 
 def test_arguments_go_to_pytest(aenv: Any, project: Path) -> None:
-    assert "4 deselected" in aenv("test", "-k", "full_score", "-x", cwd=project).stdout
+    assert "5 deselected" in aenv("test", "-k", "full_score", "-x", cwd=project).stdout
     one = "tests/test_custom_env.py::test_a_task_says_what_it_asks_for"
     assert "1 passed" in aenv("test", one, cwd=project).stdout
 

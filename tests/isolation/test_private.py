@@ -22,12 +22,17 @@ from tests.tiny import make_root
 SECRET = "forty-two-but-spelled-out"
 ENVIRONMENT = """
 import json, multiprocessing, subprocess
-from aenv import private, register_function, register_reward, register_tool
+from aenv import private, register_function, register_reward, register_tool, run_python
 
 @register_tool
 def shell(command: str) -> str:
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, errors="replace")
     return done.stdout + done.stderr
+
+@register_tool
+def solution(code: str) -> dict:
+    run = run_python(code, call="solve", arguments=[], timeout=60.0)
+    return {"value": run.value, "err": run.stderr}
 
 @register_tool
 def read(path: str) -> str:
@@ -133,6 +138,29 @@ def test_a_tool_that_opens_what_the_agent_names_cannot_read_it(env: SyncEnvironm
     answer = env.call_tool("read", {"path": path})
     assert answer.is_error
     assert SECRET not in answer.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "from aenv import private; return private('answers.json').read_text()",
+        "return open('/app/private/answers.json').read()",
+        "return open('/proc/1/mem', 'rb').read(10).hex()",
+        "import os; return os.listdir('/proc/1/fd')",
+        "import sys; sys.path.insert(0, '/app/src'); import keeper_env; return keeper_env.solved('x')",
+        "import sys, json; return [str(m) for m in sys.modules if 'keeper' in m][0]",
+    ],
+)
+def test_code_of_an_agent_in_a_process_of_its_own_cannot_read_it(env: SyncEnvironment, body: str) -> None:
+    code = "def solve():\n    " + body.replace("; ", "\n    ")
+    found = env.call_tool("solution", {"code": code}).data
+    assert found["value"] is None
+    assert "Error" in found["err"]
+    assert SECRET not in found["err"]
+
+
+def test_code_of_an_agent_in_a_process_of_its_own_gives_a_value(env: SyncEnvironment) -> None:
+    assert env.call_tool("solution", {"code": "def solve():\n    return [1, 'two']"}).data["value"] == [1, "two"]
 
 
 def test_what_a_program_puts_there_is_not_read(env: SyncEnvironment) -> None:

@@ -29,7 +29,7 @@ def files_below(root: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("template", "own"),
     [
-        ("default", {"src/custom_env.py", "tests/test_custom_env.py"}),
+        ("default", {"private/answers.json", "src/custom_env.py", "tests/test_custom_env.py"}),
         ("agent", {"src/agent.py", "tests/test_agent.py"}),
     ],
 )

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+import _formulas
 import _stand_ins
 
 from aenv import register_function, register_reward, register_tool
@@ -40,6 +41,7 @@ def _gym() -> Any:
         import reasoning_gym
     except ModuleNotFoundError as error:
         raise RuntimeError(f"{error}: pip install reasoning-gym") from error
+    _formulas.install()
     return reasoning_gym
 
 

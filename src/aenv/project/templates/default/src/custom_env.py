@@ -4,9 +4,13 @@ A decorator only writes down that a function belongs to the environment and hand
 module imports and its functions can be called anywhere: here, in a notebook, in tests/.
 """
 
+import json
 from typing import Any
 
-from aenv import register_function, register_reward, register_tool
+from aenv import private, register_function, register_reward, register_tool
+
+_echoed: list[str] = []
+"""What the agent has done. It is kept here, and not in a file that a program of the agent's could change."""
 
 
 @register_tool
@@ -16,6 +20,7 @@ def my_custom_echo_env(content: str) -> dict[str, str]:
     Args:
         content: Any text.
     """
+    _echoed.append(content)
     return {"result": content}
 
 
@@ -35,16 +40,20 @@ def describe_task(task: str = "echo") -> dict[str, str]:
 def my_custom_reward(task: dict[str, Any] | str) -> dict[str, Any]:
     """Score an episode: 1.0, or 0.0 when the task expects an output and another one came out.
 
+    The expected outputs are in private/answers.json, which no program that a tool starts can read or change.
+
     Args:
-        task: The task's name, or an object with its `name`, the `output` that came out and, if the task has
-            one, the `expected` output.
+        task: The task's name, or an object with its `name`. A trainer may add the `output` to score in place of
+            the last one, and the `expected` one in place of the answer on file.
     """
     if isinstance(task, str):
         task = {"name": task}
-    output = task.get("output", "")
-    solved = "expected" not in task or output == task["expected"]
+    name = task.get("name", "echo")
+    output = task.get("output", _echoed[-1] if _echoed else "")
+    expected = task.get("expected", json.loads(private("answers.json").read_text()).get(name))
+    solved = expected is None or output == expected
     return {
-        "task_name": task.get("name", "echo"),
+        "task_name": name,
         "status": "completed" if solved else "failed",
         "score": 1.0 if solved else 0.0,
         "raw_output": str(output),

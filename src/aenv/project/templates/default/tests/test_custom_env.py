@@ -20,5 +20,12 @@ def test_another_output_earns_nothing():
     assert my_custom_reward({"output": "bye", "expected": "hello"})["score"] == 0.0
 
 
+def test_what_the_agent_did_is_compared_with_the_answer_on_file():
+    my_custom_echo_env("hello, world")
+    assert my_custom_reward("greet-the-world")["score"] == 1.0
+    my_custom_echo_env("goodbye")
+    assert my_custom_reward("greet-the-world")["score"] == 0.0
+
+
 def test_a_task_that_expects_nothing_is_always_done():
     assert my_custom_reward("greet")["score"] == 1.0

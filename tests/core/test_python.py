@@ -1,0 +1,77 @@
+"""Code of an agent, run in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from aenv import run_python
+from tests.isolation.host import eventually
+
+
+def test_code_prints_and_reads() -> None:
+    run = run_python("import sys; print(sys.stdin.read().upper()); print('oh', file=sys.stderr)", stdin="hello")
+    assert (run.ok, run.exit_code, run.stdout, run.stderr) == (True, 0, "HELLO\n", "oh\n")
+
+
+def test_a_function_of_the_code_is_called_and_its_value_comes_back() -> None:
+    run = run_python("def add(a, b):\n    return {'sum': a + b}", call="add", arguments=[1, 2.5])
+    assert run.value == {"sum": 3.5}
+
+
+def test_an_error_is_told_and_gives_no_value() -> None:
+    run = run_python("def f():\n    return 1 / 0", call="f")
+    assert not run.ok
+    assert run.value is None
+    assert "ZeroDivisionError" in run.stderr
+    assert "f" in run_python("x = 1", call="f").stderr
+
+
+@pytest.mark.parametrize("value", ["float('nan')", "object()", "{1, 2}"])
+def test_a_value_that_json_cannot_carry_is_no_surprise(value: str) -> None:
+    run = run_python(f"def f():\n    return {value}", call="f")
+    assert run.value is None or run.value != run.value
+
+
+def _is_gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def test_code_that_takes_too_long_is_stopped_with_what_it_started() -> None:
+    code = "import subprocess\np = subprocess.Popen(['sleep', '600'])\nprint(p.pid, flush=True)\np.wait()"
+    run = run_python(code, timeout=1.0)
+    assert run.timed_out
+    assert run.exit_code is None
+    eventually(lambda: not _is_gone(int(run.stdout)), "what it started goes on")
+
+
+def test_code_gets_no_more_memory_than_it_may_have() -> None:
+    assert "MemoryError" in run_python("x = bytearray(1 << 30)", memory=256 << 20).stderr
+
+
+def test_a_flood_of_output_is_cut() -> None:
+    run = run_python("print('x' * (5 << 20))")
+    assert len(run.stdout) == 1 << 20
+
+
+def test_code_sees_nothing_of_the_process_that_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_KEY", "secret")
+    code = "import os, sys\ndef look():\n    return [dict(os.environ), os.getcwd(), sys.argv, 'aenv' in sys.modules]"
+    run = run_python(code, call="look", variables={"OWN": "1"})
+    variables, folder, arguments, loaded = run.value
+    assert "API_KEY" not in variables
+    assert variables["OWN"] == "1"
+    assert folder != os.getcwd()
+    assert arguments == ["-c"]
+    assert not loaded
+
+
+def test_a_forged_value_is_only_a_value() -> None:
+    """The agent's code can say what it likes; it cannot choose what it is compared with."""
+    code = "import os\nos.write(4, b'1')\ndef solve(x):\n    return 'right'"
+    assert run_python(code, call="solve", arguments=[2]).value in ("right", None, 1)
