@@ -52,6 +52,7 @@ def test_a_name_is_looked_up_only_when_it_is_on_the_list(entry: str, host: str, 
     assert named([entry], host, port) is yes
 
 
+@pytest.mark.attack("egress")
 @pytest.mark.parametrize(
     "address",
     [
@@ -100,6 +101,7 @@ def holding(inner: str) -> dict[str, str]:
     return {kind: str(ipaddress.ip_address(text)) for kind, text in forms.items()}
 
 
+@pytest.mark.attack("egress")
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 @pytest.mark.parametrize("kind", holding("10.0.0.1"))
 def test_no_form_of_ipv6_leads_to_a_private_ipv4_address(kind: str, inner: str) -> None:
@@ -123,6 +125,7 @@ def test_what_stands_for_a_public_address_is_public(kind: str) -> None:
     assert reached(["dns.example"], holding("8.8.8.8")[kind], behind="dns.example")
 
 
+@pytest.mark.attack("egress")
 @pytest.mark.parametrize(
     "address",
     [
@@ -136,6 +139,7 @@ def test_ipv6_addresses_that_are_not_in_the_internet_are_private(address: str) -
     assert not reached(["rebinding.example"], address, behind="rebinding.example")
 
 
+@pytest.mark.attack("egress")
 @pytest.mark.parametrize("address", ["2600::1%eth0", "fe80::1%eth0", "::1%lo", "fe80::1%1", "::ffff:8.8.8.8%lo"])
 def test_an_address_with_a_zone_is_refused_even_when_its_network_is_listed(address: str) -> None:
     assert not reached(["*", "0.0.0.0/0", "::/0"], address)

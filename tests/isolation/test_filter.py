@@ -263,6 +263,7 @@ def raw(name: str | int, *arguments: int) -> Callable[[], object]:
     return call
 
 
+@pytest.mark.attack("system calls")
 @kernel
 @pytest.mark.parametrize("name", [name for name in NEVER if name != "clone3"])
 def test_the_kernel_refuses_what_the_filter_refuses(name: str) -> None:
@@ -291,6 +292,7 @@ def test_sockets_beyond_the_ordinary_ones_are_refused() -> None:
     assert attempt(lambda: socket.socketpair(30, socket.SOCK_STREAM)) == "EAFNOSUPPORT"
 
 
+@pytest.mark.attack("system calls")
 @kernel
 def test_nothing_is_typed_into_a_terminal() -> None:
     leader, follower = os.openpty()
@@ -304,6 +306,7 @@ def test_nothing_is_typed_into_a_terminal() -> None:
         os.close(follower)
 
 
+@pytest.mark.attack("system calls")
 @kernel
 def test_a_program_does_not_become_one_of_another_system() -> None:
     read_implies_exec, no_randomization = 0x0400000, 0x0040000
@@ -312,6 +315,7 @@ def test_a_program_does_not_become_one_of_another_system() -> None:
         assert attempt(raw("personality", value)) == "EPERM"
 
 
+@pytest.mark.attack("system calls")
 @kernel
 @pytest.mark.parametrize("movable", [False, True])
 def test_a_child_that_no_tracer_sees_cannot_be_made(movable: bool) -> None:

@@ -66,6 +66,7 @@ REFUSED = ("EPERM", "ENOSYS")
 """The second: in a fork of one that is loaded, only who traces it may have it do so."""
 
 
+@pytest.mark.attack("system calls")
 @pytest.mark.parametrize("name", sorted(set(NUMBERS) - set(HARMLESS)))
 def test_a_system_call_that_a_sandbox_has_no_business_with_is_refused(box: Box, name: str) -> None:
     # by the filter: nobody looked at the arguments
@@ -76,6 +77,7 @@ def test_a_system_call_that_everybody_needs_is_let_through(box: Box) -> None:
     assert box.syscall(NUMBERS["getpid"]) is None
 
 
+@pytest.mark.attack("system calls")
 @pytest.mark.parametrize("kind", NEW)
 def test_a_process_in_a_new_namespace_cannot_be_made(box: Box, kind: str) -> None:
     sigchld = 17
@@ -88,6 +90,7 @@ def test_the_call_that_hides_its_flags_is_as_good_as_unknown(box: Box) -> None:
     assert box.syscall(NUMBERS["clone3"], 0, 0) == "ENOSYS"
 
 
+@pytest.mark.attack("system calls")
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 has a second table of system calls")
 @pytest.mark.parametrize("name", ["getpid", "mount", "ptrace"])
 def test_the_second_table_of_system_calls_is_deadly(box: Box, name: str) -> None:
@@ -95,6 +98,7 @@ def test_the_second_table_of_system_calls_is_deadly(box: Box, name: str) -> None
     assert box.syscall(X32 | NUMBERS[name]) == f"signal {sigsys}"
 
 
+@pytest.mark.attack("system calls")
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 runs 32-bit calls beside its own")
 def test_a_32_bit_system_call_is_deadly(box: Box) -> None:
     attempt = """
@@ -112,6 +116,7 @@ def test_the_filter_holds_in_every_program_that_is_started(box: Box) -> None:
         assert done["code"] != 0, command
 
 
+@pytest.mark.attack("isolation")
 @pytest.mark.parametrize("mode", ["S_IFCHR", "S_IFBLK"])
 def test_a_device_cannot_be_made(box: Box, mode: str) -> None:
     for place in ("/tmp", "/app", "/dev", "/dev/shm"):
@@ -119,6 +124,7 @@ def test_a_device_cannot_be_made(box: Box, mode: str) -> None:
         assert box.refused(attempt) in ("EPERM", "EROFS", "EACCES")
 
 
+@pytest.mark.attack("isolation")
 def test_a_capability_in_a_files_attributes_is_refused(box: Box) -> None:
     attempt = """
         import os, shutil, struct
@@ -128,11 +134,13 @@ def test_a_capability_in_a_files_attributes_is_refused(box: Box) -> None:
     assert box.refused(attempt) in ("EPERM", "ENOTSUP")
 
 
+@pytest.mark.attack("isolation")
 def test_no_setting_of_the_kernel_can_be_opened_for_writing(box: Box) -> None:
     assert set(box.python(NOTHING_WRITABLE.format(top="/proc/sys", masked=MASKED))) <= {LAST_PID}
     assert box.refused(f"import os; os.write(os.open({LAST_PID!r}, os.O_WRONLY), b'9')") in ("EPERM", "EACCES")
 
 
+@pytest.mark.attack("isolation")
 def test_nothing_else_in_proc_or_sys_can_be_opened_for_writing(box: Box) -> None:
     found = box.python(NOTHING_WRITABLE.format(top="/proc", masked=MASKED))
     assert [path for path in found if not path.startswith("/proc/pressure/")] == []  # that takes wishes to be woken
@@ -165,6 +173,7 @@ READ_AT_IMPORT = """
 """
 
 
+@pytest.mark.attack("isolation")
 @pytest.mark.parametrize("name", HOSTS_OWN)
 def test_what_proc_tells_of_the_host_is_not_told(box: Box, name: str) -> None:
     told = f"""
@@ -181,6 +190,7 @@ def test_what_proc_tells_of_the_host_is_not_told(box: Box, name: str) -> None:
     assert box.shell(f"umount /proc/{name}")["code"] != 0
 
 
+@pytest.mark.attack("isolation")
 def test_code_that_is_imported_ahead_of_instances_reads_none_of_it(tmp_path: Path) -> None:
     project = make_project(tmp_path, READ_AT_IMPORT % (HOSTS_OWN,))
     for _ in range(4):  # the later ones are forks of a process that has loaded the code

@@ -129,6 +129,7 @@ def test_without_control_groups_one_process_gets_only_so_much_memory(greedy: Box
     assert greedy.call("hello") == "hello"
 
 
+@pytest.mark.attack("limits")
 def test_without_control_groups_memory_that_nobody_counts_is_refused(greedy: Box, platform: Platform) -> None:
     if limited_by(platform, "memory"):
         pytest.skip("there are control groups, which count it")
@@ -150,6 +151,7 @@ def test_without_control_groups_memory_that_nobody_counts_is_refused(greedy: Box
     assert greedy.refused(shared, forked=True) is None
 
 
+@pytest.mark.attack("limits")
 def test_files_without_a_name_count_as_memory_too(greedy: Box, neighbour: Box, platform: Platform) -> None:
     if not limited_by(platform, "memory"):
         pytest.skip("without control groups they are refused")

@@ -38,6 +38,7 @@ def taken(box: Box) -> Iterator[int]:
     box.python(GIVE_BACK)
 
 
+@pytest.mark.attack("limits")
 def test_an_instance_takes_no_more_than_its_share(box: Box, neighbour: Box, taken: int) -> None:
     alone = box.python(NAMESPACE) != neighbour.python(NAMESPACE)
     part, whole = shares.INSTANCE if alone else shares.PARENT
@@ -54,6 +55,7 @@ def test_programs_of_the_hosts_user_have_theirs_meanwhile() -> None:
     os.close(fd)
 
 
+@pytest.mark.attack("limits")
 def test_an_instance_cannot_give_itself_more(box: Box) -> None:
     for name in ("max_inotify_instances", "max_user_namespaces"):
         attempt = f"import os; os.write(os.open('/proc/sys/user/{name}', os.O_WRONLY), b'9999')"
