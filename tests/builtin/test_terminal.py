@@ -56,7 +56,7 @@ printf 'printf "{SUMMARY}"\\n' | tee /app/tasks/answer/run-tests.sh > /app/tasks
 mkdir -p $folder 2>/dev/null && echo 1 | tee $folder/reward.txt $folder/score > /dev/null; done""",
     "leaves a daemon": f"""cat > /tmp/daemon.sh <<'END'
 while :; do
-  for folder in /tmp/tests-*; do
+  for folder in /tmp/tests-* /run/tests-*; do
     echo 'raise SystemExit(0)' > $folder/tests/check.py
     printf 'printf "{SUMMARY}"; exit 0\\n' > $folder/run-tests.sh
   done
@@ -122,6 +122,7 @@ def test_an_agent_types_and_the_tests_that_it_never_sees_grade_it(project: Path)
     run(main())
 
 
+@pytest.mark.attack("grading")
 @pytest.mark.parametrize("how", CHEATS)
 def test_an_agent_earns_nothing_that(how: str, project: Path) -> None:
     async def main() -> None:

@@ -1,12 +1,12 @@
 """Runs a task's tests, when nothing of the agent's runs any more, and reads what they say.
 
 The agent and the tests share a sandbox, so all that the tests begin with is made for them: a folder, a home and
-variables that no program of the agent's has seen. What was put in place of the programs that they are run with, where
-these can be changed, is found by its time: it is younger than the environment.
+variables that no program of the agent's has seen. Settings that runners of tests would look for in the folders above
+are moved aside, and a settings file of our own keeps pytest from looking there. What was put in place of the programs
+that they are run with, where these can be changed, is found (`pristine`).
 """
 
 import contextlib
-import itertools
 import os
 import re
 import shutil
@@ -17,6 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from pristine import System
+
 SECONDS = 900.0
 SAID = 20_000
 PATIENCE = 10.0
@@ -25,10 +27,14 @@ HEAD = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
 OUTCOME = re.compile(r"^(PASSED|FAILED|ERROR|XFAIL|XPASS)\s+(\S+)", re.MULTILINE)
 BUDGET = re.compile(r"^max_test_timeout_sec:\s*([0-9.]+)", re.MULTILINE)
 KEPT = ("LANG", "http_proxy", "https_proxy", "no_proxy")
-RUNNERS = ("bash", "sh", "env", "python", "python3", "pytest", "uv", "uvx", "cat", "grep", "sed", "test", "timeout")
-LOADED = ("/etc/ld.so.preload", "/etc/profile", "/etc/bash.bashrc", "/etc/environment")
-SETTINGS = ("pytest.ini", ".pytest.ini", "pyproject.toml", "tox.ini", "setup.cfg", "uv.toml", "uv.lock")
-"""Files that runners of tests look for in every folder above."""
+INI = ("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
+SETTINGS = (*INI, "setup.py", "conftest.py", "uv.toml", "uv.lock", ".venv", ".python-version", "Makefile", ".npmrc",
+            "package.json", "node_modules", ".git", ".editorconfig")  # fmt: skip
+"""What runners of tests look for in every folder above."""
+
+
+APART = "/run"
+"""Tests are put there rather than where agents work: what is moved aside in the folders above is nobody's work."""
 
 
 class Tasks:
@@ -36,9 +42,7 @@ class Tasks:
 
     def __init__(self, place: str, *, hide: bool) -> None:
         """``hide``: remove them; only where the files are a sandbox's own."""
-        self.began = time.time()
-        self.path = os.environ.get("PATH", os.defpath)
-        self.programs = [name for name in RUNNERS if shutil.which(name, path=self.path)]
+        self.system = System(time.time())
         self._place = Path(place)
         self._hide = hide
         self._files: dict[str, dict[str, bytes]] = {}
@@ -74,40 +78,50 @@ def grade(tasks: Tasks, name: str) -> dict:
     except LookupError as error:
         return {**answer, "error": str(error)}
     end_all_others()
-    replaced = tampered(tasks)
+    replaced = tasks.system.replaced(files) if sandboxed() else []
     if replaced:
         why = f"what tests are run with was changed by the agent: {', '.join(replaced)}"
         return {**answer, "status": "success", "score": 0.0, "error": why}
-    with tempfile.TemporaryDirectory(prefix="tests-") as place:
+    with tempfile.TemporaryDirectory(
+        prefix="tests-", dir=APART if sandboxed() and os.access(APART, os.W_OK) else None
+    ) as place:
         for folder in ("home", "tests", "work"):
             Path(place, folder).mkdir()
         for path, content in files.items():
             target = Path(place, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
+        for folder in (place, f"{place}/tests"):
+            if not any(Path(folder, name).exists() for name in INI):
+                Path(folder, "pytest.ini").write_text("[pytest]\n")  # pytest looks no further, for conftest.py either
         found = BUDGET.search(files.get("task.yaml", b"").decode(errors="replace"))
-        with set_aside(Path(place)):
-            return {**answer, **run(Path(place), tasks.path, float(found[1]) if found else SECONDS)}
+        with set_aside(Path(place), tasks.system.added() if sandboxed() else []):
+            return {**answer, **run(Path(place), tasks.system.path, float(found[1]) if found else SECONDS)}
 
 
 @contextlib.contextmanager
-def set_aside(place: Path) -> Iterator[None]:
-    """Settings of the agent's in folders above a place are not there for as long as the context is."""
+def set_aside(place: Path, more: list[Path]) -> Iterator[None]:
+    """Settings of the agent's in folders above a place, and ``more``, are not there for as long as the context is."""
     moved = {}
-    for number, (folder, name) in enumerate(itertools.product(place.parents, SETTINGS)):
-        with contextlib.suppress(OSError):
-            (folder / name).rename(place / f".aside-{number}")
-            moved[place / f".aside-{number}"] = folder / name
-    try:
-        yield
-    finally:
-        for kept, original in moved.items():
-            kept.rename(original)
+    above = [folder / name for folder in place.parents for name in SETTINGS]
+    with contextlib.ExitStack() as opened:
+        for path in (*above, *more):
+            if os.path.lexists(path) and os.access(path.parent, os.W_OK):
+                aside = Path(tempfile.mkdtemp(prefix=".aside-", dir=path.parent))
+                opened.callback(shutil.rmtree, aside, ignore_errors=True)
+                path.rename(aside / "kept")
+                moved[aside / "kept"] = path
+        try:
+            yield
+        finally:
+            for kept, original in moved.items():
+                kept.rename(original)
 
 
 def run(place: Path, path: str, seconds: float) -> dict:
     variables = {name: os.environ[name] for name in KEPT if name in os.environ}
     variables |= {"PATH": path, "HOME": str(place / "home"), "TEST_DIR": str(place / "tests"), "PYTHONNOUSERSITE": "1"}
+    variables["PYTHONPYCACHEPREFIX"] = str(place / "home" / "pycache")  # what the agent has compiled is not used
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             ["bash", "--norc", "--noprofile", str(place / "run-tests.sh")],
@@ -130,7 +144,8 @@ def run(place: Path, path: str, seconds: float) -> dict:
         output.seek(0)
         said = output.read().decode(errors="replace")
     if code is None:
-        return {"status": "timeout", "error": f"the tests took longer than {seconds:g} s", "raw_output": said[-SAID:]}
+        why = f"the tests took longer than {seconds:g} s"
+        return {"status": "timeout", "score": 0.0, "error": why, "raw_output": said[-SAID:]}
     return {**score(said, code), "raw_output": said[-SAID:]}
 
 
@@ -146,25 +161,6 @@ def score(output: str, code: int) -> dict:
     if code and passed == len(outcomes):
         return {"status": "success", "score": 0.0, "error": f"all tests have passed, but with exit code {code}"}
     return {"status": "success", "score": passed / len(outcomes)}
-
-
-def tampered(tasks: Tasks) -> list[str]:
-    """What tests are run with that is no more what the environment began with; only a system that can be changed,
-    which is that of an image, has any.
-    """
-    if not sandboxed():
-        return []
-    programs = {name: shutil.which(name, path=tasks.path) for name in tasks.programs}
-    gone = [name for name, path in programs.items() if path is None]
-    return gone + [path for path in (*programs.values(), *LOADED) if path and younger(path, tasks.began)]
-
-
-def younger(path: str, began: float) -> bool:
-    """Whether it, or what it leads to, was changed since; a program can set every time of a file but this one."""
-    with contextlib.suppress(OSError):
-        if not os.statvfs(path).f_flag & os.ST_RDONLY:
-            return max(os.lstat(path).st_ctime, os.stat(path).st_ctime) >= began
-    return False
 
 
 def end_all_others() -> None:

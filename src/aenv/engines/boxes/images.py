@@ -254,7 +254,7 @@ async def entries(layer: Path) -> AsyncIterator[Entry]:
     Raises:
         Unavailable: it cannot be read.
     """
-    command = [sys.executable, "-m", "aenv.isolation.container", "list", str(layer)]
+    command = [sys.executable, "-P", "-m", "aenv.isolation.container", "list", str(layer)]
     process = await asyncio.create_subprocess_exec(*command, cwd="/", stdout=asyncio.subprocess.PIPE, limit=1 << 24)
     assert process.stdout is not None
     async for line in process.stdout:

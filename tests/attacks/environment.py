@@ -1,0 +1,60 @@
+"""The environment `terminal` with a task whose tests are run by a pytest of their own."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv import Environment
+from aenv.hub import builtin
+from tests.attacks.system import PACKAGES
+from tests.builtin.test_terminal import Typist
+from tests.conftest import run
+
+VARIABLES = {"T_BENCH_TASKS_DIR": "/app/tasks"}
+RUN_TESTS = """#!/bin/bash
+PYTHONPATH=$TEST_DIR/packages python3 -m pytest -rA $TEST_DIR/test_answer.py
+"""
+TEST = """
+import pathlib
+
+def test_answer():
+    assert pathlib.Path("/tmp/answer.txt").read_text() == "42\\n"
+"""
+
+
+def make_project(made: Path, **deploy: str) -> Path:
+    """Make it in a folder that is not there yet."""
+    shutil.copytree(builtin.folder() / "terminal", made, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    task = made / "tasks" / "answer"
+    (task / "tests" / "packages").mkdir(parents=True)
+    (task / "run-tests.sh").write_text(RUN_TESTS)
+    (task / "task.yaml").write_text("max_test_timeout_sec: 30.0\n")
+    (task / "tests" / "test_answer.py").write_text(TEST)
+    for pattern in PACKAGES:
+        for source in Path(pytest.__file__).parents[1].glob(pattern):
+            target = task / "tests" / "packages" / source.name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
+    config = json.loads((made / "config.json").read_text())
+    config["deployConfig"] |= deploy
+    (made / "config.json").write_text(json.dumps(config))
+    return made
+
+
+def earned(project: Path, script: str) -> dict[str, Any]:
+    """The reward of an agent that types a script."""
+
+    async def main() -> Any:
+        async with Environment(str(project), environment_variables=VARIABLES) as env:
+            await Typist(env).does(script)
+            return await env.call_reward({"task_name": "answer"}, timeout=50)
+
+    found: dict[str, Any] = run(main())
+    return found
