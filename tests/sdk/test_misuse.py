@@ -59,7 +59,7 @@ WRONG: dict[str, list[Any]] = {
     "labels": [["a"], "a=b", 7, {1: "x"}, {"a": 1}, {"a": None}],
     "enable_data_plane": ["no", 2, None],
     "mount_points": ["x", 7, {"a": 1}, ["x"], [None]],
-    "network": [7, b"x", {"a": 1}, [7], [b"x"], NOTHING],
+    "network": [7, b"x", {"a": 1}, [7], [b"x"], NOTHING, "", "internet", "example.com", [], ["http://x"], ["a b"]],
     "instance_id": [7, b"x", "", ["x"]],
     "keep_alive": ["yes", 2, None],
     "mcp": ["yes", 2, None],

@@ -142,6 +142,20 @@ def texts(name: str, value: Any) -> list[str]:
     return found
 
 
+def network(value: Any) -> str | list[str] | None:
+    """One of the words for a network, or hosts."""
+    if value is None:
+        return None
+    from aenv.isolation.network import Network
+
+    found = value if isinstance(value, str) else texts("network", value)
+    try:
+        Network.parse(found)
+    except ValueError as error:
+        raise InvalidUse(f"network: {error}") from None
+    return found
+
+
 def variables(name: str, value: Any) -> dict[str, str]:
     """Variables as an instance takes them. One that is None is as good as not given."""
     if value is None:

@@ -116,7 +116,7 @@ class Environment:
         self.labels = checks.labels("labels", labels)
         self.enable_data_plane = checks.flag("enable_data_plane", enable_data_plane)
         self.mount_points = checks.mounts("mount_points", mount_points)
-        self.network = network if network is None or isinstance(network, str) else checks.texts("network", network)
+        self.network = checks.network(network)
         self.instance_id = checks.optional_text("instance_id", instance_id)
         self.keep_alive = checks.flag("keep_alive", keep_alive)
         # This handle needs no MCP; whether others come is not known of an instance that outlives it.
