@@ -62,7 +62,7 @@ class Process:
 
     @property
     def depth(self) -> int:
-        """In how many process namespaces it is: 1 on the host, 2 in a warm parent, 3 in a sandbox."""
+        """In how many process namespaces it is: 1 on the host, 2 in a zygote, 3 or more in a sandbox."""
         return len(self._ids)
 
     @property
@@ -87,6 +87,14 @@ class Process:
         except OSError:
             return False
         return kinds.count("socket") == 1 and "pipe:[" not in kinds and "anon_i" not in kinds
+
+    @property
+    def has_logs(self) -> bool:
+        """Whether its output goes to a pipe: so does that of an instance, and of nothing that is made ahead of one."""
+        try:
+            return os.readlink(f"/proc/{self.pid}/fd/1").startswith("pipe:")
+        except OSError:
+            return False
 
     @property
     def is_held(self) -> bool:
@@ -181,7 +189,7 @@ class Platform:
 
     def instances(self) -> list[Process]:
         """The first process of each sandbox."""
-        return [p for p in self.processes() if p.depth == 3 and p.is_first and not p.is_blank]
+        return [p for p in self.processes() if p.depth >= 3 and p.is_first and p.has_logs]
 
     def blanks_of(self, project: Path) -> list[Process]:
         """Those that are to be an instance of it."""

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from aenv.isolation import init, linux, seccomp, syscalls
+from aenv.isolation import init, linux, preloaded, seccomp, syscalls
+from aenv.isolation.spec import FRESH
 from tests.isolation.conftest import Box
 
 MACHINES = ("x86_64", "aarch64")
@@ -166,10 +167,10 @@ def test_what_the_kernel_leaves_out_of_an_argument_is_left_out_here_too(name: st
     assert machine.answer(numbers["clone"], high | linux.CLONE_NEWUSER | signal.SIGCHLD) == "EPERM"
 
 
-@pytest.mark.parametrize("movable", [False, True])
+@pytest.mark.parametrize("traced", [{}, preloaded.traced_calls(FRESH)], ids=["instance", "preloaded parent"])
 @pytest.mark.parametrize("name", MACHINES)
-def test_no_flag_of_clone_leads_out(name: str, movable: bool) -> None:
-    machine, numbers = Machine(seccomp.program(machine=name, movable=movable), name), syscalls.numbers(name)
+def test_no_flag_of_clone_leads_out(name: str, traced: seccomp.Traced) -> None:
+    machine, numbers = Machine(seccomp.program(machine=name, traced=traced), name), syscalls.numbers(name)
     threads = 0x3D0F00 | signal.SIGCHLD
     assert machine.answer(numbers["clone"], signal.SIGCHLD) == machine.answer(numbers["clone"], threads) == "allow"
     for bit in (UNTRACED, PTRACE, linux.CLONE_PARENT, *(1 << place for place in range(25, 31)), linux.CLONE_NEWNS):
@@ -178,26 +179,27 @@ def test_no_flag_of_clone_leads_out(name: str, movable: bool) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_only_the_exact_flags_that_were_named_stop_for_a_tracer(name: str) -> None:
-    word = linux.clone_flags(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_PARENT)
-    traced = {"clone": (word,), "setns": (linux.CLONE_NEWNS,), "mount": ()}
+    word = linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_PARENT | linux.FORK_FLAGS | signal.SIGCHLD
+    traced = {"clone": (word,), "mount": ()}
     machine, numbers = Machine(seccomp.program(machine=name, traced=traced), name), syscalls.numbers(name)
     assert machine.answer(numbers["clone"], word) == "trace"
     for place in range(8, 32):
         assert machine.answer(numbers["clone"], word ^ (1 << place)) == "EPERM", place
     assert machine.answer(numbers["clone"], signal.SIGCHLD) == "allow"
-    assert machine.answer(numbers["setns"], 3, linux.CLONE_NEWNS) == "trace"
-    assert machine.answer(numbers["setns"], 3, 0) == machine.answer(numbers["setns"], 3, linux.CLONE_NEWUSER) == "EPERM"
     assert machine.answer(numbers["mount"], 1, 2, 3) == "trace"
     assert machine.answer(numbers["unshare"], linux.CLONE_NEWCGROUP) == "EPERM"
 
 
-def test_what_is_traced_by_default_is_what_forking_does() -> None:
-    machine, numbers = Machine(seccomp.program(movable=True, machine="x86_64")), syscalls.numbers("x86_64")
-    for word in seccomp.MOVABLE["clone"]:
-        assert machine.answer(numbers["clone"], word) == "trace"
-        assert machine.answer(numbers["clone"], word | UNTRACED) == "EPERM"
-    assert machine.answer(numbers["unshare"], linux.CLONE_NEWCGROUP) == "trace"
-    assert machine.answer(numbers["unshare"], linux.CLONE_NEWCGROUP | linux.CLONE_NEWUSER) == "EPERM"
+def test_a_preloaded_parent_may_be_traced_for_one_fork_and_what_its_child_builds() -> None:
+    traced = preloaded.traced_calls(FRESH)
+    machine, numbers = Machine(seccomp.program(traced=traced, machine="x86_64")), syscalls.numbers("x86_64")
+    word = preloaded.fork_flags(FRESH)
+    assert machine.answer(numbers["clone"], word) == "trace"
+    assert machine.answer(numbers["clone"], word | UNTRACED) == "EPERM"
+    for name in ("mount", "umount2", "pivot_root", "open_tree", "move_mount", "sethostname"):
+        assert machine.answer(numbers[name]) == "trace"
+    for name in ("setns", "unshare", "ptrace", "bpf", "keyctl", "process_vm_writev"):
+        assert machine.answer(numbers[name]) == "EPERM"
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -229,7 +231,7 @@ def test_the_numbers_are_those_of_the_kernels_headers() -> None:
     assert all(said[name] > max(known.values()) for name in newer)
 
 
-def attempt(call: Callable[[], object], *, movable: bool = False) -> str:
+def attempt(call: Callable[[], object], *, traced: seccomp.Traced | None = None) -> str:
     """What a call comes to in a process that has loaded the filter: an errno, a signal, or ``allowed``."""
     ours, theirs = os.pipe()
     pid = os.fork()
@@ -237,7 +239,7 @@ def attempt(call: Callable[[], object], *, movable: bool = False) -> str:
         said = "allowed"
         try:
             linux.no_new_privileges()
-            linux.load_seccomp(seccomp.program(movable=movable))
+            linux.load_seccomp(seccomp.program(traced=traced))
             call()
         except OSError as error:
             said = errno.errorcode[error.errno or 0]
@@ -317,14 +319,14 @@ def test_a_program_does_not_become_one_of_another_system() -> None:
 
 @pytest.mark.attack("system calls")
 @kernel
-@pytest.mark.parametrize("movable", [False, True])
-def test_a_child_that_no_tracer_sees_cannot_be_made(movable: bool) -> None:
-    flags = linux.CLONE_NEWUSER | signal.SIGCHLD
-    for more in (0, UNTRACED, PTRACE, linux.CLONE_NEWPID, UNTRACED | linux.CLONE_PARENT):
-        assert attempt(raw("clone", flags | more, 0, 0, 0, 0), movable=movable) == "EPERM"
-    assert attempt(raw("clone", UNTRACED | signal.SIGCHLD, 0, 0, 0, 0), movable=movable) == "EPERM"
-    expected = "ENOSYS" if movable else "EPERM"  # nobody traces it
-    assert attempt(raw("clone", next(iter(seccomp.MOVABLE["clone"])), 0, 0, 0, 0), movable=movable) == expected
+@pytest.mark.parametrize("traced", [{}, preloaded.traced_calls(FRESH)], ids=["instance", "preloaded parent"])
+def test_a_child_that_no_tracer_sees_cannot_be_made(traced: seccomp.Traced) -> None:
+    flags = preloaded.fork_flags(FRESH)
+    for more in (UNTRACED, PTRACE, UNTRACED | PTRACE):
+        assert attempt(raw("clone", flags | more, 0, 0, 0, 0), traced=traced) == "EPERM"
+    assert attempt(raw("clone", UNTRACED | signal.SIGCHLD, 0, 0, 0, 0), traced=traced) == "EPERM"
+    expected = "ENOSYS" if traced else "EPERM"  # nobody traces it
+    assert attempt(raw("clone", flags, 0, 0, 0, 0), traced=traced) == expected
 
 
 @kernel

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -19,7 +20,7 @@ from tests.isolation.host import PATIENCE, Platform, Process, eventually
 
 GROUP = 64
 TOOLS = """
-import os, random, subprocess, time, uuid
+import os, random, ssl, subprocess, time, uuid
 from aenv import register_tool
 
 LOADED_AT = time.monotonic()
@@ -35,7 +36,7 @@ def about() -> dict:
     return {
         "loaded": LOADED_AT, "random": random.random(), "uuid": str(uuid.uuid4()), "seeded": NUMBER.random(),
         "bash": shell.stdout.readline() + shell.stdout.readline(), "files": os.listdir("/tmp"),
-        "socket": os.readlink("/proc/self/ns/net"), "token": os.urandom(8).hex(),
+        "socket": os.readlink("/proc/self/ns/net"), "token": os.urandom(8).hex(), "ssl": ssl.RAND_bytes(8).hex(),
     }
 
 @register_tool
@@ -56,7 +57,7 @@ def test_a_group_of_rollouts_shares_what_was_loaded_and_nothing_else(tmp_path: P
             return [dict((await env.call_tool("about", {})).data) for env in group]
 
     told = asyncio.run(everybody())
-    for different in ("random", "uuid", "bash", "socket", "token"):
+    for different in ("random", "uuid", "bash", "socket", "token", "ssl"):
         assert len({one[different] for one in told}) == GROUP, different
     left = [[name for name in one["files"] if name.startswith("by-")] for one in told]
     assert left == [[f"by-{number}"] for number in range(GROUP)]
@@ -74,6 +75,15 @@ LEAVES = [
     ("random numbers", "import random; generator = random.Random()"),
     ("random numbers", "import uuid; name = uuid.uuid4()"),
     ("random numbers", "import secrets; token = secrets.token_hex()"),
+    ("random numbers", "import os; salt = os.getrandom(8)"),
+    ("random numbers", "salt = open('/dev/urandom', 'rb').read(8)"),
+    ("random numbers", "import pathlib; salt = pathlib.Path('/dev/random').open('rb').read(8)"),
+    (
+        "random numbers",
+        "import os; file = os.open('/dev/urandom', 0); salt = os.read(file, 8); os.close(file)",
+    ),
+    ("random numbers", "import ssl; salt = ssl.RAND_bytes(8)"),
+    ("random numbers", "from ssl import RAND_bytes; salt = RAND_bytes(8)"),
 ]
 
 
@@ -199,6 +209,8 @@ def _works(project: Path) -> bool:
 
 
 def test_a_kernel_that_does_not_tell_where_the_threads_number_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    if os.getpid() < 100:
+        pytest.skip("numbers this small are found in many places")
     told = linux._thread_number_at()
     monkeypatch.setattr(linux, "_PR_GET_TID_ADDRESS", 0x7FFF)
     assert linux._thread_number_at() == told

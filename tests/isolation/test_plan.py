@@ -1,50 +1,35 @@
-"""System calls as data: made by this process, and by one that runs nothing else."""
+"""System calls as data."""
 
 from __future__ import annotations
 
 import errno
 import os
-import select
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
-from aenv.isolation import linux, ptrace
-from aenv.isolation.builder import WALL, Builder, waiting
-from aenv.isolation.plan import Block, Later, Outcome, Plan
-from tests.isolation.host import eventually
+from aenv.isolation import linux
+from aenv.isolation.plan import Block, Outcome, Plan, Table
 
 Do = Callable[[Plan], list[int]]
 
 
-def _by_a_builder(plan: Plan) -> list[int]:
-    builder = Builder(plan)
-    try:
-        builder.come()
-        builder.go()
-        _finished(builder)
-        builder.check()
-        return [builder.result(Outcome(call)) for call in range(plan.written(0).count)]
-    finally:
-        builder.close()
+def _by_instructions(plan: Plan) -> list[int]:
+    table = Table(plan)
+    table.run()
+    return [table.result(Outcome(call)) for call in range(table.count)]
 
 
-def _finished(builder: Builder) -> None:
-    assert select.select([builder.done], [], [], 20.0)[0], "the builder does not finish"
-
-
-@pytest.fixture(params=["here", "by a builder"])
+@pytest.fixture(params=[Plan.run, _by_instructions], ids=["by Python", "by machine instructions"])
 def do(request: pytest.FixtureRequest) -> Do:
-    if request.param == "by a builder" and not ptrace.supported():
-        pytest.skip("builders are written for another processor")
-    return (lambda plan: plan.run()) if request.param == "here" else _by_a_builder
+    return cast("Do", request.param)
 
 
 @pytest.fixture
-def plan(do: Do) -> Plan:
-    return waiting() if do is _by_a_builder else Plan()
+def plan() -> Plan:
+    return Plan()
 
 
 def test_folders_and_files_are_made(do: Do, plan: Plan, tmp_path: Path) -> None:
@@ -97,49 +82,3 @@ def test_pointers_within_memory(do: Do, plan: Plan, tmp_path: Path) -> None:
     plan.do("close", file)
     do(plan)
     assert target.read_bytes() == b"abcde"
-
-
-@pytest.mark.skipif(not ptrace.supported(), reason="builders are written for another processor")
-def test_a_builder_waits_until_it_is_told_and_its_memory_serves_the_next(tmp_path: Path) -> None:
-    plan = waiting()
-    plan.do("write", Later("file"), "x", 1)
-    builder = Builder(plan)
-    try:
-        for number in range(3):
-            builder.come()
-            assert not select.select([builder.done], [], [], 0.05)[0]
-            file = os.open(tmp_path / str(number), os.O_WRONLY | os.O_CREAT)
-            builder.go(file=file)
-            _finished(builder)
-            builder.check()
-            os.close(file)
-            assert (tmp_path / str(number)).read_text() == "x"
-            os.waitpid(builder.leave(), WALL)
-    finally:
-        builder.close()
-
-
-@pytest.mark.skipif(not ptrace.supported(), reason="builders are written for another processor")
-def test_a_builder_that_is_not_needed_any_more_is_gone(tmp_path: Path) -> None:
-    builder = Builder(waiting())
-    builder.come()
-    pid = builder.pid
-    assert Path(f"/proc/{pid}").exists()
-    builder.close()
-    eventually(lambda: Path(f"/proc/{pid}").exists(), "a builder is left")
-
-
-@pytest.mark.skipif(not ptrace.supported(), reason="builders are written for another processor")
-def test_a_builder_that_is_given_up_at_work_leaves_nothing_open(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    before = set(os.listdir("/proc/self/fd"))
-    for number in range(50):
-        plan = waiting()
-        for _ in range(200):
-            plan.write(f"{tmp_path}/file", "x")
-        builder = Builder(plan)
-        builder.come()
-        builder.go()
-        time.sleep(number / 50_000)  # somewhere within its work
-        builder.close()
-    assert set(os.listdir("/proc/self/fd")) == before

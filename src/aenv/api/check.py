@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aenv.api.access import PlatformTokens
 from aenv.api.choosing import choose
-from aenv.api.engines import ENGINES
+from aenv.api.engines import ENGINES, Options
 from aenv.api.settings import ServeSettings
 from aenv.api.sources import OpenHub
 from aenv.api.tls import Tls
@@ -123,7 +123,7 @@ async def _engine(settings: ServeSettings) -> str:
 async def _plugged(settings: ServeSettings) -> None:
     """Somebody else's: it is made, and asked what it runs."""
     with tempfile.TemporaryDirectory(prefix="aenv-check-") as folder:
-        engine = choose(settings.engine, Path(folder), pool=0, group="", token=settings.engine_token)
+        engine = choose(settings.engine, Path(folder), Options(0, ""), token=settings.engine_token)
         try:
             async for _ in engine.running():
                 break

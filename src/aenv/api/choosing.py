@@ -5,24 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 from aenv import plugins
-from aenv.api.engines import ENGINES
+from aenv.api.engines import ENGINES, Options
 from aenv.engines.base import Engine
-from aenv.engines.bases import PROJECT_LIMIT
 from aenv.engines.standard import StandardEngine
 from aenv.errors import ConfigError
 
 
-def choose(
-    name: str, folder: Path, *, pool: int, group: str, token: str = "", base_limit: int = PROJECT_LIMIT
-) -> Engine:
-    """The engine of that name, or at that URL. ``group``: the control group that its sandboxes' are below.
-    ``base_limit``: bytes that an image in a project may have when it is unpacked.
+def choose(name: str, folder: Path, options: Options, *, token: str = "") -> Engine:
+    """Return the engine of that name, or at that URL. ``token``: for one at a URL.
 
     Raises:
         ConfigError: there is none of that name, or it is no engine.
     """
     if name in ENGINES:
-        return ENGINES[name](folder, pool, group, base_limit)
+        return ENGINES[name](folder, options)
     if "://" in name:
         return StandardEngine(name, token)
     made = plugins.load(plugins.ENGINES, name)(folder)

@@ -27,6 +27,7 @@ from aenv.api.app import PlatformApp
 from aenv.api.ask import refusal
 from aenv.api.choosing import choose
 from aenv.api.ended import EndedInstances
+from aenv.api.engines import Options
 from aenv.api.gateway import Gateway
 from aenv.api.instances import Instances
 from aenv.api.machine import room
@@ -61,7 +62,14 @@ STREAM_OVER = 64 * 1024
 
 
 def serve(
-    paths: LocalPaths, *, linger: float, engine: str, pool: int, most: int = 0, open_hub: OpenHub | None = None
+    paths: LocalPaths,
+    *,
+    linger: float,
+    engine: str,
+    pool: int,
+    most: int = 0,
+    open_hub: OpenHub | None = None,
+    fork: bool = True,
 ) -> int:
     """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM; the process's exit code.
 
@@ -76,7 +84,7 @@ def serve(
         _clear(paths)
         janitor = start_janitor(paths.folder, group_name(), paths.instances.name)
         try:
-            chosen = choose(engine, paths.instances, pool=pool, group=group_name())
+            chosen = choose(engine, paths.instances, Options(pool, group_name(), fork))
             return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), Capacity(most or room())))
         finally:
             for path in (paths.socket, paths.about):

@@ -221,8 +221,9 @@ class Record:
             own.deploy_config.base if own else None,
             "" if self._direct else self.account,
             self.wish.mcp is not False,
-            self.replica.volume if self.replica else None,
-            {name: value for name, value in (self.wish.fetching or {}).items() if travels(name)},
+            volume=self.replica.volume if self.replica else None,
+            fork=own.deploy_config.fork if own else True,
+            fetching={name: value for name, value in (self.wish.fetching or {}).items() if travels(name)},
         )
 
     @property

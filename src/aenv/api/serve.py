@@ -21,7 +21,7 @@ from aenv.api.audit import Audit
 from aenv.api.balancer import Balancer
 from aenv.api.choosing import choose
 from aenv.api.ended import EndedInstances
-from aenv.api.engines import OUTLIVING
+from aenv.api.engines import OUTLIVING, Options
 from aenv.api.gateway import Gateway
 from aenv.api.home import Home
 from aenv.api.instances import Instances
@@ -131,10 +131,8 @@ async def _serve(
         )
         sources = Sources(open_hub, only=access)
         parts.push_async_callback(sources.close)
-        engine = choose(
-            settings.engine, home.runtime / "instances", pool=settings.pool, group=home.runtime.name,
-            token=settings.engine_token, base_limit=settings.base_limit_bytes,
-        )  # fmt: skip
+        options = Options(settings.pool, home.runtime.name, settings.fork, settings.base_limit_bytes)
+        engine = choose(settings.engine, home.runtime / "instances", options, token=settings.engine_token)
         at_the_end(engine.close, engine.leave)
         instances = Instances(
             engine, sources, direct=False, ledger=ledger, capacity=settings.capacity, ended=EndedInstances(store)

@@ -86,6 +86,9 @@ class ServeSettings(BaseModel):
     """For that service."""
     pool: int = Field(default=8, ge=0)
     """Sandboxes of one kind to have ready, at the most."""
+    fork: bool = True
+    """Whether instances may be forks of a common parent; else each is a new program, with an address layout, stack
+    canaries and hash seed of its own. An environment can ask for that with `deployConfig.fork`."""
     audit: str = ""
     """The file for the audit log; empty: platform/audit.jsonl in the data folder."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)

@@ -38,6 +38,9 @@ class SandboxSpec:
     """Whose it is: sandboxes of two tenants have nothing warm in common."""
     mcp: bool = True
     """Whether to have ready what MCP clients need; without, it is loaded when the first of them comes."""
+    fork: bool = True
+    """Whether it may be a fork of a process that others are forked from, too. Without, it is a new program: slower, and
+    with an address layout, stack canaries and hash seed of its own."""
     volume: Volume | None = None
     """A folder that outlives it. Nothing else with the same one is started, or loaded, while it is there."""
     fetching: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
@@ -46,7 +49,7 @@ class SandboxSpec:
     @property
     def family(self) -> str:
         """The same for specs that differ in nothing but their variables."""
-        place = (self.project, self.code, self.base, self.tenant, self.mcp, self.volume)
+        place = (self.project, self.code, self.base, self.tenant, self.mcp, self.fork, self.volume)
         return repr((*place, self.arguments, self.limits, self.network, index_of(self.fetching)))
 
     @property

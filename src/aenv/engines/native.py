@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
@@ -10,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,8 @@ from aenv.engines.holding import Holder, Keeper, Nobody
 from aenv.engines.imports import imported_by
 from aenv.engines.parents import Parents
 from aenv.engines.pool import MOST, PATIENCE, Pool
-from aenv.engines.warm import Sandbox, Unsafe, Zygote, parent_name
-from aenv.errors import AEnvError, LoadError, Unavailable
+from aenv.engines.warm import Sandbox, Zygote, parent_name
+from aenv.errors import AEnvError, EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation import withheld
 from aenv.isolation.limits import Cgroups, group_name
 
@@ -51,10 +53,13 @@ class NativeEngine(Engine):
     bases = True
     volumes = True
 
-    def __init__(self, folder: Path, *, pool: int = MOST, group: str = "", base_limit: int = PROJECT_LIMIT) -> None:
-        """``group``: the name of the control group that all sandboxes' are below. ``base_limit``: bytes that an image
-        in a project may have when it is unpacked.
+    def __init__(
+        self, folder: Path, *, pool: int = MOST, group: str = "", fork: bool = True, base_limit: int = PROJECT_LIMIT
+    ) -> None:
+        """``group``: the name of the control group that all sandboxes' are below. ``fork``: see `SandboxSpec.fork`.
+        ``base_limit``: bytes that an image in a project may have when it is unpacked.
         """
+        self._may_fork = fork
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._holder: Holder = Nobody()
@@ -72,6 +77,10 @@ class NativeEngine(Engine):
         self._egress = Egress(self._note)
         self._bases = Bases(base_limit)
         self._parents: Parents[Sandbox] = Parents(self._prepare, self._end_parent, lambda parent: parent.exit is None)
+        self._packages: Parents[Sandbox] = Parents(
+            partial(self._prepare, packages_only=True), self._end_parent, lambda parent: parent.exit is None
+        )
+        """For environments whose own code cannot be forked."""
         self._later: asyncio.TimerHandle | None = None
         self._looked: tuple[SandboxSpec | None, float, str] = (None, -1.0, "")
         self._families: set[Zygote] = set()
@@ -80,7 +89,7 @@ class NativeEngine(Engine):
     def claim(self, spec: SandboxSpec) -> SandboxRef | None:
         if spec.base is not None:
             return None
-        key = self._key(spec)
+        key = self._key(self._allowed(spec))
         sandbox = self._pool.take(key) if self._pool.has(key) else None
         if sandbox is None:
             return None
@@ -88,7 +97,7 @@ class NativeEngine(Engine):
         return sandbox.ref
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
-        spec = await self._bases.resolved(spec)
+        spec = self._allowed(await self._bases.resolved(spec))
         if spec.volume is not None:  # it has one writer, so nothing of it is made ahead
             return (await self._spawned(spec, await self._zygote(spec), "spawn", spare=False)).ref
         key, family = self._key(spec), self._family(spec)
@@ -100,6 +109,9 @@ class NativeEngine(Engine):
             sandbox = await self._fork(spec, key)
         self._expect(family, key, spec)
         return sandbox.ref
+
+    def _allowed(self, spec: SandboxSpec) -> SandboxSpec:
+        return spec if self._may_fork or not spec.fork else replace(spec, fork=False)
 
     def _expect(self, family: str, key: str, spec: SandboxSpec) -> None:
         """Have more of these ready, if they go on being asked for."""
@@ -127,14 +139,21 @@ class NativeEngine(Engine):
     async def _fork(self, spec: SandboxSpec, key: str, *, spare: bool = False) -> Sandbox:
         """One that answers: a fork of what has loaded the same before, or else one that loads it for itself."""
         zygote = await self._zygote(spec)
+        if not spec.fork:
+            return await self._spawned(spec, zygote, "spawn", spare)
         parent, known_as = await self._parent(spec, key)
         if parent is not None:
             try:
                 return await self._spawned(spec, parent.zygote, "branch", spare)
-            except Unavailable as error:
+            except (Unavailable, EnvironmentTimeoutError) as error:
                 if parent.exit is None:
                     log.warning("%s is loaded anew for every instance: %s", spec.name, error.message)
                     self._parents.unfit(known_as)
+        if zygote.packages and self._parents.is_unfit(known_as):
+            parent = await self._packages.of(self._family(spec), replace(spec, variables={}))
+            if parent is not None:
+                with contextlib.suppress(Unavailable):
+                    return await self._spawned(spec, parent.zygote, "branch", spare)
         return await self._spawned(spec, zygote, "spawn", spare)
 
     async def _parent(self, spec: SandboxSpec, key: str) -> tuple[Sandbox | None, str]:
@@ -156,11 +175,12 @@ class NativeEngine(Engine):
             self._parents.unfit(family)
         return await self._parents.of(key, spec), key
 
-    async def _prepare(self, spec: SandboxSpec) -> Sandbox | None:
-        """A sandbox that has loaded the environment and waits to be forked; None when it is not fit for that."""
+    async def _prepare(self, spec: SandboxSpec, *, packages_only: bool = False) -> Sandbox | None:
+        """A preloaded parent, which has imported the environment, or only its packages; None if it cannot be forked."""
         zygote = await (await self._zygote(spec)).multiply()
         self._families.add(zygote)
         parent = self._made(spec, zygote)
+        parent.packages_only = packages_only
         try:
             said = await zygote.spawn(parent, "prepare")
         except LoadError:
@@ -171,13 +191,14 @@ class NativeEngine(Engine):
         if "unfit" not in said:
             parent.reads = None if said.get("reads") is None else frozenset(said["reads"])
             return parent
-        log.info("%s is loaded anew for every instance: %s when it was loaded", spec.name, said["unfit"])
+        if not packages_only:
+            log.info("%s is loaded anew for every instance: %s when it was loaded", spec.name, said["unfit"])
         await self._end_parent(parent)
         return None
 
     async def _end_parent(self, parent: Sandbox) -> None:
         parent.zygote.kill(parent.id)
-        await parent.gone.wait()
+        await parent.zygote.until_gone(parent)
         self._clean(parent)
         self._families.discard(parent.zygote)
         self._retired.add(parent.zygote)
@@ -217,6 +238,7 @@ class NativeEngine(Engine):
             if not kin:
                 del self._kin[family]
                 self._parents.forget(family)
+                self._packages.forget(family)
 
     async def poll(self, ref: SandboxRef) -> Exit | None:
         sandbox = self._sandboxes.get(ref.id)
@@ -259,6 +281,7 @@ class NativeEngine(Engine):
             self._later.cancel()
         await self._pool.close()
         await self._parents.close()
+        await self._packages.close()
         for sandbox in list(self._sandboxes.values()):
             sandbox.zygote.kill(sandbox.id)
         for zygote in [*self._families, *self._zygotes.values(), *self._retired]:
@@ -288,7 +311,7 @@ class NativeEngine(Engine):
 
     async def _end(self, sandbox: Sandbox) -> None:
         sandbox.zygote.kill(sandbox.id)
-        await sandbox.gone.wait()
+        await sandbox.zygote.until_gone(sandbox)
         self._sandboxes.pop(sandbox.id, None)
         self._holder.drop(f"{SANDBOX}{sandbox.id}")
         self._clean(sandbox)
@@ -310,7 +333,8 @@ class NativeEngine(Engine):
                     self._retired.add(self._zygotes.pop(other))
                 for spare in self._pool.drop(lambda s: s.zygote not in self._retired):
                     await self._end(spare)
-                self._parents.drop(lambda parent: parent.zygote.origin not in self._retired)
+                for parents in (self._parents, self._packages):
+                    parents.drop(lambda parent: parent.zygote.origin not in self._retired)
                 zygote = await self._new_zygote(spec)
                 self._zygotes[key] = zygote
             else:
@@ -337,18 +361,12 @@ class NativeEngine(Engine):
         return found
 
     async def _new_zygote(self, spec: SandboxSpec) -> Zygote:
-        """With the project's imports made, unless they leave something running that a fork would break."""
         project = spec.project
         wanted = layers.requirements_of(project)
         shown = [str(await layers.layer(wanted, layers.cache_folder(), spec.fetching))] if wanted else []
-        for preload in (imported_by(project, spec.files), []):
-            zygote = Zygote(spec, self._folder, self._holder)
-            try:
-                await zygote.start(shown, preload)
-            except Unsafe:
-                continue
-            return zygote
-        raise Unavailable(f"the warm parent of {project} cannot be forked: it has threads of its own")
+        zygote = Zygote(spec, self._folder, self._holder)
+        await zygote.start(shown, imported_by(project, spec.files))
+        return zygote
 
     async def _tidy(self) -> None:
         """End parents that nobody will fork from any more."""

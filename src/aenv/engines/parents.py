@@ -41,6 +41,7 @@ class Parents(Generic[T]):
         making = self._made[key]
         parent = _parent(making)
         if making is None or (parent is not None and not self._alive(parent)):
+            self._discard(making)  # a dead one still has a socket and a control group
             self._made[key] = asyncio.ensure_future(self._make(spec))
             return None  # sooner ready by itself than after somebody else
         try:

@@ -16,6 +16,7 @@ from typing import Any
 from aenv.client.instance import InstanceClient
 from aenv.client.travelling import index_of
 from aenv.client.url import ServerUrl
+from aenv.core.logging import getLogger
 from aenv.engines.base import Exit, SandboxRef, SandboxSpec
 from aenv.engines.books import SANDBOX, ZYGOTE, SandboxBook, ZygoteBook
 from aenv.engines.egress import Door
@@ -29,25 +30,24 @@ from aenv.isolation.rootfs import PROJECT, SNAPSHOT
 from aenv.isolation.spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
 from aenv.schema import paths
 
+log = getLogger("zygote")
+
 ZYGOTE_SECONDS = 180.0
 END_SECONDS = 2.0
+FORK_SECONDS = 60.0
+"""For a fork of a preloaded parent to answer. It takes milliseconds, and seconds on a machine that is overloaded."""
+LOAD_SECONDS = 900.0
+"""For an environment's code to be imported."""
+SEND_SECONDS = 30.0
+"""For a zygote to read a request."""
+GONE_SECONDS = 20.0
+"""For a zygote to report the end of a sandbox that it was told to kill."""
 SETTLE_SECONDS = 5.0
 """For one that was made ahead to take its variables: then another is made."""
 KEEP_SECONDS = 20.0
 """For a warm parent to end what nobody knows any more."""
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 """Variables of the user's that a warm parent gets: sandboxes find all of its in their /proc/self/environ."""
-
-FOR_IMPORTS = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-}
-"""Else ``import numpy`` starts threads, and what has threads cannot be forked; and ``import litellm`` asks a server.
-Sandboxes do not get these variables."""
-
-
-class Unsafe(Exception):
-    """What a warm parent imported cannot be forked."""
 
 
 class Zygote:
@@ -67,6 +67,7 @@ class Zygote:
         self._ready: asyncio.Future[None] | None = None
         self._kept: asyncio.Future[set[str]] | None = None
         self.sandboxes: dict[str, Sandbox] = {}
+        self.packages: list[str] = origin.packages if origin is not None else []
         self.alive = False
 
     @property
@@ -79,14 +80,16 @@ class Zygote:
         """Whether anything would end with it."""
         return bool(self.sandboxes or self._offshoots)
 
-    async def start(self, shown: list[str], preload: list[str]) -> None:
+    async def start(self, shown: list[str], packages: list[str]) -> None:
+        """``packages``: modules of others that the project imports."""
+        self.packages = packages
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._control = ours
         self._ready = loop.create_future()
         command = [sys.executable, "-m", "aenv.isolation.zygote"]
-        variables = {name: value for name, value in os.environ.items() if name in PASSED_ON} | FOR_IMPORTS
+        variables = {name: value for name, value in os.environ.items() if name in PASSED_ON}
         with theirs, self.log.open("wb") as log_file:
             try:
                 self._process = await self._holder.start(
@@ -101,9 +104,9 @@ class Zygote:
             "aenv.runtime.sandboxed:serve",
             "aenv.runtime.sandboxed:prepare",
             f"aenv.runtime.sandboxed:{'warm' if self.spec.mcp else 'warm_without_mcp'}",
+            "aenv.runtime.program",
             "aenv.runtime.sandboxed:rehearse",
             shown,
-            preload,
             project=str(self._project),
             user=os.stat(volume.source).st_uid if volume is not None and os.geteuid() == 0 else None,
             host_network=self.spec.network.mode == "host",
@@ -174,10 +177,18 @@ class Zygote:
             raise Unavailable(f"the warm parent of {self._project} does not answer") from None
 
     async def spawn(self, sandbox: Sandbox, op: str = "spawn") -> dict[str, Any]:
-        """Fork one; return what it says: that its environment answers, or that others can be forked from it."""
-        assert self._control is not None
+        """Fork one; return what it says: that its environment answers, or that others can be forked from it.
+
+        Raises:
+            LoadError: its code cannot be imported.
+            EnvironmentTimeoutError: it did not answer in time.
+            Unavailable: the zygote or the sandbox is gone.
+        """
         name = sandbox.id
         self.sandboxes[name] = sandbox
+        if not self.alive:
+            self.forget(name)
+            raise Unavailable(f"the zygote of {self._project} is gone; try again")
         listener = socket.socket(socket.AF_UNIX)
         status, status_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         log_pipe, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -189,7 +200,7 @@ class Zygote:
             listener.bind(str(sandbox.path))
             listener.listen(512)
             fds = [listener.fileno(), status_end, log_end, parameters, *sandbox.channels, *joins]
-            message = spawn_message(Spawn(name, sandbox.spec.limits, op, sandbox.spec.network.mode))
+            message = spawn_message(Spawn(name, sandbox.spec.limits, op, sandbox.spec.network.mode, sandbox.spec.fork))
             await self._send(message, fds)
         except BaseException:
             os.close(status)
@@ -207,9 +218,18 @@ class Zygote:
             except BaseException:
                 os.close(status)
                 raise
-        answer = await _read_once(status)
+        seconds = FORK_SECONDS if op == "branch" else LOAD_SECONDS
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await _read_once(status)
+        except TimeoutError:
+            what = "its code is still being imported" if op != "branch" else "the fork did not answer"
+            raise EnvironmentTimeoutError(
+                f"{sandbox.spec.name} did not start within {seconds:g} s: {what}",
+                details={"budget": "startup", "seconds": seconds},
+            ) from None
         if answer is None:
-            await sandbox.gone.wait()
+            await self.until_gone(sandbox)
             ended = sandbox.exit or Exit(-1, "it ended")
             said = _quote(sandbox.log.since(0)[0])
             if ended.code >= 0 and op != "branch":
@@ -217,16 +237,31 @@ class Zygote:
             raise Unavailable(f"the sandbox did not start: {ended.reason}{said}")
         try:
             told = json.loads(answer)
-        except ValueError:
-            raise Unavailable("the sandbox did not say whether it started") from None
+        except (ValueError, RecursionError):
+            told = None
+        if not isinstance(told, dict):
+            raise Unavailable("the sandbox did not say whether it started")
         if "error" in told:
             message_text = str(told["error"]).replace(PROJECT + "/", f"{self._project}/")
             raise (LoadError if told.get("code") in ("load", "usage") else Unavailable)(message_text)
-        return dict(told)
+        return told
+
+    async def until_gone(self, sandbox: Sandbox) -> None:
+        """Wait for the end of a killed sandbox. A zygote that does not report it is ended, with all it forked."""
+        try:
+            async with asyncio.timeout(GONE_SECONDS):
+                await sandbox.gone.wait()
+        except TimeoutError:
+            log.warning("the zygote of %s does not answer; it is ended with all its sandboxes", self._project)
+            await self.end()
 
     def kill(self, name: str) -> None:
         """End one sandbox with all that runs in it."""
-        if name in self.sandboxes and self._control is not None and self.alive:
+        if name in self.sandboxes:
+            self._send_kill(name)
+
+    def _send_kill(self, name: str) -> None:
+        if self._control is not None and self.alive:
             with contextlib.suppress(OSError):
                 self._control.send(json.dumps({"op": "kill", "id": name}).encode())
 
@@ -236,27 +271,35 @@ class Zygote:
             sandbox.ended(Exit(-1, "it was never started"))
 
     async def end(self) -> None:
-        """End the parent; the kernel ends everything that it forked, and then it is gone itself."""
+        """End the zygote; the kernel ends everything that it forked, and then it is gone itself."""
         self._lost()
+        if self.origin is not None:
+            self.origin._send_kill(self.name)  # it ends when its control socket is closed, unless it hangs
         if self._process is not None:
             try:
                 async with asyncio.timeout(END_SECONDS):
-                    await self._process.wait()  # it ends by itself when nobody is left to fork for
+                    await self._process.wait()  # it ends when its control socket is closed
             except TimeoutError:
                 with contextlib.suppress(ProcessLookupError):
                     self._process.kill()
-                await self._process.wait()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(GONE_SECONDS):
+                        await self._process.wait()
         self.log.unlink(missing_ok=True)
 
     async def _send(self, message: bytes, fds: list[int]) -> None:
-        assert self._control is not None
+        deadline = asyncio.get_running_loop().time() + SEND_SECONDS
         while True:
+            if self._control is None:
+                raise Unavailable(f"the zygote of {self._project} is gone; try again")
             try:
                 socket.send_fds(self._control, [message], fds)
             except BlockingIOError:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise Unavailable(f"the zygote of {self._project} does not read requests") from None
                 await asyncio.sleep(0.001)
             except OSError as error:
-                raise Unavailable(f"the warm parent of {self._project} is gone: {error}") from error
+                raise Unavailable(f"the zygote of {self._project} is gone: {error}") from error
             else:
                 return
 
@@ -285,8 +328,6 @@ class Zygote:
         elif self._ready is not None and not self._ready.done():
             if message["op"] == "ready":
                 self._ready.set_result(None)
-            elif message["op"] == "unsafe":
-                self._ready.set_exception(Unsafe(message["error"]))
             else:
                 self._ready.set_exception(Unavailable(message["error"]))
 
@@ -324,6 +365,8 @@ class Sandbox:
         self.zygote = zygote
         self.group = group
         self.spare = False
+        self.packages_only = False
+        """For a preloaded parent: whether it imports the project's packages and not its code."""
         self.reads: frozenset[str] | None = None
         """Of one that others are forked from: the variables that loading it depended on; None: all of them."""
         self.process: int | None = None
@@ -346,6 +389,8 @@ class Sandbox:
             "variables": {**spec.network.variables, **spec.variables},
             "arguments": spec.arguments,
             "spare": self.spare,
+            "packages": self.zygote.packages,
+            "packages_only": self.packages_only,
         }
 
     async def settle(self, spec: SandboxSpec) -> None:

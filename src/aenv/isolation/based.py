@@ -4,8 +4,9 @@ The interpreter is still the host's, with all that it can import, since the warm
 started there by the host's own loader with the host's own libraries, so that it takes nothing from the base. What the
 tools start finds the base's programs, and only those, where they belong.
 
-The warm parent's root holds the pieces: /base, /cover (what of the base is replaced), HOST, SNAPSHOT, /dev, /proc. Each
-sandbox puts an overlay of its own over the first two and makes that its root, so all of the base is its to change.
+The zygote's root holds the pieces: base, cover (what of the base is replaced) and an empty mnt below PRISTINE; HOST,
+SNAPSHOT, /dev and /proc. Each sandbox puts an overlay of its own over the first two and makes that its root, so all of
+the base is its to change.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from aenv.isolation import linux, rootfs, volumes, withheld
+from aenv.isolation import linux, rootfs, volumes
 from aenv.isolation.images import inside
-from aenv.isolation.plan import Plan
+from aenv.isolation.plan import Outcome, Plan
 from aenv.isolation.volumes import Volume
 
 HOST = "/opt/aenv/host"
@@ -44,7 +45,15 @@ _LIBRARIES = (
 )
 _PREFIXES = ("/usr", "/usr/local")
 """Of a Python that the system brings: its libraries are among the system's."""
-_PLACES = (*rootfs.WRITABLE, rootfs.PROJECT, "/proc", "/sys", "/dev", "/mnt", "/opt/aenv")
+PRISTINE = "/.pristine"
+"""What sandboxes build their root from. Plans name it by relative paths: a process that furnishes a sandbox has it as
+its working directory, and only that way can a fork of a preloaded parent reach it, since foreign code is not to see it
+and it is covered."""
+_PIECES = ("base", "cover", "mnt")
+_PLACES = (
+    *rootfs.WRITABLE, rootfs.PROJECT, "/proc", "/sys", "/dev", "/mnt", "/opt/aenv", f"{rootfs.SPARE_PROC}/proc",
+    *(f"{PRISTINE}/{piece}" for piece in _PIECES),
+)  # fmt: skip
 
 
 def build(
@@ -63,10 +72,12 @@ def build(
     names = rootfs.names_of_host() if host_network else {}
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
-    for folder in ("base", "cover", "mnt", "proc", "tmp", "dev/shm", rootfs.PROJECT[1:], SNAPSHOT[1:], HOST[1:]):
-        os.makedirs(f"{root}/{folder}", exist_ok=True)
-    rootfs.show_as(base, f"{root}/base", user)
-    _cover(f"{root}/cover", base, names, user)
+    pristine = root + PRISTINE
+    for folder in (*(f"{PRISTINE}/{piece}" for piece in _PIECES), f"{rootfs.SPARE_PROC}/proc", "/proc", "/tmp",
+                   "/dev/shm", SNAPSHOT, HOST):  # fmt: skip
+        os.makedirs(root + folder, exist_ok=True)
+    rootfs.show_as(base, f"{pristine}/base", user)
+    _cover(f"{pristine}/cover", base, names, user)
     for path in pieces:
         rootfs.show(root + HOST, path)
     _venv(root)
@@ -172,34 +183,45 @@ def _loader_of(binary: str) -> str:
     raise OSError(8, f"{binary} is linked statically; a base needs a Python that is not")
 
 
-def restart(*words: str) -> NoReturn:
-    """Become the interpreter inside, with nothing of the host's in memory or in the variables."""
+def restart(*words: str, variables: dict[str, str]) -> NoReturn:
+    """Become the interpreter inside, with nothing of the host's in memory, and only these variables beside the path."""
     script = Path(PYTHON).read_text().splitlines()[1]  # there may be no shell to run it
     command = shlex.split(script)[1:-1]
-    variables = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **withheld.pass_on()}
-    os.execve(command[0], [*command, *words], variables)
+    os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **variables})
 
 
-def private_root(plan: Plan, *, size: int, volume: Volume | None = None) -> None:
-    """The root of one sandbox, in its own mount namespace; what it changes lives in one tmpfs of ``size`` bytes."""
+def private_root(plan: Plan, *, size: int, volume: Volume | None = None, carry: bool = False) -> None:
+    """The root of one sandbox, in its own mount namespace; what it changes lives in one tmpfs of ``size`` bytes.
+
+    Runs with `PRISTINE` as the working directory. ``carry``: take that along, for forks of this sandbox.
+    """
     flags = linux.MS_NOSUID | linux.MS_NODEV
-    plan.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
+    plan.mount("layer", "mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
     for folder in ("root", "upper", "work", "app", "app-work"):
-        plan.folder(f"/mnt/{folder}")
-    root = "/mnt/root"
-    plan.mount(
-        "overlay", root, "overlay", flags, "lowerdir=/cover:/base,upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
-    )
-    plan.bind("/opt/aenv", f"{root}/opt/aenv")
-    plan.bind("/dev", f"{root}/dev")
-    plan.bind("/proc", f"{root}/proc")  # for the sandbox to put its own over it: see `rootfs.own_proc`
-    rootfs.fresh_places(plan, "/mnt", root)
-    layers = f"lowerdir={SNAPSHOT},upperdir=/mnt/app,workdir=/mnt/app-work,userxattr"
+        plan.do("mkdirat", linux.HERE, f"mnt/{folder}", 0o777)
+    root = "mnt/root"
+    plan.mount("overlay", root, "overlay", flags, "lowerdir=cover:base,upperdir=mnt/upper,workdir=mnt/work,userxattr")
+    for path in ("/opt/aenv", "/dev"):
+        plan.bind(path, root + path)
+    rootfs.own_proc(plan, root, hide_others=carry)
+    rootfs.fresh_places(plan, "mnt", root)
+    layers = f"lowerdir={SNAPSHOT},upperdir=mnt/app,workdir=mnt/app-work,userxattr"
     plan.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
     rootfs.terminals(plan, root)
     if volume is not None:
         volumes.show(plan, volume, root)
+    if carry:
+        plan.bind(f"{rootfs.SPARE_PROC}/proc", f"{root}{rootfs.SPARE_PROC}/proc")
+        for piece in ("base", "cover"):
+            plan.bind(piece, f"{root}{PRISTINE}/{piece}")
     plan.do("chdir", root)
     plan.do("pivot_root", ".", ".")
     plan.do("umount2", ".", linux.MNT_DETACH)
     plan.do("chdir", "/")
+
+
+def open_pristine(plan: Plan) -> Outcome:
+    """Open PRISTINE, before it is covered."""
+    opened = plan.do("openat", linux.HERE, PRISTINE, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    rootfs.cover(plan, PRISTINE)
+    return opened

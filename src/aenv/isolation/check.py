@@ -25,7 +25,7 @@ def why_not() -> str | None:
 
 def _try() -> None:
     """Make the namespaces and the mounts of a sandbox, and go."""
-    spec = ZygoteSpec("", "", "", "", user=65534 if os.geteuid() == 0 else None)
+    spec = ZygoteSpec("", "", "", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
         hidden = leaving.leave_files(spec)
         leaving.leave_users(spec)
@@ -35,8 +35,8 @@ def _try() -> None:
                 linux.unshare(FRESH)
                 plan = Plan()
                 rootfs.private_places(plan, size=1 << 20, shown=hidden)
+                rootfs.own_proc(plan)
                 plan.run()
-                rootfs.own_proc()
             except OSError as error:
                 print(leaving.explain(error), flush=True)  # noqa: T201
                 os._exit(1)

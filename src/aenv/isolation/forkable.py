@@ -6,7 +6,9 @@ code has written are not where its copies go; and random numbers that were drawn
 
 from __future__ import annotations
 
+import builtins
 import functools
+import io
 import os
 import random
 import resource
@@ -18,6 +20,7 @@ from typing import Any
 
 _LAYER = "/tmp"
 """A writable place. All of them are one file system, which tells how much is in it."""
+_RANDOM_DEVICES = (os.makedev(1, 8), os.makedev(1, 9))
 MOST_NAMES = 200
 """Who asks for more variables is taken to have asked for all."""
 
@@ -47,34 +50,66 @@ def told_of_forks() -> list[str]:
 
 
 class Watch:
-    """Watches the code that runs within ``with``; `why_not` tells what speaks against forking."""
+    """Watches the code that runs within ``with``; `why_not` tells what speaks against forking.
+
+    Random numbers are noticed where Python draws them: its own functions, those of OpenSSL, and files that are random
+    devices. What native code draws by itself is not noticed; an environment that does so sets ``deployConfig.fork``.
+    """
 
     def __enter__(self) -> Watch:
         self._random_asked_for = False
         self._files = _descriptors()
         self._layer = _used()
         self._drawn = _generators()
-        self._urandom, self._seed = os.urandom, random.Random.seed
-        os.urandom = random._urandom = self._noting(self._urandom)  # type: ignore[attr-defined]
-        seed, watch = self._seed, self
-
-        def noted(self: random.Random, a: Any = None, version: int = 2) -> None:
-            watch._random_asked_for |= a is None
-            seed(self, a, version)
-
-        random.Random.seed = noted  # type: ignore[method-assign]
+        self._replaced: list[tuple[Any, str, Any]] = []
+        self._replace(os, "urandom", self._noting)
+        self._replace(random, "_urandom", self._noting)
+        self._replace(os, "getrandom", self._noting)
+        for name in ("RAND_bytes", "RAND_priv_bytes", "RAND_pseudo_bytes"):
+            for module in _openssl():
+                self._replace(module, name, self._noting)
+        for module, name in ((builtins, "open"), (io, "open"), (os, "open")):
+            self._replace(module, name, self._noting_devices)
+        self._replace(random.Random, "seed", self._noting_seeds)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.urandom = random._urandom = self._urandom  # type: ignore[attr-defined]
-        random.Random.seed = self._seed  # type: ignore[method-assign]
+        for place, name, before in self._replaced:
+            setattr(place, name, before)
+        ssl = sys.modules.get("ssl")  # which takes these names when it is imported
+        for module, name, before in self._replaced:
+            if module.__name__ == "_ssl" and hasattr(ssl, name):
+                setattr(ssl, name, before)
 
-    def _noting(self, urandom: Callable[[int], bytes]) -> Callable[[int], bytes]:
-        def noted(size: int, /) -> bytes:
+    def _replace(self, place: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        before = getattr(place, name, None)
+        if before is not None:
+            self._replaced.append((place, name, before))
+            setattr(place, name, wrap(before))
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*arguments: Any, **named: Any) -> Any:
             self._random_asked_for = True
-            return urandom(size)
+            return function(*arguments, **named)
+
+        return noted
+
+    def _noting_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def noted(path: Any, *arguments: Any, **named: Any) -> Any:
+            self._random_asked_for |= _is_random_device(path)
+            return function(path, *arguments, **named)
+
+        return noted
+
+    def _noting_seeds(self, seed: Callable[..., Any]) -> Callable[..., Any]:
+        watch = self
+
+        def noted(self: random.Random, a: Any = None, version: int = 2) -> None:
+            watch._random_asked_for |= a is None
+            seed(self, a, version)
 
         return noted
 
@@ -138,6 +173,24 @@ class VariablesRead:
     def names(self) -> list[str] | None:
         """None: it may have seen all of them."""
         return None if self._all or len(self._names) > MOST_NAMES else sorted(self._names)
+
+
+def _openssl() -> list[Any]:
+    """The modules that offer OpenSSL's random numbers; none in a Python without."""
+    try:
+        import _ssl
+    except ImportError:
+        return []
+    return [_ssl, *([sys.modules["ssl"]] if "ssl" in sys.modules else [])]
+
+
+def _is_random_device(path: Any) -> bool:
+    try:
+        if not os.fsdecode(path).endswith("random"):  # by whatever way it is named; a link to it is the author's secret
+            return False
+        return os.stat(path).st_rdev in _RANDOM_DEVICES
+    except (TypeError, ValueError, OSError):
+        return False
 
 
 def alone() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -10,7 +9,8 @@ import signal
 import socket
 import struct
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from functools import cache
 
 from aenv.isolation import shares, syscalls
 
@@ -23,7 +23,8 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
-_CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x00200000, 0x01000000
+FORK_FLAGS = 0x00200000 | 0x01000000
+"""CLONE_CHILD_CLEARTID and CLONE_CHILD_SETTID, which the C library's own fork sets, too."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
@@ -47,9 +48,6 @@ CLONE_TREE = 0x1 | 0x80000
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
 AT_RECURSIVE = 0x8000
 _ATTR_IDMAP = 0x100000
-
-_SIGNALS = 128
-"""Bytes of the C library's set of signals."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
@@ -93,20 +91,6 @@ def executable(code: bytes) -> int:
     return int(address)
 
 
-_EVERY_SIGNAL = ctypes.create_string_buffer(b"\xff" * _SIGNALS, _SIGNALS)
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let no signal come within. Python's own way to say so takes longer than what is protected by it."""
-    before = ctypes.create_string_buffer(_SIGNALS)
-    _libc.pthread_sigmask(signal.SIG_BLOCK, _EVERY_SIGNAL, before)
-    try:
-        yield
-    finally:
-        _libc.pthread_sigmask(signal.SIG_SETMASK, before, None)
-
-
 def _syscall(name: str, *arguments: object) -> None:
     _done(_libc.syscall(ctypes.c_long(number(name)), *arguments), name)
 
@@ -116,20 +100,19 @@ def unshare(flags: int) -> None:
     _done(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
-def clone_flags(namespaces: int) -> int:
-    """Return all flags that `fork_into` calls ``clone`` with."""
-    return namespaces | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+def fork_into(namespaces: int) -> int:
+    """Fork, with the child in new namespaces, all of which belong to its new user namespace. 0 in the child."""
+    return fork_with(namespaces | FORK_FLAGS | signal.SIGCHLD)
 
 
-def fork_into(namespaces: int, *, told: bool = True) -> int:
-    """Fork, with the child in new namespaces, all of which belong to its new user namespace. 0 in the child.
+def fork_with(flags: int, *, told: bool = True) -> int:
+    """Fork by ``clone`` with these flags, of which `FORK_FLAGS` are some. 0 in the child.
 
-    ``told``: whether Python learns of it. It need not where there is one thread and nobody who wants to know
-    (`forkable.told_of_forks`): no lock is held, and nothing has to be made anew but random numbers. What it does about
-    a fork writes to a fifth of all the memory that an instance ever writes to.
+    ``told``: whether Python learns of it. It need not where there is one thread and no module that registered for forks
+    (`forkable.told_of_forks`): no lock is held, and nothing has to be made anew but random numbers. What Python does
+    after a fork writes to a fifth of all the memory that an instance ever writes to.
     """
     known = _thread_number_at()
-    flags = clone_flags(namespaces)
     if told:
         _before_fork()
     if MACHINE == "aarch64":  # the last two arguments change places
@@ -144,7 +127,7 @@ def fork_into(namespaces: int, *, told: bool = True) -> int:
     if told:
         _in_the_parent()
     if pid < 0:
-        raise OSError(error, f"clone({namespaces:#x}): {os.strerror(error)}")
+        raise OSError(error, f"clone({flags:#x}): {os.strerror(error)}")
     return pid
 
 
@@ -153,18 +136,30 @@ def _thread_number_at() -> int:
     told = ctypes.c_ulong()
     if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.addressof(told), 0, 0, 0) == 0:
         return told.value
-    # A kernel without CONFIG_CHECKPOINT_RESTORE does not tell; it is in what the C library has of the thread.
-    about = threading.get_ident()
-    found = (ctypes.c_int * _THREAD_WORDS).from_address(about)
+    return threading.get_ident() + thread_number_offset()
+
+
+@cache
+def thread_number_offset() -> int:
+    """Where it is in the C library's record of a thread, for a kernel without CONFIG_CHECKPOINT_RESTORE.
+
+    Call it first where thread numbers are large: in a new process namespace they are small, and found in many places.
+    """
+    found = (ctypes.c_int * _THREAD_WORDS).from_address(threading.get_ident())
     places = [place for place, word in enumerate(found) if word == threading.get_native_id()]
     if len(places) != 1:
         raise OSError(errno.ENOSYS, "the C library's record of the thread is not as expected")
-    return about + 4 * places[0]
+    return 4 * places[0]
 
 
 def setns(fd: int, kind: int) -> None:
     """Enter the namespace behind a descriptor."""
     _done(_libc.setns(fd, kind), "setns")
+
+
+def pidfd_getfd(pidfd: int, fd: int) -> int:
+    """A copy of another process's descriptor, closed on exec. Needs the right to trace that process."""
+    return _opened(int(_libc.syscall(ctypes.c_long(number("pidfd_getfd")), pidfd, fd, ctypes.c_uint(0))), "pidfd_getfd")
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
@@ -234,8 +229,8 @@ def _user_namespace(owner: int, seen_as: int, count: int) -> int:
         os.waitpid(child, 0)
 
 
-def _opened(result: int) -> int:
-    _done(result, "open_tree")
+def _opened(result: int, what: str = "open_tree") -> int:
+    _done(result, what)
     return result
 
 

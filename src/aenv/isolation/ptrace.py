@@ -1,13 +1,19 @@
-"""System calls made in the name of another process, while that process runs no instruction of its own.
+"""Make a stopped process run system calls that we chose, before it runs any instruction of its own.
 
-A sandbox that has the author's code in its memory must be moved into namespaces of its own, which takes capabilities
-that the author's code must never hold. So somebody else does it: the process is stopped at its birth, is made to do
-these system calls one by one, has no capability left afterwards, and only then goes on.
+A forked sandbox has foreign code in its memory and, at birth, every capability over its new namespaces. The tracer
+stops it before its first instruction and makes it run a `Plan`, which ends by giving the capabilities up.
+
+Foreign code prepared that memory, so nothing in it is trusted: the page at the instruction pointer, or the stack, may
+be shared with another process that changes it meanwhile. The plan and the instructions that work through it therefore
+lie in a private mapping that did not exist before. The one call that makes it, and the one that removes it, are forced
+at a system-call stop: the kernel has entered the call, and its number and arguments are set by us, whatever instruction
+led there.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import struct
@@ -16,18 +22,24 @@ from typing import Any
 from aenv.isolation.linux import MACHINE
 from aenv.isolation.plan import DO_ALL, Plan
 
-_SEIZE, _DETACH, _CONTINUE, _POKE = 0x4206, 17, 7, 5
+_SEIZE, _DETACH, _CONTINUE, _TO_SYSCALL = 0x4206, 17, 7, 24
 _GET_REGISTERS, _SET_REGISTERS, _GET_MESSAGE = 12, 13, 0x4201
-_ON_FORK, _ON_VFORK, _ON_CLONE, _ON_FILTER, _EXIT_KILL = 0x2, 0x4, 0x8, 0x80, 0x100000
-_FORKS = (1, 2, 3)
-_FILTER = 7
+_SYSCALL_GOOD, _ON_FORK, _ON_VFORK, _ON_CLONE, _ON_FILTER, _EXIT_KILL = 0x1, 0x2, 0x4, 0x8, 0x80, 0x100000
+_FORK_EVENTS = (1, 2, 3)
+_FILTER_EVENT = 7
+_SYSCALL_STOP = signal.SIGTRAP | 0x80
 _WALL = 0x40000000
 _REGISTERS = 27  # of struct user_regs_struct, 8 bytes each
-_R15, _R14, _RAX, _ORIG_RAX, _RIP, _RSP = 0, 1, 10, 15, 16, 19
-_RED_ZONE = 512  # below the stack's end is memory that a function may be using
+_R15, _R14, _RAX, _RDX, _RSI, _RDI, _ORIG_RAX, _RIP = 0, 1, 10, 12, 13, 14, 15, 16
+_R10, _R8, _R9 = 7, 9, 8
 _NONE = 0xFFFFFFFFFFFFFFFF
+_MMAP, _MUNMAP, _CLONE = 9, 11, 56
+_READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS = 0x7, 0x22
+_PAGE = 4096
+_MOST_STOPS = 4096
+"""A plan has some hundred calls. A process that stops more often is being sent signals without end."""
 
-_CODE = DO_ALL + b"\xcc"  # and then a breakpoint
+_CODE = DO_ALL + b"\xcc"  # then a breakpoint
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = (ctypes.c_ulong, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -35,29 +47,38 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 def supported() -> bool:
-    """Whether it has been written for this processor."""
+    """Whether this is implemented for the processor of this machine."""
     return MACHINE == "x86_64"
 
 
-def watch_forks(pid: int) -> None:
-    """Have whatever ``pid`` forks stop at birth. It dies with this process."""
-    _ptrace(_SEIZE, pid, 0, _ON_FORK | _ON_VFORK | _ON_CLONE | _ON_FILTER | _EXIT_KILL)
+def trace_forks(pid: int) -> None:
+    """Stop whatever ``pid`` forks, at birth. Children and ``pid`` are killed if this process ends."""
+    options = _SYSCALL_GOOD | _ON_FORK | _ON_VFORK | _ON_CLONE | _ON_FILTER | _EXIT_KILL
+    _ptrace(_SEIZE, pid, 0, options)
 
 
 def release(pid: int) -> None:
-    """Let a stopped process go on, unwatched."""
+    """Detach from a stopped process; it runs on."""
     _ptrace(_DETACH, pid, 0, 0)
 
 
-def carry_on(pid: int, status: int) -> None:
-    """Let a watched process that stopped for something else go on, with the signal that it stopped for, if any."""
-    is_signal = status >> 16 == 0 and os.WSTOPSIG(status) != signal.SIGTRAP
+def resume_parent(pid: int, status: int, flags: int) -> None:
+    """Let a traced parent run on after a stop that was not a fork.
+
+    Where the filter asks, the one ``clone`` with ``flags`` passes; any other call is skipped and answers ENOSYS.
+    """
+    if status >> 16 == _FILTER_EVENT:
+        registers = _registers(pid)
+        if registers[_ORIG_RAX] != _CLONE or registers[_RDI] != flags:
+            registers[_ORIG_RAX], registers[_RAX] = _NONE, -errno.ENOSYS & _NONE
+            _set_registers(pid, registers)
+    is_signal = status >> 16 == 0 and os.WSTOPSIG(status) not in (signal.SIGTRAP, _SYSCALL_STOP)
     _ptrace(_CONTINUE, pid, 0, os.WSTOPSIG(status) if is_signal else 0)
 
 
 def forked(pid: int, status: int) -> int | None:
-    """The new process, when ``waitpid`` says that ``pid`` stopped for having forked one."""
-    if not os.WIFSTOPPED(status) or status >> 16 not in _FORKS:
+    """The new process, if ``waitpid`` reported that ``pid`` stopped because it forked."""
+    if not os.WIFSTOPPED(status) or status >> 16 not in _FORK_EVENTS:
         return None
     message = ctypes.c_ulong()
     _ptrace(_GET_MESSAGE, pid, 0, ctypes.addressof(message))
@@ -65,53 +86,100 @@ def forked(pid: int, status: int) -> int | None:
 
 
 class Stopped:
-    """A process that was stopped at birth, within the fork that made it."""
+    """A process that was stopped at birth, inside the fork that made it."""
 
     def __init__(self, pid: int, *, waited: bool = False) -> None:
         self.pid = pid
         if not waited:
             _wait(pid)
         self._born = _registers(pid)
+        self._memory = self._size = 0
 
-    def do(self, plan: Plan) -> None:
-        """Make it do these system calls.
+    def run(self, plan: Plan) -> None:
+        """Make it run a plan, in memory of its own.
 
         Raises:
-            OSError: what the first that failed came to.
+            OSError: the error of the first call that failed.
         """
-        # The plan lies below what a function may be using of the stack, the code where it was about to go on.
-        at = (self._born[_RSP] - _RED_ZONE - plan.size) & ~0xF
-        written = plan.written(at)
-        _write(self.pid, at, written.data)
-        place = self._born[_RIP]
-        before = _read(self.pid, place, len(_CODE))
-        _write_code(self.pid, place, _CODE)
+        wanted = -(-(plan.size + len(_CODE) + 16) // _PAGE) * _PAGE
+        if wanted > self._size:
+            self._release_memory()
+            self._memory = self._call(_MMAP, 0, wanted, _READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS, _NONE, 0)
+            self._size = wanted
+        table = self._memory + -(-len(_CODE) // 16) * 16
+        written = plan.written(table)
+        _write(self.pid, self._memory, _CODE.ljust(table - self._memory, b"\xcc") + written.data)
         registers = list(self._born)
-        registers[_R15], registers[_R14], registers[_ORIG_RAX] = at, written.count, _NONE
+        registers[_RIP], registers[_R15], registers[_R14] = self._memory, table, written.count
+        registers[_ORIG_RAX] = _NONE
         _set_registers(self.pid, registers)
-        _ptrace(_CONTINUE, self.pid, 0, 0)
-        while _wait(self.pid) >> 16 == _FILTER:  # where the filter asks whether it may: it may
-            _ptrace(_CONTINUE, self.pid, 0, 0)
-        _write_code(self.pid, place, before)
-        after = _registers(self.pid)
+        end = self._memory + len(_CODE)
+        for _ in range(_MOST_STOPS):
+            _ptrace(_CONTINUE, self.pid, 0, 0)  # no signal is delivered: one could only run foreign code
+            status = _wait(self.pid)
+            if status >> 16 == 0 and os.WSTOPSIG(status) == signal.SIGTRAP:
+                after = _registers(self.pid)
+                if after[_RIP] == end:
+                    break
+        else:
+            raise OSError(errno.EINTR, f"process {self.pid} is being sent signals without end")
         if after[_R14]:
             raise plan.failed(after[_R14], ctypes.c_long(after[_RAX]).value)
 
-    def go_on(self) -> None:
-        """Let it return from the fork that made it."""
+    def resume(self) -> None:
+        """Let it return from the fork that made it, untraced."""
+        self._release_memory()
         _set_registers(self.pid, self._born)
         release(self.pid)
 
     def kill(self) -> None:
         """End it."""
         os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, _WALL)
+        while os.WIFSTOPPED(os.waitpid(self.pid, _WALL)[1]):
+            pass
+
+    def _release_memory(self) -> None:
+        if self._memory:
+            self._call(_MUNMAP, self._memory, self._size, 0, 0, 0, 0)
+            self._memory = self._size = 0
+
+    def _call(self, number: int, *arguments: int) -> int:
+        """Make it do one system call that needs no memory; the result.
+
+        Before the instruction pointer stands the instruction that entered ``clone``. Should it be another one by now,
+        the process comes to some other system call, or to a signal: the first is replaced, the second is an error.
+        """
+        registers = list(self._born)
+        registers[_RIP] -= 2
+        registers[_RAX], registers[_ORIG_RAX] = number, _NONE
+        _set_registers(self.pid, registers)
+        self._to_syscall_stop()
+        registers = _registers(self.pid)
+        registers[_ORIG_RAX] = number
+        for place, argument in zip((_RDI, _RSI, _RDX, _R10, _R8, _R9), arguments, strict=True):
+            registers[place] = argument
+        _set_registers(self.pid, registers)
+        self._to_syscall_stop()
+        result = ctypes.c_long(_registers(self.pid)[_RAX]).value
+        if result < 0:
+            raise OSError(-result, f"preparing a forked process: {os.strerror(-result)}")
+        return result
+
+    def _to_syscall_stop(self) -> None:
+        for _ in range(_MOST_STOPS):
+            _ptrace(_TO_SYSCALL, self.pid, 0, 0)
+            status = _wait(self.pid)
+            if status >> 16 == 0 and os.WSTOPSIG(status) == _SYSCALL_STOP:
+                return
+            if status >> 16 == 0 and os.WSTOPSIG(status) in (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS):
+                break
+        raise OSError(errno.EFAULT, f"process {self.pid} could not be prepared")
 
 
 def _wait(pid: int) -> int:
     _, status = os.waitpid(pid, _WALL)
     if not os.WIFSTOPPED(status):
-        raise OSError(0, f"process {pid} ended while it was being moved")
+        raise OSError(errno.ESRCH, f"process {pid} ended while it was being prepared")
     return status
 
 
@@ -126,12 +194,6 @@ def _set_registers(pid: int, registers: list[int]) -> None:
     _ptrace(_SET_REGISTERS, pid, 0, ctypes.addressof(buffer))
 
 
-def _read(pid: int, address: int, size: int) -> bytes:
-    buffer = ctypes.create_string_buffer(size)
-    _move(_libc.process_vm_readv, pid, ctypes.addressof(buffer), address, size)
-    return buffer.raw
-
-
 def _write(pid: int, address: int, data: bytes) -> None:
     buffer = ctypes.create_string_buffer(data, len(data))
     _move(_libc.process_vm_writev, pid, ctypes.addressof(buffer), address, len(data))
@@ -141,12 +203,6 @@ def _move(move: Any, pid: int, ours: int, theirs: int, size: int) -> None:
     here, there = (ctypes.c_ulong * 2)(ours, size), (ctypes.c_ulong * 2)(theirs, size)
     if move(pid, here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0)) != size:
         raise OSError(ctypes.get_errno(), f"the memory of process {pid} cannot be reached")
-
-
-def _write_code(pid: int, address: int, data: bytes) -> None:
-    """In whole words: where the process itself may not write."""
-    for offset in range(0, len(data), 8):
-        _ptrace(_POKE, pid, address + offset, int.from_bytes(data[offset : offset + 8], "little"))
 
 
 def _ptrace(request: int, pid: int, address: int, data: int) -> None:

@@ -37,6 +37,9 @@ USER_ID = 1000
 _FRESH = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm")
 WRITABLE = (*_FRESH, "/mnt")
 """Places that each sandbox has for itself."""
+SPARE_PROC = "/.proc"
+"""Holds a procfs of a process namespace without processes. The kernel lets a user namespace mount a procfs only if its
+mount namespace has one that nothing covers in part; that of a sandbox has covers, this one has none."""
 FILES = {
     "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nenv:x:{USER_ID}:{USER_ID}:env:{HOME}:/bin/sh\n",
     "/etc/group": f"root:x:0:\nenv:x:{USER_ID}:\n",
@@ -114,7 +117,7 @@ def build(
         show(root, path)
     for path in shown:
         show(root, path)
-    for path in (PROJECT, SNAPSHOT):
+    for path in (PROJECT, SNAPSHOT, f"{SPARE_PROC}/proc"):
         os.makedirs(root + path)
     show_project(project, files, root + SNAPSHOT, user, mask=root + MASK)
     for path, text in (FILES | names_of_host() if host_network else FILES).items():
@@ -251,9 +254,14 @@ def private_places(plan: Plan, *, size: int, shown: Iterable[str], volume: Volum
     terminals(plan)
     if volume is not None:
         volumes.show(plan, volume)
-        plan.mount("hidden", volumes.HELD, "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
+        cover(plan, volumes.HELD)
     # Not seen, not reached: through it a sandbox could write into its own lower layers.
-    plan.mount("hidden", "/mnt", "tmpfs", flags | linux.MS_RDONLY, "size=0,mode=000")
+    cover(plan, "/mnt")
+
+
+def cover(plan: Plan, path: str) -> None:
+    """Hide what only processes with rights need."""
+    plan.mount("hidden", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY, "size=0,mode=000")
 
 
 def fresh_places(plan: Plan, layer: str, root: str = "") -> None:
@@ -270,7 +278,12 @@ def terminals(plan: Plan, root: str = "") -> None:
     plan.mount("devpts", f"{root}/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
 
 
-def own_proc() -> None:
-    """Show the sandbox's processes in place of the host's."""
+def own_proc(plan: Plan, root: str = "", *, hide_others: bool = False) -> None:
+    """Show the processes of this process namespace. ``hide_others``: only those that the reader could trace."""
     for source, target, kind, flags in PROC:
-        linux.mount(source, target, kind, flags)
+        plan.mount(source, root + target, kind or "", flags, "hidepid=2" if hide_others and kind == "proc" else "")
+
+
+def spare_proc() -> None:
+    """Mount a procfs at SPARE_PROC. Run by the first and last process of a process namespace."""
+    linux.mount("proc", f"{SPARE_PROC}/proc", "proc", PROC_FLAGS)

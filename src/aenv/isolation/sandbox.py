@@ -1,4 +1,4 @@
-"""The child's side of the fork: lock the door, then do the work."""
+"""A sandbox from inside: build its namespaces, give up every right, then run foreign code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
-from aenv.isolation import based, branches, forkable, linux, network, rootfs
+from aenv.isolation import based, forkable, linux, network, preloaded, rootfs, withheld
 from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes, set_resource_limits
 from aenv.isolation.plan import Outcome, Plan, Table
 from aenv.isolation.spec import MAX_FDS, ZygoteSpec
@@ -24,22 +24,30 @@ Report = Callable[[dict[str, Any] | bytes], None]
 
 
 class Furnishing:
-    """What new namespaces of one kind need, and what who lives there must not have, ready to be done."""
+    """The plan for new namespaces of one kind, and the one that gives up every capability, ready to run.
 
-    def __init__(self, spec: ZygoteSpec, hidden: list[str], disk: int, mode: network.Mode) -> None:
+    ``carry``: for a preloaded parent, whose forks furnish namespaces from what it takes along.
+    """
+
+    def __init__(
+        self, spec: ZygoteSpec, hidden: list[str], disk: int, mode: network.Mode, *, carry: bool = False
+    ) -> None:
         plan = Plan()
-        self.door = furnish(plan, spec, hidden, disk, mode)
+        self.door = furnish(plan, spec, hidden, disk, mode, carry=carry)
+        self.pristine = based.open_pristine(plan) if spec.base is not None else None
+        rootfs.cover(plan, rootfs.SPARE_PROC)
         self.table = Table(plan)
         without = Plan()
-        branches.give_up_capabilities(without)
+        preloaded.give_up_capabilities(without)
         self.without_rights = Table(without)
 
 
 class Sandbox:
     """One sandbox, from within."""
 
-    def __init__(self, spec: ZygoteSpec, program: bytes, furnishing: Furnishing) -> None:
+    def __init__(self, spec: ZygoteSpec, program: bytes, furnishing: Furnishing, *, forks: bool = False) -> None:
         self._spec = spec
+        self._forks = forks
         self._furnishing = furnishing
         self._program = program
         self._code = 1
@@ -50,6 +58,7 @@ class Sandbox:
         self._limits = Limits(**message["limits"])
         self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
         self._channel = self._cgroups.pop(0) if message["network"] == "egress" else -1
+        self._fork = message["fork"]
 
     def run(self, message: dict[str, Any], fds: list[int]) -> None:
         """Never returns."""
@@ -70,9 +79,23 @@ class Sandbox:
                 self._go()
 
     def _go(self) -> None:
+        if not self._fork:
+            variables = withheld.pass_on()  # before the filter, which may refuse a file in memory
+            self._lock()
+            self._start_program(variables)
         told = _read(self._parameters)
         self._lock()
         self._code = load(self._spec.entry)(socket.socket(fileno=self._listener), told, self._report)
+
+    def _start_program(self, variables: dict[str, str]) -> NoReturn:
+        """Become a new program that does the same, with nothing of this process's memory."""
+        fds = (self._listener, self._status, self._parameters)
+        for fd in fds:
+            os.set_inheritable(fd, True)
+        words = ("-P", "-m", self._spec.program, *map(str, fds), json.dumps(self._spec.shown))
+        if self._spec.base is not None:
+            based.restart(*words, variables=variables)
+        os.execve(sys.executable, [sys.executable, *words], {**os.environ, **variables})
 
     def prepare(self, message: dict[str, Any], fds: list[int], channel: socket.socket) -> None:
         """Load the author's code, then fork whenever told to. Never returns."""
@@ -94,11 +117,11 @@ class Sandbox:
             self._code = prepared.serve(lambda: self._forked(channel, prepared.reads))
 
     def _forked(self, channel: socket.socket, reads: list[str] | None) -> tuple[socket.socket, bytes]:
-        """Fork whenever told to. Returns in the forks only: where to listen, and what each is told."""
+        """Serve forks. Returns in the forks only: where to listen, and what each is told."""
         gc.collect()
         gc.freeze()
         self._report({"prepared": True, "reads": reads})
-        listener, self._status, parameters = branches.fork_on_demand(channel, self._spec.fresh)
+        listener, self._status, parameters = preloaded.serve_forks(channel, self._spec.fresh, self._pristine)
         return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, listener), _read(parameters)
 
     @contextlib.contextmanager
@@ -118,21 +141,23 @@ class Sandbox:
         """Everything of the host, and all descriptors but these."""
         os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
         linux.unshare(self._spec.fresh)
         self._furnishing.table.run()
         door = self._furnishing.door
         self._door = self._furnishing.table.result(door) if door is not None else -1
-        rootfs.own_proc()
+        pristine = self._furnishing.pristine
+        self._pristine = self._furnishing.table.result(pristine) if pristine is not None and self._forks else -1
+        os.chdir("/")
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         for name in os.listdir("/proc/self/fd"):
-            if int(name) not in (0, 1, 2, self._door, *keep):
+            if int(name) not in (0, 1, 2, self._door, self._pristine, *keep):
                 with contextlib.suppress(OSError):
                     os.close(int(name))
 
     def _lock(self, *, to_be_forked: bool = False) -> None:
-        """Give up every right, before anything of the author's is there."""
+        """Give up every right, before the first foreign byte is read."""
         if self._channel >= 0:
             network.hand_over(self._door, self._channel)
             os.close(self._channel)
@@ -146,10 +171,11 @@ class Sandbox:
         for fd in (self._listener, self._status):
             if fd >= 0:
                 os.set_inheritable(fd, False)
+        forkable.alone()  # else the next call is refused; what has rehearsed may have a thread that is just ending
+        linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
+        linux.set_dumpable(True)  # the zygote is not, and then its /proc/self belongs to root
+        linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID, bounded=not to_be_forked)
         if not to_be_forked and not self._cgroups and counts_processes_apart():
-            forkable.alone()  # or it is refused; what has rehearsed may have a thread that is just ending
-            linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
-            linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID)
             limit_processes(self._limits)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
@@ -157,6 +183,7 @@ class Sandbox:
         self._furnishing.without_rights.run()
         linux.load_seccomp(self._program)
         gc.enable()
+        sys.path[:0] = self._spec.shown  # foreign packages, from here on
 
     def _report(self, message: dict[str, Any] | bytes) -> None:
         """Tell who asked for the sandbox, once; it may be JSON already."""
@@ -179,12 +206,18 @@ def _read(fd: int) -> bytes:
     return told
 
 
-def furnish(plan: Plan, spec: ZygoteSpec, hidden: list[str], disk: int, mode: network.Mode) -> Outcome | None:
-    """What new namespaces need to be lived in; what comes back is the call that opens a door, see `network.settle`."""
+def furnish(
+    plan: Plan, spec: ZygoteSpec, hidden: list[str], disk: int, mode: network.Mode, *, carry: bool = False
+) -> Outcome | None:
+    """Add what new namespaces need; returns the call that opens the egress listener, see `network.settle`.
+
+    ``carry``: for a preloaded parent.
+    """
     if spec.base is not None:
-        based.private_root(plan, size=disk, volume=spec.volume)
+        based.private_root(plan, size=disk, volume=spec.volume, carry=carry)
     else:
         rootfs.private_places(plan, size=disk, shown=hidden, volume=spec.volume)
+        rootfs.own_proc(plan, hide_others=carry)
     plan.do("sethostname", "sandbox", len("sandbox"))
     return network.settle(plan, mode)
 

@@ -55,7 +55,7 @@ CHECKED = frozenset(("clone", "ioctl", "personality", "prlimit64", "socket", "so
 FALLEN_BACK_FROM = ("cachestat", "clone3", "listmount", "statmount")
 """Refused calls that programs try first where the kernel has them: with ENOSYS they do without. The flags of clone3 are
 behind a pointer, where no filter sees them."""
-TRACEABLE = {"clone": 0, "mount": 3, "setns": 1, "unshare": 0}
+TRACEABLE = {"clone": 0, "mount": 3, "move_mount": 4, "open_tree": 2, "pivot_root": 0, "sethostname": 1, "umount2": 1}
 """Calls that can be left to a tracer, and the argument that has their flags."""
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
 """PER_LINUX and PER_LINUX32, each with and without UNAME26; the last only asks. Docker lets the same through."""
@@ -100,14 +100,6 @@ _REFUSE, _UNKNOWN = _fail(errno.EPERM), _fail(errno.ENOSYS)
 Traced = Mapping[str, Collection[int]]
 """Calls that stop for a tracer, and the exact flags with which they do; without any, whatever their arguments are. Each
 fails with ENOSYS while there is no tracer that asked for such stops, and with EPERM for any other flags."""
-_BORN_WITH = linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS | linux.CLONE_PARENT
-MOVABLE: Traced = {
-    "clone": [linux.clone_flags(_BORN_WITH | network) for network in (0, linux.CLONE_NEWNET)],
-    "mount": (),
-    "setns": (linux.CLONE_NEWNS,),
-    "unshare": (linux.CLONE_NEWCGROUP,),
-}
-"""What a process that others are forked from, and its child at birth, do under the zygote's eyes."""
 
 
 def supported() -> bool:
@@ -115,13 +107,10 @@ def supported() -> bool:
     return MACHINE in _AUDIT
 
 
-def program(
-    *, movable: bool = False, traced: Traced | None = None, allowed: Collection[str] = (), machine: str = MACHINE
-) -> bytes:
+def program(*, traced: Traced | None = None, allowed: Collection[str] = (), machine: str = MACHINE) -> bytes:
     """Return the filter as the kernel takes it.
 
-    ``traced``: calls that are left to a tracer. ``movable``: those of `MOVABLE`. ``allowed``: calls that pass beside
-    `ALLOWED`.
+    ``traced``: calls that are left to a tracer. ``allowed``: calls that pass beside `ALLOWED`.
     """
     numbers = syscalls.numbers(machine)
     actions: dict[int, Code] = dict.fromkeys(numbers.values(), _REFUSE)
@@ -132,7 +121,7 @@ def program(
         actions[numbers[name]] = code
     for name in FALLEN_BACK_FROM:
         actions[numbers[name]] = _UNKNOWN
-    for name, values in (MOVABLE if movable else traced or {}).items():
+    for name, values in (traced or {}).items():
         actions[numbers[name]] = _traced(TRACEABLE[name], values, actions[numbers[name]])
     whole = [_op(_LOAD, _ARCH), _op(_JUMP_EQ, _AUDIT[machine], 1, 0), *_KILL, _op(_LOAD, _NR)]
     return b"".join(whole + _search(_ranges(actions, x32=machine == "x86_64")))

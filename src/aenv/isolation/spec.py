@@ -29,12 +29,13 @@ class ZygoteSpec:
     It returns something with ``serve``, which takes what forks, and ``reads``, or nothing after reporting why not."""
     warm: str
     """``module:function`` that the zygote runs once, to have everything imported and used."""
+    program: str
+    """The module that does the same as a program of its own. Its arguments are descriptors, of what to listen on, to
+    report to and to be told by, and a JSON list of folders to import from."""
     rehearse: str
     """``module:function`` that a sandbox runs which nobody has asked for yet, to have done once what it will do."""
     shown: list[str] = field(default_factory=list)
-    """Further folders to show, and to import from."""
-    preload: list[str] = field(default_factory=list)
-    """Modules to import for all sandboxes, as far as they can be."""
+    """Further folders to show, and for sandboxes to import from."""
     project: str | None = None
     """A folder that each sandbox sees at /app and may change for itself."""
     user: int | None = None
@@ -68,14 +69,22 @@ class Spawn:
     id: str
     limits: Limits = field(default_factory=Limits)
     op: str = "spawn"
-    """``spawn`` one that loads its code itself, ``prepare`` one that others are forked from, ``branch`` off from that;
+    """``spawn`` a sandbox that loads its code itself, ``prepare`` a preloaded parent, ``branch`` off from that;
     ``multiply``: make a zygote like this one."""
     network: network.Mode = "loopback"
+    fork: bool = True
+    """For ``spawn``: whether to go on as a fork of the zygote, and not as a new program."""
 
 
 def spawn_message(spawn: Spawn) -> bytes:
     """As the zygote reads it. With it go descriptors: see `_Sandbox`; that of an ``egress`` channel comes fifth."""
-    message = {"id": spawn.id, "limits": _told(spawn.limits), "op": spawn.op, "network": spawn.network}
+    message = {
+        "id": spawn.id,
+        "limits": _told(spawn.limits),
+        "op": spawn.op,
+        "network": spawn.network,
+        "fork": spawn.fork,
+    }
     return json.dumps(message).encode()
 
 

@@ -1,19 +1,22 @@
-"""A parent that has everything imported and forks ready sandboxes from it.
+"""The zygote: a process with rights that has our runtime imported and makes sandboxes by forking.
 
 Starting Python and importing a server costs a second of CPU; forking a process that has done so costs a few
-milliseconds. The parent must stay single-threaded: a lock that another thread holds at the moment of the fork is
-never released in the child. That is why this module uses blocking sockets and no asyncio.
+milliseconds. The zygote must stay single-threaded: a lock that another thread holds at the moment of the fork is never
+released in the child. That is why this module uses blocking sockets and no asyncio.
 
-It is itself in a sandbox: a user namespace in which it may make namespaces, a process namespace of which it is the
-first process (so that all that it forked dies with it), and a root with nothing of the host but its programs. What
-it forks gives up every capability and loads the filter before anything of the author runs.
+It imports nothing that is not part of this package or of its dependencies: neither an environment's code nor an
+environment's packages. Those run in sandboxes and in preloaded parents (`aenv.isolation.preloaded`), which have no
+rights and cannot see the zygote: it is in a process namespace above theirs, and enters none of their namespaces.
+
+A zygote has a user namespace in which it may make namespaces, a process namespace of which it is the first process (so
+that everything it forked dies with it), a procfs of that namespace, and a root with nothing of the host but programs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
-import importlib
 import json
 import os
 import selectors
@@ -21,23 +24,26 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
-from aenv.isolation import based, branches, forkable, linux, ptrace, seccomp
-from aenv.isolation.branches import Branch, Newborn, Parent
-from aenv.isolation.builder import WALL
+from aenv.isolation import based, forkable, linux, preloaded, ptrace, rootfs, seccomp, withheld
 from aenv.isolation.leaving import explain, leave_files, leave_users
 from aenv.isolation.limits import Limits
+from aenv.isolation.plan import Plan
+from aenv.isolation.preloaded import Child, ForkRequest, Kind, PreloadedParent
 from aenv.isolation.sandbox import Furnishing, Sandbox, call, furnish
 from aenv.isolation.spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
 
-BREATH = 0.01
-"""Seconds in which nothing is made ahead: who has been given one has a first call to make."""
-LOOK = 0.05
-"""Seconds after which to look for builders that have ended: they send no signal."""
+PAUSE = 0.01
+"""Seconds after a request in which nothing is made ahead: the new instance has a first call to answer."""
+STEP_SECONDS = 10
+"""Bound on the steps of a child that the zygote waits for. They take a millisecond."""
+KINDS = 16
+"""Plans that are kept, by kind of sandbox."""
+_WALL = 0x40000000  # for waitpid: children that were made by clone, too
 
 
 def main() -> None:
@@ -50,6 +56,8 @@ def main() -> None:
         sys.exit(0)  # the parent was gone before we could ask to be told
     with contextlib.suppress(OSError):
         os.setsid()  # away from the terminal that the server may have been started in
+    with contextlib.suppress(OSError):
+        linux.thread_number_offset()  # while process numbers are the host's
     control = socket.socket(fileno=int(sys.argv[1]))
     again = len(sys.argv) > 2
     if again:
@@ -74,7 +82,33 @@ def main() -> None:
     linux.die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        _own_proc()
+    except OSError as error:
+        control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
+        sys.exit(1)
     _Zygote(spec, control, hidden).run()
+
+
+def _own_proc() -> None:
+    """Replace the host's procfs by one of this process namespace, and mount the one that sandboxes need."""
+    plan = Plan()
+    rootfs.own_proc(plan)
+    plan.run()
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    linux.unshare(linux.CLONE_NEWPID)
+    child = os.fork()
+    if child == 0:
+        try:
+            rootfs.spare_proc()
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    linux.setns(own, linux.CLONE_NEWPID)
+    os.close(own)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        raise OSError(code, f"mounting a procfs: {os.strerror(code)}")
 
 
 def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
@@ -82,25 +116,24 @@ def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
     told = parameters_file(asdict(replace(spec, shown=[based.HOST + path for path in spec.shown])))
     for fd in (told, control.fileno()):
         os.set_inheritable(fd, True)
-    based.restart("-m", "aenv.isolation.zygote", str(control.fileno()), str(told))
+    based.restart("-m", "aenv.isolation.zygote", str(control.fileno()), str(told), variables=withheld.pass_on())
 
 
-def _kind(message: dict[str, Any]) -> branches.Kind:
-    """Of the sandbox that is asked for."""
+def _kind(message: dict[str, Any]) -> Kind:
     return message["limits"]["disk"], message["network"]
 
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """A sandbox that is nobody's yet: it has namespaces of its own, and nothing of the author's."""
+    """A sandbox made ahead of demand: it has its namespaces, has served a call to itself, and no foreign code."""
 
     pid: int
-    kind: branches.Kind
+    kind: Kind
     mailbox: socket.socket
-    """It ends when this is closed before it has got something."""
+    """The sandbox ends when this is closed before a request came."""
 
-    def be_asked_for(self, message: bytes, fds: list[int]) -> int:
-        """Its process id; 0 when it is not there any more."""
+    def assign(self, message: bytes, fds: list[int]) -> int:
+        """Send it a request; its process id, or 0 if it is gone."""
         try:
             socket.send_fds(self.mailbox, [message], fds)
         except OSError:
@@ -116,31 +149,29 @@ class _Zygote:
         self._hidden = hidden
         self._control = control
         self._children: dict[int, str] = {}
-        self._parent: Parent | None = None
-        self._branches: dict[str, Branch] = {}  # that are being made
-        self._builders = branches.Builders(spec.fresh, lambda plan, *wish: furnish(plan, spec, hidden, *wish))
-        self._early: set[int] = set()  # stopped at birth, before the parent was seen to have forked them
-        self._furnishings: dict[branches.Kind, Furnishing] = {}
+        """Running sandboxes and the preloaded parent: their names by process id."""
+        self._parent: PreloadedParent | None = None
+        self._requests: dict[str, ForkRequest] = {}
+        self._stopped_early: set[int] = set()
+        """Children whose stop was reported before that of the parent that forked them."""
+        self._furnishings: dict[Kind, Furnishing] = {}
+        self._isolating: tuple[Kind, Plan, bool] | None = None
         self._selector = selectors.DefaultSelector()
-        self._again: float | None = None
-        """When to make something ahead."""
+        self._make_ahead_at: float | None = None
         self._blank: Blank | None = None
-        self._wanted: branches.Kind | None = None
-        """What those were that loaded their code themselves, of late."""
+        self._recent: Kind | None = None
+        """The kind of the last sandbox that loaded its code itself."""
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self._filter = seccomp.program()
-        self._movable = seccomp.program(movable=True)
+        self._clone_flags = preloaded.fork_flags(spec.fresh)
 
     def run(self) -> None:
         forkable.note_who_is_told()
         call(self._spec.warm)
-        # Never from "/", where ``python -m`` looks first: ``import app.module`` would run the author's code in here.
-        sys.path[:] = [*self._spec.shown, *(path for path in sys.path if path.strip("/."))]
-        for name in self._spec.preload:
-            with contextlib.suppress(Exception, SystemExit):
-                importlib.import_module(name)
+        # Never from "/", where ``python -m`` looks first.
+        sys.path[:] = [path for path in sys.path if path.strip("/.")]
         if not forkable.alone() or forkable.has_children():
-            self._send({"op": "unsafe", "error": "an import left threads or processes running"})
+            self._send({"op": "failed", "error": "an import left threads or processes running"})
             os._exit(1)
         gc.collect()
         gc.freeze()
@@ -151,24 +182,28 @@ class _Zygote:
         self._serve()
 
     def _serve(self) -> None:
+        linux.set_dumpable(False)
+        os.chdir("/" if self._spec.base is None else based.PRISTINE)
         woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGALRM, _too_slow)
         self._when_readable(self._control, self._handle)
         self._when_readable(woken, lambda: os.read(woken, 4096))
         while True:
-            for key, _ in self._selector.select(self._patience()):
+            for key, _ in self._selector.select(self._timeout()):
                 key.data()
             self._reap()
-            if self._again is not None and time.monotonic() >= self._again:
-                self._again = None
+            self._check_deadline()
+            if self._make_ahead_at is not None and time.monotonic() >= self._make_ahead_at:
+                self._make_ahead_at = None
                 self._make_ahead()
 
-    def _patience(self) -> float | None:
-        """Seconds to wait for something to happen."""
-        if self._again is not None:
-            return max(self._again - time.monotonic(), 0.0)
-        return LOOK if self._branches or self._builders.ending else None
+    def _timeout(self) -> float | None:
+        """Seconds until there is something to do."""
+        times = [self._make_ahead_at, self._parent.deadline if self._parent else None]
+        known = [at for at in times if at is not None]
+        return max(min(known) - time.monotonic(), 0.0) if known else None
 
     def _when_readable(self, file: socket.socket | int, act: Callable[[], object]) -> None:
         self._selector.register(file, selectors.EVENT_READ, act)
@@ -176,15 +211,12 @@ class _Zygote:
     def _handle(self) -> None:
         data, fds, _, _ = socket.recv_fds(self._control, MESSAGE, MAX_FDS)
         if not data:
-            os._exit(0)  # nobody is left to fork for
+            os._exit(0)  # the server is gone
         message = json.loads(data)
         op, name = message["op"], message["id"]
         try:
             if op == "kill":
-                for pid in [pid for pid, other in self._children.items() if other == name]:
-                    os.kill(pid, signal.SIGKILL)
-                if name in self._branches:
-                    self._give_up(self._branches[name], "it was stopped")
+                self._kill(name)
             elif op == "keep":
                 self._keep(set(message["ids"]))
             elif op == "multiply":
@@ -193,54 +225,69 @@ class _Zygote:
                 self._prepare(name, message, fds)
             elif op == "branch":
                 self._branch(name, message, fds)
-                fds = []  # until it is forked
+                fds = []  # they belong to the request
             else:
                 self._spawn(name, message, data, fds)
+        except OSError as error:
+            self._refuse(name, fds, error)
         finally:
             for fd in fds:
                 os.close(fd)
 
+    def _refuse(self, name: str, fds: list[int], error: OSError) -> None:
+        """Answer a request that failed here, such as for want of processes."""
+        if len(fds) > 1:
+            with contextlib.suppress(OSError):
+                os.write(fds[1], json.dumps({"error": f"it could not be started: {error}", "code": "zygote"}).encode())
+        self._send({"op": "exit", "id": name, "code": -9})
+
+    def _kill(self, name: str) -> None:
+        for pid in [pid for pid, other in self._children.items() if other == name]:
+            os.kill(pid, signal.SIGKILL)
+        if name in self._requests:
+            self._fail(self._requests[name], "it was stopped")
+
     def _spawn(self, name: str, message: dict[str, Any], data: bytes, fds: list[int]) -> None:
-        """One that loads its code itself: the one that was made ahead, if it is of that kind and there."""
+        """Make a sandbox that loads its code itself; the blank one, if it is of that kind and alive."""
         kind = _kind(message)
+        if not message["fork"]:
+            sandbox = self._sandbox(kind)
+            self._children[self._fork(lambda: sandbox.run(message, fds))] = name
+            return
         blank, self._blank = self._blank, None
-        pid = blank.be_asked_for(data, fds) if blank is not None and blank.kind == kind else 0
+        pid = blank.assign(data, fds) if blank is not None and blank.kind == kind else 0
         if blank is not None:
             blank.mailbox.close()
         if not pid:
             sandbox = self._sandbox(kind)
             pid = self._fork(lambda: sandbox.run(message, fds))
         self._children[pid] = name
-        if self._spec.volume is None:  # which has one writer at a time
-            self._wanted = kind
-            self._again = time.monotonic() + BREATH
+        if self._spec.volume is None:  # a volume has one writer at a time
+            self._recent = kind
+            self._make_ahead_at = time.monotonic() + PAUSE
 
     def _make_ahead(self) -> None:
-        """What nobody has asked for yet, but will if they go on as they did."""
+        """Make what the next request will probably need."""
         if self._parent is not None:
             self._make_more(self._parent)
-        kind = self._wanted
+        kind = self._recent
         if self._blank is None and kind is not None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             sandbox = self._sandbox(kind)
             with theirs:
                 self._blank = Blank(self._fork(lambda: sandbox.wait(theirs)), kind, ours)
 
-    def _sandbox(self, kind: branches.Kind, *, movable: bool = False) -> Sandbox:
-        return Sandbox(self._spec, self._movable if movable else self._filter, self._furnishing(kind))
-
-    def _furnishing(self, kind: branches.Kind) -> Furnishing:
-        """For a sandbox that does it itself. It is written down once for all of a kind."""
+    def _sandbox(self, kind: Kind) -> Sandbox:
         if kind not in self._furnishings:
-            if len(self._furnishings) >= branches.IDLE:
+            if len(self._furnishings) >= KINDS:
                 self._furnishings.clear()
             self._furnishings[kind] = Furnishing(self._spec, self._hidden, *kind)
-        return self._furnishings[kind]
+        return Sandbox(self._spec, self._filter, self._furnishings[kind])
 
     def _keep(self, names: set[str]) -> None:
-        """For a server that has taken over from another: end all that it knows nothing of, and say what there is."""
-        for branch in list(self._branches.values()):
-            self._give_up(branch, "the server that wanted it has ended")
+        """A new server took over: end everything that it does not know, and report what is left."""
+        for request in list(self._requests.values()):
+            self._fail(request, "the server that requested it has ended")
         for pid in [pid for pid, name in self._children.items() if name not in names]:
             os.kill(pid, signal.SIGKILL)
             while os.WIFSTOPPED(os.waitpid(pid, 0)[1]):
@@ -249,7 +296,7 @@ class _Zygote:
             if self._parent is not None and pid == self._parent.pid:
                 self._end_parent()
         if self._parent is not None:
-            self._discard_all(self._parent)
+            self._discard_ready(self._parent)
         if self._blank is not None:
             self._blank.mailbox.close()
             self._blank = None
@@ -257,146 +304,209 @@ class _Zygote:
         self._send({"op": "kept", "ids": list(self._children.values())})
 
     def _multiply(self, control: socket.socket) -> None:
-        """In a fork: be one like this."""
+        """Run in a fork, the first process of a new process namespace: be another zygote like this one."""
+        linux.unshare(linux.CLONE_NEWNS)
+        plan = Plan()
+        rootfs.own_proc(plan)
+        plan.run()
         _Zygote(self._spec, control, self._hidden)._serve()
 
+    # --- a preloaded parent and its forks
+
     def _prepare(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
-        """Have the author's code loaded by a process that others are then forked from."""
+        """Start a preloaded parent, in a process namespace whose first process is `_idle_init`.
+
+        The parent is not that first process: its forks, each the first of its own namespace, then see that their
+        process id changed, which is how libraries such as OpenSSL notice a fork. And its forks outlive it.
+        """
+        kind = _kind(message)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        sandbox = self._sandbox(_kind(message), movable=True)
-        with theirs:
-            pid = os.fork()
-            if pid == 0:
-                sandbox.prepare(message, fds, theirs)
+        program = seccomp.program(traced=preloaded.traced_calls(self._spec.fresh))
+        furnishing = Furnishing(self._spec, self._hidden, *kind, carry=True)
+        sandbox = Sandbox(self._spec, program, furnishing, forks=True)
+        linux.unshare(linux.CLONE_NEWPID)
+        try:
+            if os.fork() == 0:
+                _idle_init(self._filter)
+            with theirs:
+                pid = os.fork()
+                if pid == 0:
+                    sandbox.prepare(message, fds, theirs)
+        finally:
+            linux.setns(self._own_pids, linux.CLONE_NEWPID)
         self._children[pid] = name
-        self._parent = Parent(pid, ours, _kind(message))
+        self._parent = PreloadedParent(pid, ours, kind)
 
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
-        """Have a child of the parent's be what is asked for."""
-        doors = 5 if message["network"] == "egress" else 4
-        branch = Branch(name, Limits(**message["limits"]), fds[:4], fds[4:doors], fds[doors:])
-        self._branches[name] = branch
-        if self._parent is None:
-            self._give_up(branch, "there is nothing to fork it from")
+        """Serve a request with a fork of the preloaded parent."""
+        first_group = 5 if message["network"] == "egress" else 4
+        request = ForkRequest(name, Limits(**message["limits"]), fds[:4], fds[4:first_group], fds[first_group:])
+        self._requests[name] = request
+        parent = self._parent
+        if parent is None:
+            self._fail(request, "there is no preloaded parent")
+            return
+        parent.waiting.append(request)
+        self._assign(parent)
+        if parent.waiting:
+            self._make_more(parent)
         else:
-            self._parent.waiting.append(branch)
-            self._give_out(self._parent)
-            if self._parent.waiting:
-                self._make_more(self._parent)
-            else:
-                self._again = time.monotonic() + BREATH
+            self._make_ahead_at = time.monotonic() + PAUSE
 
-    def _make_more(self, parent: Parent) -> None:
-        """Have the parent fork, and somebody come who builds for its child."""
-        if not parent.wants_more:
+    def _make_more(self, parent: PreloadedParent) -> None:
+        """Ask the parent for another fork, if one is wanted."""
+        if not parent.wants_child:
             return
         try:
-            newborn = Newborn(self._builders.come(parent.kind))
+            parent.ask()
         except OSError as error:
-            self._failed(parent, str(error))
+            self._could_not_fork(parent, str(error))
+
+    def _stopped(self, pid: int, status: int) -> None:
+        """A traced process stopped: the parent, because it forks, or its new child."""
+        parent = self._parent
+        if parent is None:
+            os.kill(pid, signal.SIGKILL)  # born while its parent was ended
             return
-        assert newborn.builder is not None
-        self._when_readable(newborn.builder.done, partial(self._built, parent, newborn))
-        try:
-            parent.fork(newborn)
-        except OSError as error:
-            self._discard(parent, newborn, str(error))
-
-    def _built(self, parent: Parent, newborn: Newborn) -> None:
-        """Its namespaces are furnished."""
-        assert newborn.builder is not None
-        self._selector.unregister(newborn.builder.done)
-        parent.building.remove(newborn)
-        try:
-            newborn.built()
-            if not parent.waiting:
-                self._builders.leave(parent.kind, newborn.enter())
-        except OSError as error:
-            self._discard(parent, newborn, str(error))
+        if pid != parent.pid:
+            self._stopped_early.add(pid)
             return
-        parent.ready.append(newborn)
-        parent.ahead = branches.AHEAD
-        self._give_out(parent)
-        self._make_more(parent)
-
-    def _give_out(self, parent: Parent) -> None:
-        """Let newborns become those that are asked for."""
-        while parent.ready and (branch := parent.next_branch()) is not None:
-            newborn = parent.ready.popleft()
-            child, made_ahead = newborn.child, newborn.at_home
-            assert child is not None
-            try:
-                builder = newborn.become(branch)
-            except OSError as error:
-                self._discard(parent, newborn, "")
-                if made_ahead:  # somebody may have killed it since
-                    parent.waiting.appendleft(branch)
-                else:
-                    self._give_up(branch, str(error))
-                continue
-            if builder is not None:
-                self._builders.leave(parent.kind, builder)
-            newborn.close()
-            self._children[child.pid] = branch.id
-            del self._branches[branch.id]
-            branch.close()
-
-    def _discard(self, parent: Parent, newborn: Newborn, why: str) -> None:
-        """It is not to be. ``why``: whoever waits hears so; nobody does without."""
-        for place in (parent.building, parent.ready):
-            if newborn in place:
-                place.remove(newborn)
-        builder, newborn.builder = newborn.builder, None
-        if builder is not None:
-            with contextlib.suppress(KeyError):
-                self._selector.unregister(builder.done)
-            builder.close()
-        newborn.close()
-        if why:
-            self._failed(parent, why)
-
-    def _discard_all(self, parent: Parent) -> None:
-        parent.ahead = 0
-        for newborn in parent.newborns:
-            self._discard(parent, newborn, "")
-
-    def _failed(self, parent: Parent, why: str) -> None:
-        """One more could not be made. Nobody tries again before somebody asks."""
-        parent.ahead = 0
-        branch = parent.next_branch()
-        if branch is not None:
-            self._give_up(branch, why)
+        child = ptrace.forked(pid, status)
+        if child is None:
+            ptrace.resume_parent(pid, status, self._clone_flags)
+            return
+        waited = child in self._stopped_early
+        self._stopped_early.discard(child)
+        mailbox, parent.mailbox = parent.mailbox, None
+        failed: OSError | None = None
+        try:
+            self._isolate(parent, child, mailbox, waited)
+        except OSError as error:
+            failed = error
+        with contextlib.suppress(OSError):  # it may have been killed
+            ptrace.release(pid)
+        if isinstance(failed, preloaded.UnsafeParent):
+            os.kill(pid, signal.SIGKILL)  # it will not get better; its end fails the requests that wait
+        elif failed is not None:
+            self._could_not_fork(parent, str(failed))
+        else:
+            self._assign(parent)
             self._make_more(parent)
 
+    def _isolate(self, parent: PreloadedParent, pid: int, mailbox: socket.socket | None, waited: bool) -> None:
+        """Take a new child from its birth to where it has no rights. The parent is stopped all the while."""
+        if mailbox is None:  # it forked without being asked
+            os.kill(pid, signal.SIGKILL)
+            raise preloaded.UnsafeParent(errno.EPERM, "the preloaded parent forks by itself")
+        plan, has_door = self._plan(parent.kind)
+        with _bounded():
+            child = Child(ptrace.Stopped(pid, waited=waited), mailbox)
+            try:
+                preloaded.check_alone(parent.pid)
+                child.isolate(plan)
+                if has_door:
+                    child.take_egress_listener()
+            except BaseException:
+                child.close()
+                raise
+        parent.ready.append(child)
+        parent.ahead = preloaded.AHEAD
+
+    def _plan(self, kind: Kind) -> tuple[Plan, bool]:
+        known = self._isolating
+        if known is None or known[0] != kind:
+            known = kind, *preloaded.isolating(partial(self._furnish), kind)
+            self._isolating = known
+        return known[1:]
+
+    def _furnish(self, plan: Plan, disk: int, mode: Any) -> Any:
+        return furnish(plan, self._spec, self._hidden, disk, mode)
+
+    def _assign(self, parent: PreloadedParent) -> None:
+        """Turn children that are ready into requested instances."""
+        while parent.ready and (request := parent.next_request()) is not None:
+            child = parent.ready.popleft()
+            try:
+                with _bounded():
+                    child.become(request)
+            except OSError as error:
+                child.close()
+                request.attempts += 1
+                if request.attempts < preloaded.ATTEMPTS and self._parent is parent:  # the child may have been killed
+                    parent.waiting.appendleft(request)
+                else:
+                    self._fail(request, str(error))
+                continue
+            child.close()
+            self._children[child.pid] = request.id
+            del self._requests[request.id]
+            request.close()
+
+    def _discard_ready(self, parent: PreloadedParent) -> None:
+        parent.ahead = 0
+        while parent.ready:
+            parent.ready.popleft().close()
+
+    def _could_not_fork(self, parent: PreloadedParent, reason: str) -> None:
+        """Fail the oldest request. Nothing is made ahead until a request succeeds."""
+        if parent.mailbox is not None:
+            parent.mailbox.close()
+            parent.mailbox = None
+        parent.ahead = 0
+        request = parent.next_request()
+        if request is not None:
+            self._fail(request, reason)
+            self._make_more(parent)
+
+    def _check_deadline(self) -> None:
+        parent = self._parent
+        if parent is not None and parent.deadline is not None and time.monotonic() >= parent.deadline:
+            parent.asked_at = time.monotonic()
+            os.kill(parent.pid, signal.SIGKILL)  # its end is reaped, and fails all that wait
+
     def _end_parent(self) -> None:
-        """It is gone, and with it all that it was to fork."""
+        """The preloaded parent is gone: fail what waits for it."""
         parent, self._parent = self._parent, None
         assert parent is not None
         parent.channel.close()
-        self._discard_all(parent)
-        for branch in parent.waiting:
-            self._give_up(branch, "the process that it was to be forked from has ended")
+        if parent.mailbox is not None:
+            parent.mailbox.close()
+        self._discard_ready(parent)
+        for pid in self._stopped_early:  # its last fork, of which it could not tell any more
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for request in parent.waiting:
+            self._fail(request, "the preloaded parent has ended")
 
-    def _give_up(self, branch: Branch, why: str) -> None:
-        branch.give_up(why)
-        if self._branches.pop(branch.id, None) is not None:
-            self._send({"op": "exit", "id": branch.id, "code": -9})
+    def _fail(self, request: ForkRequest, reason: str) -> None:
+        request.fail(reason)
+        if self._requests.pop(request.id, None) is not None:
+            self._send({"op": "exit", "id": request.id, "code": -9})
+
+    # --- processes
 
     def _fork(self, run: Callable[[], None]) -> int:
+        """Fork into a new process namespace."""
         linux.unshare(linux.CLONE_NEWPID)
-        pid = os.fork()
-        if pid == 0:
-            run()
-        linux.setns(self._own_pids, linux.CLONE_NEWPID)  # the next unshare is refused otherwise
+        try:
+            pid = os.fork()
+            if pid == 0:
+                run()
+        finally:
+            linux.setns(self._own_pids, linux.CLONE_NEWPID)  # the next unshare is refused otherwise
         return pid
 
     def _reap(self) -> None:
-        while self._children or self._blank is not None:
-            pid, status = os.waitpid(-1, os.WNOHANG | WALL)
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | _WALL)
+            except ChildProcessError:
+                return
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
-                self._stopped(pid, status)
+                with contextlib.suppress(ProcessLookupError):
+                    self._stopped(pid, status)
                 continue
             code = os.waitstatus_to_exitcode(status)
             if self._parent is not None and pid == self._parent.pid:
@@ -408,55 +518,58 @@ class _Zygote:
                 self._lost(pid)
 
     def _lost(self, pid: int) -> None:
-        """A builder has ended: as it should, or somebody has killed it at work. Or what was made ahead was killed."""
-        self._builders.ending.discard(pid)
+        """Something made ahead of demand was killed."""
+        self._stopped_early.discard(pid)
         if self._blank is not None and self._blank.pid == pid:
             self._blank.mailbox.close()
             self._blank = None
-        parent = self._parent
-        if parent is None:
-            return
-        for newborn in parent.newborns:
-            if newborn.builder is not None and newborn.builder.pid == pid:
-                self._discard(parent, newborn, "its builder was killed")
-            elif newborn.child is not None and newborn.child.pid == pid:
-                newborn.child = None
-                self._discard(parent, newborn, "it was killed" if newborn in parent.building else "")
-
-    def _stopped(self, pid: int, status: int) -> None:
-        """Something that is being traced stopped: the parent, for having forked, or the newborn itself."""
-        parent = self._parent
-        if parent is None:
-            os.kill(pid, signal.SIGKILL)  # born when its parent was ended
-            return
-        if pid != parent.pid:
-            self._early.add(pid)
-            return
-        child = ptrace.forked(pid, status)
-        if child is None:
-            ptrace.carry_on(pid, status)
-            return
-        ptrace.release(pid)
-        waited = child in self._early
-        self._early.discard(child)
-        newborn, parent.asked = parent.asked, None
-        assert newborn is not None  # it is traced only while it is asked to fork one
-        try:
-            born = ptrace.Stopped(child, waited=waited)
-            if newborn.builder is None:  # it is not wanted any more
-                born.kill()
-            else:
-                parent.building.append(newborn)
-                newborn.born(born)
-        except OSError as error:
-            self._discard(parent, newborn, str(error))
-        self._make_more(parent)
+        if self._parent is not None:
+            for child in [child for child in self._parent.ready if child.pid == pid]:
+                self._parent.ready.remove(child)
+                child.gone()
+                child.close()
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
             self._control.send(json.dumps(message).encode())
         except OSError:
             os._exit(0)
+
+
+def _idle_init(program: bytes) -> None:
+    """Be the first process of a process namespace, with no rights and no descriptors: reap orphans. Never returns."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():  # without handlers, the kernel drops what is sent from inside
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        os.closerange(0, 1 << 20)
+        linux.set_dumpable(False)
+        linux.no_new_privileges()
+        linux.drop_capabilities()
+        linux.load_seccomp(program)
+        while True:
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                signal.sigwait({signal.SIGCHLD})
+    finally:
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    """Raise OSError after STEP_SECONDS."""
+    signal.alarm(STEP_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def _too_slow(*_: object) -> None:
+    raise OSError(errno.ETIMEDOUT, "a step of a new sandbox did not end")
 
 
 if __name__ == "__main__":

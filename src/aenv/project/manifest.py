@@ -169,6 +169,10 @@ class DeployConfig(ServiceKeys):
     base: BaseName | None = None
     """The system that an instance sees: one that `aenv base add` gave a name on this machine, or a path in the project
     like `./rootfs.tar`. Without it, the programs of the host."""
+    fork: bool = True
+    """Whether an instance may be a fork of a process that has imported the environment already, which takes
+    milliseconds. Forks share their address layout, stack canaries and hash seed, and what native code drew at random
+    when it was imported. With `false` each instance is a new program with its own, which takes a second."""
     service: ServiceConfig = Field(default_factory=ServiceConfig)
     """For `aenv service create`."""
     image_prefix: str | None = None

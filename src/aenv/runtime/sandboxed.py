@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib
 import logging
 import os
 import random
@@ -38,6 +40,13 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BREATH = 0.02
 """Seconds in which a new sandbox does nothing but answer: who asked for it has a first call to make."""
 
+FOR_IMPORTS = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+}
+"""Set while packages are imported: else ``import numpy`` starts threads, and a process with threads cannot be forked;
+and ``import litellm`` asks a server."""
+
 Report = Callable[[dict[str, Any] | bytes], None]
 Begin = Callable[[], tuple[socket.socket, dict[str, Any]]]
 """Where to listen, and the parameters, from the moment when both are known."""
@@ -69,6 +78,8 @@ class Prepared:
 def prepare(told: bytes, report: Report) -> Prepared | None:
     """Load the author's code with these parameters."""
     parameters = from_json(told)
+    if parameters["packages_only"]:
+        return _prepare_packages(parameters, report)
     orphans = Orphans()
     orphans.watch()
     read = VariablesRead()
@@ -95,11 +106,37 @@ def prepare(told: bytes, report: Report) -> Prepared | None:
     return Prepared(serve, read.names)
 
 
+def _prepare_packages(parameters: dict[str, Any], report: Report) -> Prepared:
+    """Import the packages that the project uses. Forks load the project's code themselves."""
+    _settle_in({**parameters, "variables": {}})
+    _import_packages(parameters["packages"])
+
+    def serve_loading(fork: Callable[[], tuple[socket.socket, bytes]]) -> int:
+        return serve(*fork(), report)
+
+    return Prepared(serve_loading, [])
+
+
+def _import_packages(names: list[str]) -> None:
+    """Import modules of others, as far as that works, before the code that uses them: it says what is wrong."""
+    before = {name: os.environ.get(name) for name in FOR_IMPORTS}
+    os.environ.update(FOR_IMPORTS)
+    for name in names:
+        with contextlib.suppress(Exception, SystemExit):
+            importlib.import_module(name)
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+
+
 def _load(
     parameters: dict[str, Any], report: Report, watch: AbstractContextManager[object] | None = None
 ) -> Catalog | None:
     _settle_in(parameters)
     private.hold(withheld.files)
+    _import_packages(parameters["packages"])
     try:
         with watch or nullcontext():
             catalog = Catalog(load(Path(parameters["path"]), Imports(parameters["directory"], parameters["snapshot"])))

@@ -109,6 +109,13 @@ _store_option = click.option(
     help="Sandboxes of one kind to have ready, at the most, while they are being asked for.  [default: 8]",
 )
 @click.option(
+    "--fork/--no-fork",
+    default=None,
+    envvar="AENV_FORK",
+    help="Whether instances may be forks of a common parent. Without, each is a new program: it takes a second to"
+    " start, and has an address layout, stack canaries and hash seed of its own.  [default: fork]",
+)
+@click.option(
     "--max-instances",
     type=click.IntRange(min=0),
     envvar="AENV_SERVE_MAX_INSTANCES",
@@ -177,6 +184,7 @@ def command(
             pool=pool,
             most=given["max_instances"] or 0,
             open_hub=open_hub,
+            fork=given["fork"] is not False,
         )
     return _serve(file, check, output, given)
 

@@ -1,0 +1,322 @@
+"""Forks of a preloaded parent: sandboxes that begin with an environment's code already imported.
+
+A preloaded parent runs foreign code, so it is treated as hostile: it has no capabilities, a system-call filter, and
+user, process and mount namespaces of its own. It forks when the zygote asks it to. The kernel stops the new child
+before its first instruction (ptrace), while it still holds every capability over its own new namespaces. The zygote
+then makes the child run a fixed list of system calls, from memory that only the child has: mount its file systems,
+configure its network, give up every capability. Only then may any foreign instruction run again.
+
+Nothing foreign can interfere in between. The parent is the only process that could reach the child, and it is stopped:
+`check_alone` verifies, with the parent stopped, that it has one thread and no children. No process of ours ever enters
+a namespace of the child or shares memory with it. docs/design/sandbox.md has the whole picture.
+
+One child is made ahead of demand. It waits, stopped and without rights, until a request turns it into an instance by
+sending it that instance's descriptors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+
+from aenv.isolation import forkable, linux, network, ptrace, rootfs, seccomp
+from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes
+from aenv.isolation.network import Mode
+from aenv.isolation.plan import Block, Outcome, Plan
+
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
+_CHANNEL, _MAILBOX, _DOOR = 199, 200, 201
+"""Fixed descriptor numbers: the parent's channel to the zygote, the child's mailbox, the child's egress listener."""
+_LISTENER, _STATUS, _LOG, _PARAMETERS, _CGROUPS = range(3, 8)
+"""Descriptors of a child after it received its mail. The kernel hands out the lowest free numbers, and all between 3
+and the mailbox are closed before. From `_CGROUPS` on come those of the control groups to join."""
+_MAX_MAIL_FDS = 16
+_CONTROL_OFFSET = 32  # of msg_control in struct msghdr
+_LAST_FD = 0xFFFFFFFF
+
+AHEAD = 1
+"""Children made before they are requested."""
+ATTEMPTS = 3
+"""Children that a request is tried with."""
+FORK_SECONDS = 20.0
+"""How long a parent may take to fork after it was asked. A healthy one takes milliseconds."""
+Kind = tuple[int, Mode]
+"""What children have in common: the size of the writable layer, and the network mode."""
+Furnish = Callable[[Plan, int, Mode], Outcome | None]
+"""Add the mounts and the network of a sandbox to a plan; returns the call that opens the egress listener, if any."""
+
+
+class UnsafeParent(OSError):
+    """A preloaded parent in a state in which it must not be forked."""
+
+
+@dataclass
+class ForkRequest:
+    """A pending request for a forked sandbox."""
+
+    id: str
+    limits: Limits
+    fds: list[int]
+    """Listener, status pipe, log pipe, parameters."""
+    egress_channel: list[int]
+    """Where to send the egress listener, if the sandbox has one."""
+    cgroups: list[int]
+    attempts: int = 0
+    """Children that could not become the instance."""
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether it has been answered with an error."""
+        return not self.fds
+
+    def close(self) -> None:
+        """Close its descriptors; the other end of the status pipe sees end of file."""
+        for fd in (*self.fds, *self.egress_channel, *self.cgroups):
+            os.close(fd)
+        self.fds, self.egress_channel, self.cgroups = [], [], []
+
+    def fail(self, reason: str) -> None:
+        """Answer with an error."""
+        if self.fds:
+            with contextlib.suppress(OSError):
+                os.write(self.fds[1], json.dumps({"error": reason, "code": "branch"}).encode())
+        self.close()
+
+
+class Child:
+    """A stopped fork of a preloaded parent, from its birth until it runs as an instance."""
+
+    def __init__(self, process: ptrace.Stopped, mailbox: socket.socket) -> None:
+        self._process: ptrace.Stopped | None = process
+        self.pid = process.pid
+        self._mailbox = mailbox
+        self._door = -1
+
+    def isolate(self, plan: Plan) -> None:
+        """Make it build its namespaces and give up its rights. ``plan`` is `isolating`'s.
+
+        Raises:
+            OSError: a step failed. Call `close`.
+        """
+        assert self._process is not None
+        self._process.run(plan)
+
+    def take_egress_listener(self) -> None:
+        """Get a copy of the egress listener that the plan opened."""
+        pidfd = os.pidfd_open(self.pid)
+        try:
+            self._door = linux.pidfd_getfd(pidfd, _DOOR)
+        finally:
+            os.close(pidfd)
+
+    def become(self, request: ForkRequest) -> None:
+        """Turn it into the requested instance and let it run.
+
+        Raises:
+            OSError: it could not. Call `close`.
+        """
+        process = self._process
+        assert process is not None
+        socket.send_fds(self._mailbox, [b"mail"], [*request.fds, *request.cgroups])
+        process.run(_becoming(len(request.cgroups)))
+        if not request.cgroups and counts_processes_apart():
+            limit_processes(request.limits, self.pid)
+        if request.egress_channel:
+            door, self._door = self._door, -1
+            network.hand_over(door, request.egress_channel[0])
+        process.resume()
+        self._process = None
+
+    def gone(self) -> None:
+        """Note that it was killed and reaped."""
+        self._process = None
+
+    def close(self) -> None:
+        """Release its descriptors. Kill it unless it runs as an instance."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                self._process.kill()
+            self._process = None
+        self._mailbox.close()
+        if self._door >= 0:
+            os.close(self._door)
+            self._door = -1
+
+
+@dataclass
+class PreloadedParent:
+    """A process with an environment's code in memory, as the zygote sees it."""
+
+    pid: int
+    channel: socket.socket
+    kind: Kind
+    waiting: deque[ForkRequest] = field(default_factory=deque)
+    ready: deque[Child] = field(default_factory=deque)
+    ahead: int = 0
+    """Children to keep ready. 0 until the first one was made, and after one could not be made."""
+    mailbox: socket.socket | None = None
+    """Of the child that the parent was asked to fork and has not forked yet."""
+    asked_at: float = 0.0
+
+    @property
+    def deadline(self) -> float | None:
+        """When to give up on the fork that was asked for."""
+        return self.asked_at + FORK_SECONDS if self.mailbox is not None else None
+
+    @property
+    def wants_child(self) -> bool:
+        """Whether to ask for another fork now."""
+        return self.mailbox is None and len(self.ready) < len(self.waiting) + self.ahead
+
+    def ask(self) -> None:
+        """Ask it to fork. The answer is a ptrace stop of the parent.
+
+        Raises:
+            OSError: it is gone, or cannot be traced.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ptrace.trace_forks(self.pid)
+            with theirs:
+                socket.send_fds(self.channel, [b"fork"], [theirs.fileno()], socket.MSG_DONTWAIT)
+        except OSError:
+            ours.close()
+            raise
+        self.mailbox, self.asked_at = ours, time.monotonic()
+
+    def next_request(self) -> ForkRequest | None:
+        """The oldest request that still waits."""
+        while self.waiting:
+            request = self.waiting.popleft()
+            if not request.cancelled:
+                return request
+        return None
+
+
+def check_alone(pid: int) -> None:
+    """Verify that a stopped preloaded parent is the only foreign process of its process namespace.
+
+    Together with the filter, which lets nothing but the traced fork pass ``CLONE_PARENT``, this shows that no foreign
+    instruction can run that could reach a child of it.
+
+    Raises:
+        UnsafeParent: it has further threads, or children.
+    """
+    threads = os.listdir(f"/proc/{pid}/task")
+    if len(threads) != 1:
+        raise UnsafeParent(errno.EPERM, "the preloaded parent has threads")
+    if _children(pid):
+        raise UnsafeParent(errno.EPERM, "the preloaded parent has child processes")
+
+
+def _children(pid: int) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return file.read().split()
+    except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
+        return [name for name in os.listdir("/proc") if name.isdigit() and _parent_of(name) == pid]
+
+
+def _parent_of(name: str) -> int:
+    try:
+        with open(f"/proc/{name}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def isolating(furnish: Furnish, kind: Kind) -> tuple[Plan, bool]:
+    """The plan that a new child runs before any foreign instruction, and whether it opens an egress listener."""
+    plan = Plan()
+    for name, text in linux.user_maps(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID):
+        plan.write(f"/proc/self/{name}", text)
+    for first, last in ((3, _MAILBOX - 1), (_MAILBOX + 1, _LAST_FD)):
+        plan.do("close_range", first, last, 0, tolerated=errno.ENOSYS)  # kernels before 5.9
+    door = furnish(plan, *kind)
+    if door is not None:
+        plan.do("dup3", door, _DOOR, os.O_CLOEXEC)
+        plan.do("close", door)
+    plan.do("setsid")
+    plan.do("chdir", "/")
+    give_up_capabilities(plan)
+    plan.do("prctl", _PR_SET_DUMPABLE, 1)  # changing credentials has cleared it
+    return plan, door is not None
+
+
+@cache
+def _becoming(cgroups: int) -> Plan:
+    """What a child without rights does to become an instance."""
+    plan = Plan()
+    room = socket.CMSG_SPACE(_MAX_MAIL_FDS * 4)
+    header = Block(struct.pack("=QI4xQQQQi4x", 0, 0, 0, 0, 0, room, 0), ((_CONTROL_OFFSET, bytes(room)),))
+    plan.do("recvmsg", _MAILBOX, header, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT, what="receiving descriptors")
+    plan.do("close", _MAILBOX)
+    plan.do("close", _DOOR, tolerated=errno.EBADF)
+    # A process that moves itself waits for nothing; moving another waits until every CPU went through the scheduler.
+    for fd in range(_CGROUPS, _CGROUPS + cgroups):
+        plan.do("write", fd, "0", 1, what="joining a control group")
+        plan.do("close", fd)
+    for output in (1, 2):
+        plan.do("dup3", _LOG, output, 0)
+    plan.do("close", _LOG)
+    return plan
+
+
+def give_up_capabilities(plan: Plan) -> None:
+    """Add the calls that drop every capability for good."""
+    for capability in linux.capabilities():
+        plan.do("prctl", _PR_CAPBSET_DROP, capability)
+    none = struct.pack("=IiQQQ", linux.CAP_VERSION_3, 0, 0, 0, 0)
+    plan.do("capset", Block(none[:8]), Block(none[8:]))
+
+
+def fork_flags(namespaces: int) -> int:
+    """The flags of the one ``clone`` that the filter lets a traced parent make; none other with namespaces passes."""
+    own = linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWCGROUP
+    return namespaces | own | linux.CLONE_PARENT | linux.FORK_FLAGS | signal.SIGCHLD
+
+
+def traced_calls(namespaces: int) -> seccomp.Traced:
+    """The calls that a preloaded parent and its new child make under the zygote's control only."""
+    built = ("mount", "move_mount", "open_tree", "pivot_root", "sethostname", "umount2")
+    return {"clone": (fork_flags(namespaces),), **dict.fromkeys(built, ())}
+
+
+def serve_forks(channel: socket.socket, namespaces: int, pristine: int) -> tuple[int, int, int]:
+    """Run in the preloaded parent: fork on request. Returns in children only: listener, status, parameters.
+
+    ``pristine``: a descriptor of `based.PRISTINE`, or -1. The parent's working directory is set to it, because that is
+    the only thing that a new mount namespace takes along from below a covering mount.
+    """
+    notify = bool(forkable.told_of_forks())
+    os.dup2(channel.fileno(), _CHANNEL, inheritable=False)
+    channel.close()
+    channel = socket.socket(fileno=_CHANNEL)
+    if pristine >= 0:
+        os.fchdir(pristine)
+        os.close(pristine)
+    flags = fork_flags(namespaces)
+    while True:
+        data, fds, _, _ = socket.recv_fds(channel, 16, 1)
+        if not data:
+            os._exit(0)
+        os.dup2(fds[0], _MAILBOX, inheritable=False)
+        os.close(fds[0])
+        try:
+            if linux.fork_with(flags, told=notify) == 0:  # CLONE_PARENT: the zygote is the child's parent, too
+                break
+        except OSError:
+            os._exit(1)  # refused: the zygote fails the requests that wait
+        os.close(_MAILBOX)
+    channel.detach()  # closed by the plan that isolates a child
+    return _LISTENER, _STATUS, _PARAMETERS

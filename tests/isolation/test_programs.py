@@ -1,0 +1,59 @@
+"""Instances that are new programs: ``deployConfig.fork`` is false."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from aenv.core.sync import SyncEnvironment
+from aenv.engines.base import SandboxSpec
+from aenv.engines.native import NativeEngine
+from tests.isolation.conftest import make_project
+
+CODE = """
+import os
+from aenv import private, register_tool
+
+@register_tool
+def about() -> dict:
+    lines = [line for line in open("/proc/self/status") if line.startswith(("CapEff", "Seccomp:", "NoNewPrivs"))]
+    maps = [line.split("-")[0] for line in open("/proc/self/maps") if "[stack]" in line or "[heap]" in line]
+    return {
+        "hash": hash("seed"), "layout": maps, "locked": "".join(lines).split(), "pid": os.getpid(),
+        "variable": os.environ.get("NUMBER"), "secret": private("secret.txt").read_text(),
+        "found": os.path.exists("/app/private") or "AENV_WITHHELD" in os.environ,
+    }
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    made = make_project(tmp_path, CODE, name="program", fork=False)
+    (made / "private").mkdir()
+    (made / "private" / "secret.txt").write_text("42")
+    return made
+
+
+def test_each_has_an_address_layout_and_a_hash_seed_of_its_own(project: Path) -> None:
+    with ExitStack() as open_ones:
+        envs = [
+            open_ones.enter_context(SyncEnvironment(str(project), environment_variables={"NUMBER": str(number)}))
+            for number in range(4)
+        ]
+        told = [env.call_tool("about", {}, 60).data for env in envs]
+    assert len({one["hash"] for one in told}) == 4
+    assert len({tuple(one["layout"]) for one in told}) == 4
+    for number, one in enumerate(told):
+        assert one["locked"] == ["CapEff:", "0" * 16, "NoNewPrivs:", "1", "Seccomp:", "2"]
+        assert one["pid"] == 1
+        assert one["variable"] == str(number)
+        assert one["secret"] == "42"
+        assert not one["found"]
+
+
+def test_a_platform_can_forbid_forks_for_all(tmp_path: Path) -> None:
+    spec = SandboxSpec("mine@1.0.0", tmp_path, tmp_path)
+    assert NativeEngine(tmp_path / "native", pool=0, fork=False)._allowed(spec).fork is False
+    assert NativeEngine(tmp_path / "native", pool=0)._allowed(spec).fork is True
