@@ -244,7 +244,7 @@ def left_behind(server: int, processes: dict[int, str]) -> list[str]:
     found = [f"process {pid}" for pid, began in processes.items() if start_time(pid) == began]
     for folder in ("", "memory", "pids", "cpu"):
         found += glob.glob(os.path.join("/sys/fs/cgroup", folder, f"aenv-{server}-*"))
-    found += [str(path) for name in ("instances-*", "*.sock") for path in Path(args.runtime).rglob(name)]
+    found += [str(path) for name in ("i-*", "*.sock") for path in Path(args.runtime).rglob(name)]
     return found
 
 

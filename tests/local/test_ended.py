@@ -118,6 +118,8 @@ def test_the_exit_code_and_the_log_of_a_call_that_ended_it_are_known(deadly: Pat
             assert caught.value.details == {"ended_by": "exited", "sent": True}
             assert caught.value.fault == "env"
             assert "exit code 7" in (await ended(env)).message
+            assert await env.logs() == "last words\n"
+        assert await env.logs(tail=1) == "last words\n"  # after its release, too
         return name
 
     name = run(main())

@@ -170,12 +170,15 @@ def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path)
         groups / "memory" / f"aenv-{keeper.pid}",
         groups / "memory" / "somebody-elses",
         groups / "memory" / "aenv-serve-busy" / "0a1b",
-        runtime / f"instances-{gone.pid}",
+        runtime / "01234567" / f"i-{gone.pid}",
+        runtime / "0badcafe" / f"i-{gone.pid}",
         temporary / "aenv-serve-gone",
         temporary / "aenv-serve-known",
     ):
         path.mkdir(parents=True)
     (groups / "memory" / "aenv-serve-busy" / "0a1b" / "cgroup.procs").write_text("1\n")
+    alive = (runtime / "0badcafe" / "alive").open("w")  # its platform lives, whatever its number is elsewhere
+    fcntl.flock(alive, fcntl.LOCK_EX)
     try:
         left = _found(tmp_path, Leftovers(runtime, groups, temporary, young=0.0))
         assert _found(tmp_path, Leftovers(runtime, groups, temporary)) == [], (
@@ -183,9 +186,10 @@ def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path)
         )
     finally:
         keeper.communicate(b"\n")
+        alive.close()
     assert left == [
         ("cgroup", str(groups / "memory" / f"aenv-{gone.pid}")),
-        ("folder", str(runtime / f"instances-{gone.pid}")),
+        ("folder", str(runtime / "01234567" / f"i-{gone.pid}")),
         ("folder", str(temporary / "aenv-serve-gone")),
     ]
 

@@ -172,6 +172,8 @@ CALLS: list[Use] = [
     lambda env: env.renew(60),
     lambda env: env.renew("60"),
     lambda env: env.renew(None),
+    lambda env: env.logs("3"),
+    lambda env: env.logs(-1),
     lambda env: env.presign_url("80"),
     lambda env: env.presign_url(0),
     lambda env: env.presign_url(70000),

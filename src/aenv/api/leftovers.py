@@ -72,9 +72,9 @@ class Leftovers:
             yield Leftover("cgroup", str(path), f"find {path} -depth -type d -exec rmdir {{}} +")
 
     def _folders(self) -> Iterator[Leftover]:
-        candidates = [*self._temporary.glob("aenv-serve-*"), *self._runtime.glob("*/instances-*")]
+        candidates = [*self._temporary.glob("aenv-serve-*"), *self._runtime.glob("*/i-*")]
         for path in candidates:
-            name = path.name.removeprefix("instances-")
+            name = path.name.removeprefix("i-")
             if is_alive(LocalPaths(self._runtime, key=path.parent.name)):  # whatever its process id is called here
                 continue
             if path.is_dir() and _is_ours(path) and not self._is_known(name) and not self._is_young(path):

@@ -96,7 +96,7 @@ def serve(
 def _clear(paths: LocalPaths) -> None:
     """Remove what a platform before this one has left in its folder, should its janitor have been killed with it."""
     paths.socket.unlink(missing_ok=True)
-    for folder in paths.folder.glob("instances-*"):
+    for folder in paths.folder.glob("i-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -40,7 +40,7 @@ FORGOTTEN = 7 * 86400.0
 IN_MEMORY = "/dev/shm"
 """Where everybody may have folders that live in memory."""
 KEY = re.compile(r"[0-9a-f]{8}")
-LONGEST_FOLDER = 107 - len("/01234567/instances-4194304/01234567.sock")  # a unix socket's path has 107 bytes
+LONGEST_FOLDER = 107 - len("/01234567/i-4194304/01234567.sock")  # a unix socket's path has 107 bytes
 OTHER_SERVES = 17
 """Exit code of a server that found another one in its place."""
 
@@ -108,8 +108,8 @@ class LocalPaths:
 
     @property
     def instances(self) -> Path:
-        """The sockets of instances; a new folder for each server."""
-        return self.folder / f"instances-{os.getpid()}"
+        """The sockets of instances; a new folder for each server, with a short name."""
+        return self.folder / f"i-{os.getpid()}"
 
     @property
     def account(self) -> Path:

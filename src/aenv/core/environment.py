@@ -159,6 +159,7 @@ class Environment:
         self._breaker = Breaker()
         self._initializing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._released = False
+        self._last: EnvInstance | None = None
         self._tool_paths: dict[str, str] = {}
 
     # --- life
@@ -335,6 +336,7 @@ class Environment:
     async def _let_go(self) -> None:
         """End what `_create` made."""
         instance, self._instance = self._instance, None
+        self._last = instance or self._last
         client, self._client = self._client, None
         rollout, self._rollout = self._rollout, None
         if client is not None:
@@ -394,6 +396,19 @@ class Environment:
         current = await self._started()
         with self._as_part_of(self._rollout):
             self._instance = await self._placement.renew(current, ttl)
+
+    async def logs(self, tail: int | None = None) -> str:
+        """The last of what the instance's tools wrote, or so many lines of it.
+
+        It can be read for an hour after the instance has ended, after `release` too.
+        """
+        tail = None if tail is None else checks.whole("tail", tail, 0, 999_999_999)
+        known = self._instance or self._last or await self._started()
+        try:
+            return await self._placement.logs(known, tail)
+        finally:
+            if self._instance is None:
+                await self._placement.leave()
 
     async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
         """A short-lived URL of a port inside the instance."""

@@ -66,6 +66,10 @@ class Placement(ABC):
     async def delete(self, instance: EnvInstance | None) -> None:
         """End it. A failure is logged and not raised: its time to live ends it then."""
 
+    async def logs(self, instance: EnvInstance, tail: int | None) -> str:
+        """The last of what its tools wrote; so many lines, or all that is kept."""
+        raise UsageError("a server that was started by hand keeps no log; see what 'aenv run' prints")
+
     async def presign_url(self, instance: EnvInstance, port: int, minutes: int) -> str:
         """A URL of a port inside."""
         return str(ServerUrl(instance.ip or "localhost", port))
@@ -267,6 +271,9 @@ class OnPlatform(Placement):
         if instance.ip:
             headers[paths.PROXY_HEADER] = f"http://{instance.ip}:{paths.DATA_PORT}"
         return headers
+
+    async def logs(self, instance: EnvInstance, tail: int | None) -> str:
+        return await (await self.api()).get_instance_logs(instance.id, tail)
 
     async def presign_url(self, instance: EnvInstance, port: int, minutes: int) -> str:
         return await (await self.api()).presign_url(instance.id, port, minutes)

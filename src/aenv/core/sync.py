@@ -97,6 +97,10 @@ class SyncEnvironment:
         """See `Environment.renew`."""
         _LoopThread.run(self._env.renew(ttl))
 
+    def logs(self, tail: int | None = None) -> str:
+        """See `Environment.logs`."""
+        return _LoopThread.run(self._env.logs(tail))
+
     def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
         """See `Environment.presign_url`."""
         return _LoopThread.run(self._env.presign_url(port, expiration_time_in_minutes))
