@@ -10,6 +10,7 @@ from aenv.errors import InvalidBundle, NotFound
 from aenv.project.unpack import unpack
 from aenv.schema.bundle import Bundle, parse
 from aenv.schema.hub import EnvVersion, Hub
+from aenv.schema.ref import is_digest
 
 Progress = Callable[[int], None]
 
@@ -43,7 +44,14 @@ async def fetch(hub: Hub, version: EnvVersion, target: Path, progress: Progress 
 
 
 async def cached(hub: Hub, version: EnvVersion, folder: Path) -> Path:
-    """The version's files in a cache, read only. Many processes may ask for it at once: one of them wins."""
+    """The version's files in a cache, read only. Many processes may ask for it at once: one of them wins.
+
+    Raises:
+        NotFound: the version was registered without files.
+        InvalidBundle: what the hub gave is not that bundle, or what it calls a digest is none.
+    """
+    if version.digest and not is_digest(version.digest):  # it names a folder here
+        raise InvalidBundle(f"{version.name}@{version.version}: the hub gave {version.digest[:100]!r} for a digest")
     target = folder / "bundles" / version.digest.replace(":", "-")
     if version.digest and target.is_dir():
         return target

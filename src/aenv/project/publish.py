@@ -88,7 +88,7 @@ async def missing(hub: Hub, packed: Packed) -> dict[str, int]:
     digests = list(blobs)
     for start in range(0, len(digests), MISSING_LIMIT):
         absent += await hub.missing(digests[start : start + MISSING_LIMIT])
-    return {digest: blobs[digest] for digest in absent}
+    return {digest: blobs[digest] for digest in absent if digest in blobs}
 
 
 async def send(hub: Hub, packed: Packed, blobs: dict[str, int], progress: Progress) -> None:
