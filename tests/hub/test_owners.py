@@ -14,15 +14,18 @@ from typing import Any
 import pytest
 
 from aenv.errors import Conflict, Forbidden, InvalidBundle, NotFound, QuotaExceeded, Unauthorized
+from aenv.hub import records
 from aenv.hub.access import OWNER, Caller
 from aenv.hub.catalog import Catalog
 from aenv.hub.local import LocalHub
 from aenv.hub.notices import Notices
 from aenv.hub.open import Place, open_catalog
 from aenv.hub.quota import BLOCK
+from aenv.hub.records import Head
 from aenv.hub.upkeep import collect
 from aenv.schema.bundle import digest_of
 from aenv.schema.hub import Access, EnvDetail, EnvSummary
+from aenv.storage.base import Record
 from aenv.storage.open import open_blobs, open_store
 from tests.conftest import run
 from tests.hub.parts import bundle_of, push, request_of
@@ -72,7 +75,7 @@ def test_the_first_who_pushes_a_name_owns_it_and_to_others_it_is_not_there(hub: 
                     await other.versions("notes")
                 for page in (await other.list(), await other.list("no", ["t"]), await other.search("quixotic")):
                     assert page.items == []
-                assert await people.catalog.every_version(await other.visible(), 10, 0) == []
+                assert await people.catalog.every_version((await other.view()).fits, 10, 0) == []
             for whose in (people.ann, people.root, LocalHub(people.catalog)):
                 assert (await whose.get("notes")).owner == "ann"
                 assert [each.name for each in (await whose.search("quixotic")).items] == ["notes"]
@@ -320,6 +323,38 @@ def test_no_page_and_no_cursor_tells_of_what_may_not_be_seen(hub: Callable[..., 
                 assert seen == ["env-0", "env-2", "env-4"]
                 assert not [number for number in (1, 3, 5) if f"env-{number}" in said]
             assert [item.name for item in (await people.bob.list(offset=1)).items] == ["env-2", "env-4"]
+
+    run(main())
+
+
+def test_a_list_costs_what_it_shows_and_not_what_others_have(
+    hub: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with hub() as people:
+            for number in range(30):
+                await push(people.ann, f"env-{number:02d}", "1.0.0", description="word")
+            for name in ("env-05", "env-07"):
+                await people.ann.grant(name, "bob", "read")
+            await people.ann.grant("env-09", "*", "read")
+            await people.ann.set_public("env-11", True)
+            await push(people.bob, "env-99", "1.0.0", description="word")
+            await people.root.reserve("env-2", "bob")
+            await people.root.reserve("env-20", "bob")
+            read: list[str] = []
+
+            def counted(record: Record) -> Head:
+                read.append(record.key)
+                return Head.model_validate_json(record.value)
+
+            monkeypatch.setattr(records, "head_of", counted)
+            mine = ["env-05", "env-07", "env-09", "env-11", "env-20", "env-99"]
+            assert [item.name for item in (await people.bob.list()).items] == mine
+            assert [item.name for item in (await people.bob.search("word")).items] == mine
+            assert sorted(set(read)) == mine
+            assert [item.name for item in (await people.bob.list("env-0", limit=2)).items] == ["env-05", "env-07"]
+            ci = LocalHub(people.catalog, Caller("ci", "read", ("env-03", "env-05")))
+            assert [item.name for item in (await ci.list()).items] == ["env-03", "env-05", "env-11"]
 
     run(main())
 

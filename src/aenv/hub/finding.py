@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aenv.errors import NotFound
@@ -18,6 +18,34 @@ SCANNED = 500
 """Records that are read at a time where some of them may have to be passed over."""
 
 Visible = Callable[[Head], bool]
+
+
+def everything(head: Head) -> bool:
+    """For who may see all."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Environments that stand in some indexes, with names in a range."""
+
+    indexes: tuple[str, ...] = ()
+    low: str = ""
+    high: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What may be seen: all that fits, which lies in these parts.
+
+    So a list costs what it shows, however much there is in the hub that may not be seen.
+    """
+
+    fits: Visible = everything
+    parts: tuple[Part, ...] = (Part(),)
+
+
+EVERYTHING = View()
 
 
 class Finding:
@@ -104,7 +132,7 @@ class Finding:
     async def heads(
         self,
         indexes: tuple[str, ...],
-        visible: Visible,
+        view: View,
         *,
         prefix: str = "",
         limit: int,
@@ -117,27 +145,37 @@ class Finding:
         """
         await self.ready()
         high = f"{prefix}\x7f" if prefix else ""
-        if visible is everything and (not offset or len(indexes) == 1):
+        if view is EVERYTHING and (not offset or len(indexes) == 1):
             query = Query(ENV, indexes, low=prefix, high=high, after=after, limit=limit, offset=offset)
             page = await self.store.page(query)
             heads = [records.head_of(record) for record in page.records]
             whole = [records.shown(head.current, head) for head in heads if head.current is not None]
             return EnvPage(items=whole, next=page.next)
-        found: list[EnvSummary] = []
-        page, query = Page(next=""), Query(ENV, indexes, low=prefix, high=high, after=after, limit=SCANNED)
-        while page.next is not None and len(found) <= offset + limit:
-            page = await self.store.page(query)
-            query = replace(query, after=page.next)
-            for head in map(records.head_of, page.records):
-                if head.current is not None and visible(head):
-                    found.append(records.shown(head.current, head))
-        items = found[offset : offset + limit]
-        more = len(found) > offset + limit
+        enough, found = offset + limit + 1, dict[str, EnvSummary]()
+        for part in view.parts:
+            low, ends = max(prefix, part.low), [end for end in (high, part.high) if end]
+            query = Query(ENV, (*indexes, *part.indexes), low, min(ends, default=""), after=after)
+            for head in await self._some(replace(query, limit=min(enough, SCANNED)), view.fits, enough):
+                assert head.current is not None
+                found[head.name] = records.shown(head.current, head)
+        names = sorted(found)[:enough]
+        items = [found[name] for name in names[offset : offset + limit]]
+        more = len(names) == enough
         return EnvPage(items=items, next=place(items[-1].name, items[-1].name) if more else None)
 
-    async def search(
-        self, query: str, base: tuple[str, ...], visible: Visible, limit: int, after: str | None
-    ) -> EnvPage:
+    async def _some(self, query: Query, fits: Visible, enough: int) -> list[Head]:
+        """The first environments of a query that fit and stand for something."""
+        found: list[Head] = []
+        while len(found) < enough:
+            page = await self.store.page(query)
+            heads = [records.head_of(record) for record in page.records]
+            found += [head for head in heads if head.current is not None and fits(head)]
+            if page.next is None:
+                break
+            query = replace(query, after=page.next, limit=SCANNED)
+        return found[:enough]
+
+    async def search(self, query: str, view: View, limit: int, after: str | None) -> EnvPage:
         """Environments with all these words; those whose names have them come first.
 
         The cursor starts with a letter that says which of the two parts it belongs to.
@@ -148,7 +186,7 @@ class Finding:
         items: list[EnvSummary] = []
         part, place = (after[0], after[1:] or None) if after else ("n", None)
         if part == "n":
-            page = await self.heads((*(f"name/{w}" for w in asked), *base), visible, limit=limit, after=place)
+            page = await self.heads(tuple(f"name/{w}" for w in asked), view, limit=limit, after=place)
             if page.next is not None:
                 return EnvPage(items=page.items, next=f"n{page.next}")
             items, place = page.items, None
@@ -156,10 +194,10 @@ class Finding:
                 return EnvPage(items=items, next="w")
 
         def rest(head: Head) -> bool:
-            return head.current is not None and visible(head) and not words.has_in_name(head.current, asked)
+            return head.current is not None and view.fits(head) and not words.has_in_name(head.current, asked)
 
-        indexes = (*(f"word/{w}" for w in asked), *base)
-        page = await self.heads(indexes, rest, limit=limit - len(items), after=place)
+        indexes = tuple(f"word/{w}" for w in asked)
+        page = await self.heads(indexes, View(rest, view.parts), limit=limit - len(items), after=place)
         following = None if page.next is None else f"w{page.next}"
         return EnvPage(items=[*items, *page.items], next=following)
 
@@ -190,11 +228,6 @@ class Finding:
         there = ", ".join(item.version for item in page.items)
         more = ", …" if page.next else ""
         return NotFound(f"no version of {ref.name} is {ref.want}; there are {there}{more}", ref.name)
-
-
-def everything(head: Head) -> bool:
-    """For who may see all."""
-    return True
 
 
 def no_env(name: str) -> NotFound:

@@ -87,7 +87,7 @@ async def _list(x: Exchange) -> list[Env]:
     values = dict(pair.partition("=")[::2] for pair in x.request.query.decode("latin-1").split("&"))
     limit = min(_number(values.get("limit"), LISTED), LISTED)
     offset = _number(values.get("offset"), 0)
-    found = await x.hub.catalog.every_version(await x.hub.visible(), max(1, limit), offset)
+    found = await x.hub.catalog.every_version((await x.hub.view()).fits, max(1, limit), offset)
     return [_env(version) for version in await x.hub.catalog.details(found)]
 
 

@@ -14,7 +14,7 @@ from aenv.errors import Conflict, Forbidden, InvalidArguments, NotFound, TooLarg
 from aenv.hub import records
 from aenv.hub.access import OWNER, Caller
 from aenv.hub.catalog import Catalog, Gate
-from aenv.hub.finding import Visible, everything
+from aenv.hub.finding import EVERYTHING, View
 from aenv.hub.records import Head
 from aenv.hub.rights import Level, Namespace, Rights, refuse_name
 from aenv.schema.bundle import BLOB_LIMIT
@@ -158,8 +158,8 @@ class LocalHub(Hub):
         if offset < 0:
             raise InvalidArguments(f"an offset is at least 0, not {offset}")
         page = await self.catalog.heads(
-            (*base, *self._only()),
-            await self.visible(),
+            base,
+            await self.view(),
             prefix=(name or "").casefold(),
             limit=_limit(limit),
             offset=offset,
@@ -168,7 +168,7 @@ class LocalHub(Hub):
         return _sealed(page)
 
     async def search(self, query: str, limit: int = 20, after: str | None = None) -> EnvPage:
-        page = await self.catalog.search(query, self._only(), await self.visible(), _limit(limit), _open(after))
+        page = await self.catalog.search(query, await self.view(), _limit(limit), _open(after))
         return _sealed(page)
 
     async def release(self, name: str, version: str) -> EnvSummary:
@@ -314,16 +314,12 @@ class LocalHub(Hub):
             hint = "If it is private, this needs a token that is good for it."
         raise NotFound(f"there is no environment {name} in this hub", name, {"hint": hint})
 
-    async def visible(self) -> Visible:
+    async def view(self) -> View:
         """Which environments lists may show."""
         if self.caller.is_admin:
-            return everything
+            return EVERYTHING
         rights = await self._rights()
-        return lambda head: rights.level(head) >= Level.READ
-
-    def _only(self) -> tuple[str, ...]:
-        """Whoever may read nothing else looks through what is public, and not through all."""
-        return () if self.caller.allows("read") else (records.PUBLIC,)
+        return View(lambda head: rights.level(head) >= Level.READ, tuple(rights.parts()))
 
 
 def _grants(of: Head | Namespace) -> Grants:

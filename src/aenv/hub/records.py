@@ -94,6 +94,11 @@ def of_owner(user: str) -> str:
     return f"owner/{quote(user, safe='')}"
 
 
+def of_grant(user: str) -> str:
+    """The index of environments that a user has a grant on."""
+    return f"grant/{quote(user, safe='*')}"
+
+
 def shown(version: EnvSummary, head: Head) -> EnvSummary:
     """A version with what is kept of its environment alone."""
     return version.model_copy(update={"public": head.public, "versions": head.versions, "owner": head.owner})
@@ -119,7 +124,9 @@ def put_detail(version: EnvSummary, detail: EnvDetail) -> Put:
 
 def put_head(head: Head, expect: int) -> Put:
     """The record of an environment, in all indexes that it is found by."""
-    indexes: set[str] = {of_owner(head.owner)} if head.owner else set()
+    indexes = {of_grant(user) for user in head.grants}
+    if head.owner:
+        indexes.add(of_owner(head.owner))
     if head.current is not None:
         named, anything = words.terms(head.current)
         indexes |= {HEADS, *(of_tag(tag) for tag in head.current.tags)}

@@ -11,7 +11,7 @@ namespace by name is also a grant on that namespace, whoever owns the environmen
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from urllib.parse import quote
@@ -20,7 +20,8 @@ from pydantic import BaseModel, Field
 
 from aenv.errors import Forbidden, NotFound
 from aenv.hub.access import Caller, covers
-from aenv.hub.records import Head
+from aenv.hub.finding import Part
+from aenv.hub.records import PUBLIC, Head, of_grant, of_owner
 from aenv.schema.hub import EVERY_USER, Access
 from aenv.storage.base import ABSENT, Delete, Put, Query, Store
 
@@ -127,6 +128,21 @@ class Rights:
         if caller.behalf:
             level = min(level, self._user_level(caller.behalf, head), Level.READ)
         return max(level, anyway)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield where everything lies that the caller may read, and perhaps more."""
+        caller = self.caller
+        yield Part((PUBLIC,))
+        if caller.scope is None:
+            return
+        user = caller.behalf or caller.name
+        yield from (Part((index,)) for index in (of_owner(user), of_grant(user), of_grant(EVERY_USER)))
+        spaces = {space.name for space in self.spaces.get(user, ())}
+        if not caller.behalf:
+            spaces |= {space for space in caller.namespaces if space != "*"}
+        for space in sorted(spaces):
+            yield Part((), space, f"{space} ")  # that very name; the next characters are those of a range of names
+            yield Part((), f"{space}-", f"{space}.")
 
     def in_namespace(self, space: Namespace) -> Level:
         """What the caller may do with every environment of a namespace."""
