@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aenv.core.logging import setup_logging
     from aenv.core.pane import Pane
     from aenv.core.private import private
+    from aenv.core.programs import end_programs
     from aenv.core.python import PythonRun, run_python
     from aenv.core.results import ToolResult
     from aenv.core.screen import Screen
@@ -47,6 +48,7 @@ _WHERE = {
     "core.logging": ("setup_logging",),
     "core.pane": ("Pane",),
     "core.private": ("private",),
+    "core.programs": ("end_programs",),
     "core.python": ("PythonRun", "run_python"),
     "core.results": ("ToolResult",),
     "core.screen": ("Screen",),
@@ -60,8 +62,8 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 __all__ = [
     "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image", "Pane",
     "PythonRun", "Screen", "StateDestroyed", "SyncEnvironment", "Tool", "ToolError", "ToolResult",
-    "UnrecoverableEnvironmentError", "__version__", "current_call", "failure_reason", "get_registry", "key_sequence",
-    "private", "register_function", "register_health", "register_reward", "register_tool", "run_python",
+    "UnrecoverableEnvironmentError", "__version__", "current_call", "end_programs", "failure_reason", "get_registry",
+    "key_sequence", "private", "register_function", "register_health", "register_reward", "register_tool", "run_python",
     "setup_logging",
 ]  # fmt: skip
 

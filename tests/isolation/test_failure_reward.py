@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,12 @@ from aenv import failure_reason
 from aenv.core.sync import SyncEnvironment
 from aenv.errors import AEnvError, FunctionFailed, InstanceEnded
 from tests.isolation.conftest import make_project
-from tests.isolation.host import Platform, limited_by
+from tests.isolation.host import Platform, eventually, limited_by
 
 ENVIRONMENT = """
 import subprocess
 from pathlib import Path
-from aenv import StateDestroyed, register_reward, register_tool
+from aenv import StateDestroyed, end_programs, register_reward, register_tool
 
 Path("/app/ledger.txt").write_text("0")
 
@@ -39,14 +40,43 @@ def balance() -> float:
     except FileNotFoundError:
         raise StateDestroyed("the ledger is gone") from None
 
+@register_reward(name="verified")
+def verified() -> float:
+    return float(subprocess.run(["/bin/sh", "-c", "echo 1"], capture_output=True).returncode == 0)
+
+@register_reward(name="written")
+def written() -> float:
+    Path("/tmp/report").write_text("x" * 100_000)
+    return 1.0
+
+@register_reward(name="alone")
+def alone() -> float:
+    end_programs()
+    return float(Path("/app/ledger.txt").read_text() or 0)
+
+@register_tool
+def background(command: str) -> int:
+    return subprocess.Popen(["/bin/sh", "-c", command], start_new_session=True).pid
+
 @register_reward(name="broken")
 def broken() -> float:
     raise RuntimeError("the author's mistake")
 """
 
 
+FULL = """
+import os, time
+while True:
+    try:
+        if os.fork() == 0:
+            time.sleep(600)
+    except OSError:
+        time.sleep(0.001)
+"""
+
+
 def declared(folder: Path, name: str, failure: Any) -> Path:
-    project = make_project(folder, ENVIRONMENT, name=name, memory="192Mi")
+    project = make_project(folder, ENVIRONMENT, name=name, memory="192Mi", ephemeralStorage="16Mi")
     if failure is not None:
         config = json.loads((project / "config.json").read_text())
         (project / "config.json").write_text(json.dumps({**config, "failureReward": failure}))
@@ -94,6 +124,36 @@ def test_using_up_the_memory_gives_the_declared_failure_reward(
         reward = env.call_reward(name="balance")
         assert is_declared(reward, failure)
         assert "memory" in str(failure_reason(reward))
+
+
+def test_filling_the_disk_gives_the_declared_failure_reward(env: SyncEnvironment, failure: Any) -> None:
+    env.call_tool("shell", {"command": "cat /dev/zero > /app/full 2>/dev/null"})
+    reward = env.call_reward(name="written")
+    assert is_declared(reward, failure)
+    assert "disk space" in str(failure_reason(reward))
+    env.call_tool("grow", {"size": 1})
+    env.call_tool("shell", {"command": "rm /app/full"})
+    assert env.call_reward(name="written") == 1.0
+
+
+def test_using_up_all_processes_gives_the_declared_failure_reward(env: SyncEnvironment, failure: Any) -> None:
+    env.call_tool("background", {"command": f"{sys.executable} -c '{FULL}'"})
+
+    def refused() -> bool:
+        return failure_reason(env.call_reward(name="verified")) is None
+
+    eventually(refused, "there are always more")
+    reward = env.call_reward(name="verified")
+    assert is_declared(reward, failure)
+    assert "processes" in str(failure_reason(reward))
+
+
+def test_a_reward_can_end_what_the_agent_left_running(env: SyncEnvironment) -> None:
+    env.call_tool("background", {"command": "while :; do echo 1.0 > /app/ledger.txt; done"})
+    env.call_tool("shell", {"command": "while [ $(cat /app/ledger.txt) != 1.0 ]; do :; done"})
+    env.call_reward(name="alone")
+    env.call_tool("shell", {"command": "echo 0.25 > /app/ledger.txt"})
+    assert env.call_reward(name="alone") == 0.25
 
 
 def test_the_authors_mistake_leaves_the_reward_absent(env: SyncEnvironment) -> None:

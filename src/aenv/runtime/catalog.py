@@ -15,6 +15,7 @@ from aenv.core.declarations import Declaration, Registry
 from aenv.core.signature import Signature
 from aenv.core.tool import Tool
 from aenv.errors import AEnvError, Conflict, Fault, FunctionFailed, InvalidArguments, NotFound, StateDestroyed
+from aenv.runtime.exhausted import what_is_used_up
 from aenv.runtime.workers import Brevity, Workers
 
 log = logging.getLogger("aenv.runtime")
@@ -167,8 +168,10 @@ class Catalog:
             return await endpoint.call(arguments, call or Call(endpoint.name))
         except Exception as error:
             _log_failure(endpoint, error)
-            if _is_infra(error) or (endpoint.declaration.kind == "reward" and isinstance(error, StateDestroyed)):
+            if _is_infra(error):
                 raise
+            if endpoint.declaration.kind == "reward":
+                _raise_if_the_agent_is_to_blame(error)
             raise FunctionFailed(_say(error), details={endpoint.declaration.kind: endpoint.name}) from None
 
     def function(self, name: str) -> Endpoint:
@@ -204,6 +207,15 @@ def _log_failure(endpoint: Endpoint, error: BaseException) -> None:
         trace = trace.tb_next
     told = (type(error), error, trace)
     log.error("%s %s raised %s", endpoint.declaration.kind, endpoint.name, type(error).__name__, exc_info=told)
+
+
+def _raise_if_the_agent_is_to_blame(error: BaseException) -> None:
+    """Where a reward failed over what the agent has destroyed or used up."""
+    if isinstance(error, StateDestroyed):
+        raise error
+    lacking = what_is_used_up(error)
+    if lacking is not None:
+        raise StateDestroyed(f"the instance has no {lacking} left: {_say(error)}") from None
 
 
 def _is_infra(error: BaseException) -> bool:
