@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import traceback
+from pathlib import Path
 
-from tests.fuzzing import readers, servers
+from tests.fuzzing import exchanges, readers, servers
 from tests.fuzzing.rounds import once
 
-TARGETS = {**readers.TARGETS, **servers.TARGETS}
+TARGETS = {**readers.TARGETS, **servers.TARGETS, **exchanges.TARGETS}
 EXAMPLES = 200
 """Inputs in one round."""
+GROWTH = 256 * 1024 * 1024
+"""Bytes by which the memory in use may grow after the first round."""
 
 
 def main() -> int:
@@ -24,7 +28,8 @@ def main() -> int:
     given = parser.parse_args()
     names = given.targets or list(TARGETS)
     tried, failed = dict.fromkeys(names, 0), []
-    end, number = time.monotonic() + given.seconds, given.seed
+    end, number, first = time.monotonic() + given.seconds, given.seed, 0
+    print(f"fuzzing for {given.seconds:g} s from seed {number}", flush=True)
     while time.monotonic() < end and names:
         for name in list(names):
             try:
@@ -36,9 +41,18 @@ def main() -> int:
                 names.remove(name)
             tried[name] += EXAMPLES
         number += 1
+        first = first or _resident()
+        if _resident() - first > GROWTH:
+            print(f"memory grew by {_resident() - first} bytes until seed {number}", flush=True)
+            failed.append("memory")
+            break
     for name, count in tried.items():
         print(f"fuzz {name}: {count} inputs tried, {'failed' if name in failed else 'held'}")
     return 1 if failed else 0
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 if __name__ == "__main__":

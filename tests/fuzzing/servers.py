@@ -61,7 +61,7 @@ class _Trouble(logging.Handler):
         self.seen.append(record.getMessage() + (str(record.exc_info[1]) if record.exc_info else ""))
 
 
-def _watched(work: Callable[[], Awaitable[None]]) -> None:
+def watched(work: Callable[[], Awaitable[None]]) -> None:
     """Run it, and fail for what asyncio or our logs tell of, or when it does not end."""
     trouble = _Trouble()
     loggers = [logging.getLogger(name) for name in ("aenv", "asyncio")]
@@ -83,7 +83,7 @@ def _watched(work: Callable[[], Awaitable[None]]) -> None:
     assert not trouble.seen, trouble.seen
 
 
-async def _said(server: HttpServer, portions: list[bytes]) -> bytes:
+async def said(server: HttpServer, portions: list[bytes]) -> bytes:
     """What the server answers on a connection of its own, until it closes it."""
     ours, theirs = socket.socketpair()
     server.adopt(theirs)
@@ -93,13 +93,13 @@ async def _said(server: HttpServer, portions: list[bytes]) -> bytes:
             writer.write(portion)
             await writer.drain()
         writer.write_eof()
-    said = b""
+    heard = b""
     with contextlib.suppress(ConnectionError):
-        said = await reader.read()
+        heard = await reader.read()
     writer.close()
     with contextlib.suppress(ConnectionError):
         await writer.wait_closed()
-    return said
+    return heard
 
 
 def http_server(data: st.DataObject) -> None:
@@ -112,14 +112,14 @@ def http_server(data: st.DataObject) -> None:
 
     async def work() -> None:
         server = HttpServer(handler, max_body=4096, stream_over=1024 if len(portions) > 1 else None)
-        said = await _said(server, portions)
-        assert not said or said.startswith(b"HTTP/1.1 "), said[:200]
-        good = await _said(server, [GOOD])
+        heard = await said(server, portions)
+        assert not heard or heard.startswith(b"HTTP/1.1 "), heard[:200]
+        good = await said(server, [GOOD])
         assert good.startswith(b"HTTP/1.1 200 "), good[:200]
         await server.close(1.0)
         assert not server.connections
 
-    _watched(work)
+    watched(work)
 
 
 def _answered(portions: list[bytes], ask: Callable[[ServerUrl], Awaitable[None]]) -> None:
@@ -139,7 +139,7 @@ def _answered(portions: list[bytes], ask: Callable[[ServerUrl], Awaitable[None]]
             async with server:
                 await ask(ServerUrl.parse(f"unix:{place}/s"))
 
-    _watched(work)
+    watched(work)
 
 
 def instance_answers(data: st.DataObject) -> None:
