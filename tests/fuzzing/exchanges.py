@@ -86,13 +86,13 @@ def gateway_answers(data: st.DataObject) -> None:
                 assert came[:9] in (b"", b"HTTP/1.1 "), came[:200]
                 status = came[9:12]
                 assert not came or status == b"502" or status in b"".join(pieces), came[:200]
-                way.writer.close()
-                with contextlib.suppress(ConnectionError):
-                    await way.writer.wait_closed()
                 scripts[:] = [honest]
                 way.reader, way.writer = await asyncio.open_unix_connection(f"{place}/o.sock")
                 way.send("GET /tools HTTP/1.1\r\nconnection: close")
                 assert (await way.reader.read()).endswith(b"\r\n\r\nok")
+                way.writer.close()
+                with contextlib.suppress(ConnectionError):
+                    await way.writer.wait_closed()
 
     looks, gateway.LOOKS = gateway.LOOKS, 1  # the instance is never over, and half a second is long here
     try:
