@@ -13,6 +13,7 @@ from aenv import Environment, SyncEnvironment
 from aenv.client import local
 from aenv.core.batch import Batch
 from aenv.errors import AEnvError, EnvironmentError, InvalidUse, UsageError
+from aenv.schema.instance import EnvInstance, EnvStatus
 from tests.conftest import run
 
 NOTHING = object()
@@ -246,3 +247,11 @@ def test_a_batch_after_its_release_is_the_callers_fault() -> None:
                 pass
 
     run(main())
+
+
+@pytest.mark.attack("platform")
+@pytest.mark.parametrize("answer", ["unix:/var/run/docker.sock", "unix:///run/systemd/private"])
+def test_a_platform_elsewhere_names_no_socket_of_this_machine(answer: str) -> None:
+    placement = Environment("env", aenv_url="http://platform.example:8080")._placement
+    client = placement.client(EnvInstance(id="i", status=EnvStatus.RUNNING, data_url=answer, token="t"))
+    assert (client.url.host, client.url.uds) == ("platform.example", None)

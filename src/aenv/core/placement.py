@@ -256,9 +256,11 @@ class OnPlatform(Placement):
         return None
 
     def client(self, instance: EnvInstance) -> InstanceClient:
-        if instance.data_url:
+        url = ServerUrl.parse(instance.data_url) if instance.data_url else None
+        if url is not None and (
+            self._planes is None or url.uds is None
+        ):  # a platform elsewhere names no socket of ours
             # Its own address: where nothing listens there, nothing will.
-            url = ServerUrl.parse(instance.data_url)
             return InstanceClient(url, token=instance.token or self._token, patience=0.0)
         assert self._planes is not None
         headers = self.proxy_headers(instance)
