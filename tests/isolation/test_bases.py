@@ -210,3 +210,32 @@ def test_a_debian_of_another_release_is_a_base(debian: Path, tmp_path: Path, pla
         assert box.shell("dpkg-query -W -f '${Status}' bash")["out"] == "install ok installed"
         assert box.python("import sys, pydantic; result = list(sys.version_info[:2])") == list(sys.version_info[:2])
         assert box.shell("touch /usr/local/bin/mine && ls /usr/local/bin")["out"] == "mine\n"
+
+
+def test_a_library_that_a_program_puts_into_the_base_is_not_loaded_by_the_runtime(box: Box) -> None:
+    """The C library loads what /etc/nsswitch.conf names, from the system's folders, at the next look-up."""
+    done = box.shell("""
+        set -e
+        for any in /lib/*/libc.so.6 /lib64/libc.so.6 /usr/lib/*/libc.so.6; do [ -e $any ] && break; done
+        for place in /lib /usr/lib /lib64 /usr/lib64 /lib/x86_64-linux-gnu /usr/lib/x86_64-linux-gnu \
+                     /lib/aarch64-linux-gnu /usr/lib/aarch64-linux-gnu; do
+            if [ -d $place ]; then cat $any > $place/libnss_planted.so.2; fi
+        done
+        for database in passwd group hosts services protocols networks shadow initgroups; do
+            echo "$database: planted files"
+        done > /etc/nsswitch.conf
+        cat /etc/nsswitch.conf
+    """)
+    assert "passwd: planted" in done["out"], done["err"]
+    loaded = box.python("""
+        import contextlib, grp, os, pwd, socket
+        for look in (lambda: pwd.getpwnam("planted"), lambda: grp.getgrnam("planted"), lambda: os.getgrouplist("x", 5),
+                     lambda: socket.getaddrinfo("planted.example", 80), lambda: socket.getservbyname("planted"),
+                     lambda: socket.getprotobyname("planted"), lambda: os.path.expanduser("~planted")):
+            with contextlib.suppress(OSError, KeyError):
+                look()
+        result = [line for line in open("/proc/self/maps") if "planted" in line]
+    """)
+    assert loaded == []
+    assert box.python("import pwd; result = pwd.getpwnam('env').pw_dir") == "/home/env"
+    assert box.python("import socket; result = socket.gethostbyname('localhost')") == "127.0.0.1"

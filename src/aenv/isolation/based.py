@@ -12,6 +12,7 @@ the base is its to change.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import shlex
 import struct
@@ -43,6 +44,10 @@ _LIBRARIES = (
     "/usr/libx32",
     "/usr/local/lib",
 )
+_NAME_SERVICES = (
+    b"aliases", b"ethers", b"group", b"gshadow", b"hosts", b"initgroups", b"netgroup", b"networks", b"passwd",
+    b"protocols", b"publickey", b"rpc", b"services", b"shadow",
+)  # fmt: skip
 _PREFIXES = ("/usr", "/usr/local")
 """Of a Python that the system brings: its libraries are among the system's."""
 PRISTINE = "/.pristine"
@@ -188,6 +193,18 @@ def restart(*words: str, variables: dict[str, str]) -> NoReturn:
     script = Path(PYTHON).read_text().splitlines()[1]  # there may be no shell to run it
     command = shlex.split(script)[1:-1]
     os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **variables})
+
+
+def settle_name_services() -> None:
+    """Have the C library look up users and hosts as it is told here, in this process and all that are forked from it.
+
+    It would read the base's /etc/nsswitch.conf, and load the libraries that it names from the base's folders. A sandbox
+    may change both, and would have its own code in the runtime.
+    """
+    configure = getattr(ctypes.CDLL(None), "__nss_configure_lookup", None)
+    if configure is not None:  # glibc; other C libraries load nothing
+        for database in _NAME_SERVICES:
+            configure(database, b"files dns" if database == b"hosts" else b"files")
 
 
 def private_root(plan: Plan, *, size: int, volume: Volume | None = None, carry: bool = False) -> None:

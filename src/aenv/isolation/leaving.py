@@ -42,6 +42,8 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
 def leave_users(spec: ZygoteSpec) -> None:
     """Leave the host's users, processes and network."""
     withheld.receive()
+    if spec.base is not None:
+        based.settle_name_services()
     inside = (os.geteuid(), os.getegid())
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
     linux.map_user(rootfs.USER_ID, *inside, bounded=False)
