@@ -235,7 +235,9 @@ class Gateway:
     async def _by_secret(self, name: str, secret: str, caller: Caller | None) -> Record:
         record = self._instances.peek(name)
         knows = record is not None and hmac.compare_digest(secret.encode(), record.secret.encode())
-        may = caller is None or (caller.role != "read-only" and record is not None and caller.may_see(record.account))
+        may = caller is None or (
+            caller.role in ("user", "admin") and record is not None and caller.may_see(record.account)
+        )
         if record is not None and knows and may:
             return record
         if caller is not None and not secret:

@@ -25,6 +25,8 @@ NAMED, SIZES = "blob-named", "blob-sizes"
 META, COMPLETE = "meta", "blob-references"
 """Set once every version of the store has its records here."""
 BATCH = 50
+LARGE = 64 * 1024
+"""Bytes from which on a record is parsed beside the event loop."""
 
 
 class References:
@@ -72,8 +74,10 @@ class References:
         """Return the blobs of all versions of an environment but one, with their sizes."""
         found: dict[str, int] = {}
         async for record in self._store.all(Query(SIZES, (_of_name(name),))):
-            if record.key != without:
-                found |= json.loads(record.value)
+            if record.key == without:
+                continue
+            large = len(record.value) > LARGE
+            found |= await asyncio.to_thread(json.loads, record.value) if large else json.loads(record.value)
         return found
 
 
