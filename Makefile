@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 
-.PHONY: demo test check bench docs fuzz clean
+.PHONY: demo test check bench docs fuzz soak clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make bench   measure calls beside other frameworks (minutes; installs them under .bench/)"
 	@echo "make docs    run every snippet of the docs"
 	@echo "make fuzz    hostile input for our servers, clients and readers, for ten minutes (FUZZ_SECONDS=, SEED=)"
+	@echo "make soak    10,000 creates while processes of every kind are killed (SOAK_CREATES=, SEED=)"
 	@echo "make clean   remove what the targets above made"
 
 demo: .venv/.ready-base
@@ -32,6 +33,9 @@ docs: .venv/.ready-dev
 
 fuzz: .venv/.ready-dev
 	@$(BIN)/python -m tests.fuzzing --seconds $(or $(FUZZ_SECONDS),600) --seed $(or $(SEED),1)
+
+soak: .venv/.ready-dev
+	@$(BIN)/python -m tests.soak --creates $(or $(SOAK_CREATES),10000) --seed $(or $(SEED),1)
 
 .venv/.ready-%: pyproject.toml scripts/setup scripts/constraints.txt
 	@scripts/setup $*

@@ -76,16 +76,14 @@ async def _works_again(engine: NativeEngine, spec: SandboxSpec) -> None:
     raise AssertionError("no create works any more")
 
 
-@pytest.mark.parametrize("which", range(6))
+@pytest.mark.parametrize("which", range(5))
 def test_a_create_ends_when_a_process_that_takes_part_in_it_hangs_and_is_killed(folder: Path, which: int) -> None:
-    """By age: the outer zygote, the zygote, the zygote of a parent, its idle init, the parent, the child made ahead."""
+    """By age: the outer zygote, the zygote, and those that it has forked to make instances from."""
 
     async def hurt(engine: NativeEngine, spec: SandboxSpec, before: set[int]) -> None:
         refs = [await engine.start(spec) for _ in range(4)]
         there = taking_part(refs, before)
         assert len(there) >= 5, there
-        if which >= len(there):
-            pytest.skip(f"{len(there)} processes take part")
         victim = there[which]
         os.kill(victim.pid, signal.SIGSTOP)
         creates = [asyncio.ensure_future(_attempt(engine, spec)) for _ in range(8)]
