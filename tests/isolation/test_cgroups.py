@@ -184,7 +184,6 @@ def test_groups_of_a_platform_that_was_killed_with_its_janitor_are_removed_by_th
         assert everybody
         if not groups:
             pytest.skip("this user may not make control groups here")
-        assert all(path.exists() for path in groups)
         with using(project, platform):
             assert [path for path in groups if path.exists()] == []
             assert platform.processes()
