@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import shutil
@@ -473,6 +474,47 @@ def test_what_is_uploaded_and_never_published_counts_too(hub: Callable[..., Any]
             done = await collect(people.catalog.store, people.catalog.blobs, grace=-1)
             assert done.removed >= 3
             assert (await people.ann.usage()).used == 0
+
+    run(main())
+
+
+# --- at the same time
+
+
+@pytest.mark.attack("tenants")
+def test_of_two_who_take_a_name_at_once_one_owns_it_and_the_other_is_refused(hub: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with hub() as people:
+            for number in range(5):
+                name = f"env-{number}"
+                both = [
+                    push(people.ann, name, "1.0.0", "print('ann')"),
+                    push(people.bob, name, "1.1.0", "print('bob')"),
+                ]
+                ends = await asyncio.gather(*both, return_exceptions=True)
+                (won,) = [end for end in ends if not isinstance(end, BaseException)]
+                (lost,) = [end for end in ends if isinstance(end, BaseException)]
+                assert isinstance(lost, Forbidden)
+                found = await people.root.versions(name)
+                assert [(item.owner, item.version) for item in found.items] == [
+                    (won.version.owner, won.version.version)
+                ]
+
+    run(main())
+
+
+@pytest.mark.attack("tenants")
+def test_pushes_at_the_same_time_do_not_exceed_a_quota_together(hub: Callable[..., Any]) -> None:
+    async def main() -> None:
+        async with hub() as people:
+            contents = [str(number) * 40_000 for number in range(4)]
+            for content in contents:
+                await people.ann.put_blob(digest_of(content.encode()), content.encode())
+            await people.root.set_quota("ann", 100_000)
+            pushes = [push(people.ann, f"env-{number}", "1.0.0", content) for number, content in enumerate(contents)]
+            ends = await asyncio.gather(*pushes, return_exceptions=True)
+            assert [type(end) for end in ends].count(QuotaExceeded) == 2
+            assert (await people.ann.usage()).used <= 100_000
 
     run(main())
 
