@@ -329,3 +329,13 @@ def test_nothing_secret_is_written_down_even_when_everything_fails(
         content = path.read_bytes()
         for secret in [*secrets, *([platform.first_token] if path != platform.log else [])]:
             assert secret.encode() not in content, path
+
+
+@pytest.mark.attack("connection floods")
+def test_a_large_body_is_not_read_before_its_sender_is_known(platform: Served) -> None:
+    at = ServerUrl.parse(platform.url)
+    for path in ("/env-instance", "/v1/nothing", "/tokens"):
+        with socket.create_connection((at.host, at.port), timeout=30) as connection:
+            connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 60000000\r\n\r\n".encode())
+            connection.sendall(b"x" * 100_000)
+            assert b" 401 " in connection.recv(100)

@@ -361,3 +361,28 @@ def test_all_addresses_of_this_machine_are_one_peer() -> None:
     assert of("2001:db8::1") == of("2001:db8::ffff:1") != of("2001:db8:1::1")
     assert of("::ffff:198.51.100.1") == of("198.51.100.1") == "198.51.100.1"
     assert of("fe80::1%eth0") == of("fe80::2%eth0")
+
+
+@pytest.mark.attack("connection floods")
+def test_bodies_that_are_never_whole_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_HELD", 100_000)
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n"
+
+    async def main() -> None:
+        async with serving() as (server, connect):
+            first, second = await connect(), await connect()
+            for _, writer in (first, second):
+                writer.write(head + b"x" * 59_999)
+                await writer.drain()
+            assert b" 503 " in await second[0].readline()
+            assert server.held == 59_999
+            first[1].write(b"x")
+            assert b" 200 " in await first[0].readline()
+            assert server.held == 0
+            third = await connect()
+            third[1].write(head + b"x" * 100)
+            await until(lambda: server.held == 100)
+            third[1].transport.abort()
+            await until(lambda: server.held == 0)
+
+    run(main())

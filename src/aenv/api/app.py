@@ -89,6 +89,11 @@ class PlatformApp:
                 return refusal(error)
         found = self._find(request)
         if request.stream is not None and (found is None or found[1] != self._inside):
+            try:
+                if self._door is not None:
+                    await self._door.caller(request)  # before anything of it is held
+            except AEnvError as error:
+                return refusal(error)
             request.body, request.stream = b"".join([data async for data in request.stream]), None
         if self._beside is not None and found is None and request.path != paths.OPENAPI and not _is_ours(request.path):
             return await self._beside(request)

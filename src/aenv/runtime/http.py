@@ -49,6 +49,8 @@ BODY_SECONDS, BODY_LEAST = 60.0, 16 * 1024
 """So many bytes of a body have to come in so many seconds, while we listen: 273 in each."""
 FRAMING = 8
 """Bytes of chunk headers for each byte of a body, at the most. One byte in a chunk of its own takes five."""
+MAX_HELD = 512 * 1024 * 1024
+"""Bytes of bodies that are not whole yet, of all connections together: who sends them has shown no token."""
 PIPELINED = 256
 """Requests on one connection that wait for the one before them."""
 _TCP_OPTIONS = (
@@ -90,6 +92,8 @@ class HttpServer:
         """Looks at a new connection; one that it does not like is closed unheard."""
         self.max_body = max_body
         self.closing = False
+        self.held = 0
+        """Bytes of bodies that wait for their rest."""
         self.connections = Connections(most, per_peer)
         self._listeners: list[wire.Listener] = []
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -243,6 +247,7 @@ class _Connection(asyncio.Protocol):
         self.request = Request()
         self.chunks: list[bytes] = []
         self.size = 0
+        self.held = 0
         self.header_bytes = 0
         self.other_bytes = 0  # of what was received of a request, all but its body
         self.url = b""
@@ -291,6 +296,7 @@ class _Connection(asyncio.Protocol):
         self.gone.set()
         self.writable.set()
         self._stop_deadline()
+        self._let_go()
         if self.task is not None and not self.streaming:
             # Nobody waits for the answer any more. An application decides for itself: MCP's older clients hang up
             # as soon as they have read the handshake's result, and the session must outlive that.
@@ -385,8 +391,12 @@ class _Connection(asyncio.Protocol):
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
         elif self.request.stream is not None:
             self.request.stream.feed(body)
+        elif self.server.held + len(body) > MAX_HELD:
+            self._refuse(503, "the server has too many requests that are not whole yet")
         else:
             self.chunks.append(body)
+            self.held += len(body)
+            self.server.held += len(body)
 
     def on_message_complete(self) -> None:
         self.in_body = False
@@ -399,7 +409,7 @@ class _Connection(asyncio.Protocol):
             request.stream.end()
             return
         request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self.chunks = []
+        self._let_go()
         keep_alive = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         if self.task is not None:
             if len(self.waiting) >= PIPELINED:
@@ -503,12 +513,19 @@ class _Connection(asyncio.Protocol):
         if self.refused:
             return
         self.refused = True
+        self._let_go()
         if self.task is None:
             message = b'{"success":false,"error":"%s"}' % why.replace('"', "'").encode()
             self.write(Response(status, message), keep_alive=False)
             self._hang_up(still_coming=True)
         else:
             self.transport.close()
+
+    def _let_go(self) -> None:
+        """Hold no more of a body."""
+        self.chunks = []
+        self.server.held -= self.held
+        self.held = 0
 
     def _hang_up(self, *, still_coming: bool) -> None:
         if still_coming and not self.gone.is_set() and self.transport.can_write_eof():
