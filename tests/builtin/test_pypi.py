@@ -52,6 +52,7 @@ def test_puzzles_of_many_kinds_are_asked_and_graded() -> None:
     run(main())
 
 
+@pytest.mark.attack("grading")
 def test_an_answer_to_a_puzzle_is_never_run_as_code() -> None:
     look_up = "__import__('sys')._getframe(1).f_locals['entry']['answer']"
     scorer = "[m for m in __import__('sys').modules.values() if hasattr(m, '_scored')][0]"

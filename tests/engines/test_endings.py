@@ -18,6 +18,7 @@ CASES = [
     (-signal.SIGSEGV, True, "crashed", "env"),
     (0, False, "exited", "env"),
     (3, True, "exited", "env"),
+    (143, False, "signalled", "policy"),
 ]
 
 

@@ -212,6 +212,7 @@ def test_a_debian_of_another_release_is_a_base(debian: Path, tmp_path: Path, pla
         assert box.shell("touch /usr/local/bin/mine && ls /usr/local/bin")["out"] == "mine\n"
 
 
+@pytest.mark.attack("grading")
 def test_a_library_that_a_program_puts_into_the_base_is_not_loaded_by_the_runtime(box: Box) -> None:
     """The C library loads what /etc/nsswitch.conf names, from the system's folders, at the next look-up."""
     done = box.shell("""

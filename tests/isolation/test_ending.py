@@ -39,6 +39,7 @@ def box(request: pytest.FixtureRequest, project: Path, platform: Platform) -> It
         yield Box(env)
 
 
+@pytest.mark.attack("grading")
 @pytest.mark.parametrize("program", ["kill", "pidfd"])
 def test_no_signal_from_inside_does_anything(box: Box, program: str) -> None:
     numbers = sorted(number for number in signal.valid_signals() if number != signal.SIGCHLD)
@@ -57,6 +58,7 @@ def test_programs_that_tools_start_can_still_be_ended_by_signals(box: Box) -> No
     assert done["out"].split() == ["143", "129"]
 
 
+@pytest.mark.attack("grading")
 @pytest.mark.parametrize("kind", ["RLIMIT_CPU", "RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_FSIZE"])
 def test_programs_cannot_take_resources_from_the_runtime(box: Box, kind: str) -> None:
     threads = box.python("import os; result = os.listdir('/proc/self/task')")
@@ -86,6 +88,7 @@ def test_the_kernel_takes_a_tools_programs_before_the_runtime(box: Box) -> None:
     assert int(box.python("result = open('/proc/self/oom_score_adj').read()")) < 1000
 
 
+@pytest.mark.attack("grading")
 def test_many_small_programs_that_use_up_the_memory_do_not_end_the_runtime(box: Box, platform: Platform) -> None:
     platform.processes()  # which notes what control groups there are
     if not limited_by(platform, "memory"):
@@ -95,6 +98,7 @@ def test_many_small_programs_that_use_up_the_memory_do_not_end_the_runtime(box: 
     assert box.call("hello") == "hello"
 
 
+@pytest.mark.attack("grading")
 def test_an_instance_that_ran_out_of_memory_ended_by_the_agents_fault(box: Box, platform: Platform) -> None:
     platform.processes()  # which notes what control groups there are
     if not limited_by(platform, "memory"):

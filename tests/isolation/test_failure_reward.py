@@ -105,6 +105,7 @@ def test_a_reward_that_was_computed_is_not_marked(env: SyncEnvironment) -> None:
     assert failure_reason(reward) is None
 
 
+@pytest.mark.attack("grading")
 def test_destroying_what_is_graded_gives_the_declared_failure_reward(env: SyncEnvironment, failure: Any) -> None:
     env.call_tool("shell", {"command": "rm -r /app/ledger.txt"})
     reward = env.call_reward(name="balance")
@@ -112,6 +113,7 @@ def test_destroying_what_is_graded_gives_the_declared_failure_reward(env: SyncEn
     assert "the ledger is gone" in str(failure_reason(reward))
 
 
+@pytest.mark.attack("grading")
 def test_using_up_the_memory_gives_the_declared_failure_reward(
     env: SyncEnvironment, failure: Any, platform: Platform
 ) -> None:
@@ -126,6 +128,7 @@ def test_using_up_the_memory_gives_the_declared_failure_reward(
         assert "memory" in str(failure_reason(reward))
 
 
+@pytest.mark.attack("grading")
 def test_filling_the_disk_gives_the_declared_failure_reward(env: SyncEnvironment, failure: Any) -> None:
     env.call_tool("shell", {"command": "cat /dev/zero > /app/full 2>/dev/null"})
     reward = env.call_reward(name="written")
@@ -136,6 +139,7 @@ def test_filling_the_disk_gives_the_declared_failure_reward(env: SyncEnvironment
     assert env.call_reward(name="written") == 1.0
 
 
+@pytest.mark.attack("grading")
 def test_using_up_all_processes_gives_the_declared_failure_reward(env: SyncEnvironment, failure: Any) -> None:
     env.call_tool("background", {"command": f"{sys.executable} -c '{FULL}'"})
 

@@ -139,11 +139,13 @@ def lazily(env: SyncEnvironment, name: str) -> Any:
     return env.call_function("lazily", {"name": name})
 
 
+@pytest.mark.attack("grading")
 def test_a_planted_module_does_not_make_the_reward(env: SyncEnvironment) -> None:
     plant(env, "/app/src/_grading.py", "/app/src/_grading/__init__.py")
     assert env.call_reward({"answer": "wrong"}) == 0.0
 
 
+@pytest.mark.attack("grading")
 @pytest.mark.parametrize(
     "name",
     [
@@ -167,6 +169,7 @@ def test_a_module_of_the_author_is_imported_as_it_was_shipped(env: SyncEnvironme
     assert found["file"].startswith("/app/")
 
 
+@pytest.mark.attack("grading")
 @pytest.mark.parametrize(
     ("name", "paths"),
     [
@@ -185,6 +188,7 @@ def test_a_module_that_was_not_shipped_is_not_found(env: SyncEnvironment, name: 
         lazily(env, name)
 
 
+@pytest.mark.attack("grading")
 @pytest.mark.parametrize("name", ["pydantic", "mcp", "anyio", "json.tool", "tomllib", "this", "antigravity"])
 def test_installed_modules_are_not_shadowed_by_planted_ones(env: SyncEnvironment, name: str) -> None:
     path = name.replace(".", "/")
@@ -194,6 +198,7 @@ def test_installed_modules_are_not_shadowed_by_planted_ones(env: SyncEnvironment
     assert not found["file"].startswith(("/app", "/tmp"))
 
 
+@pytest.mark.attack("grading")
 def test_bytecode_in_the_projects_folder_is_not_run(env: SyncEnvironment) -> None:
     compiling = (
         "import py_compile, importlib.util; py_compile.compile('/tmp/evil.py', "
@@ -228,6 +233,7 @@ def test_the_hosts_files_are_unchanged(env: SyncEnvironment, project: Path) -> N
     assert json.loads((project / "config.json").read_text())["name"] == "graded"
 
 
+@pytest.mark.attack("grading")
 def test_packages_below_a_writable_place_cannot_be_moved_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreter or its packages may live in /tmp, of which each instance has its own."""
     top = Path(tempfile.mkdtemp(prefix="aenv-packages-", dir="/tmp"))

@@ -111,6 +111,7 @@ def test_the_reward_reads_it(env: SyncEnvironment) -> None:
     assert env.call_function("listed", {}) == ["private/answers.json", "private/deep", "private/table.csv"]
 
 
+@pytest.mark.attack("grading")
 def test_a_program_finds_it_nowhere(env: SyncEnvironment) -> None:
     assert "private" not in shell(env, "ls -a /app /app/src").split()
     assert "No such file" in shell(env, "cat /app/private/answers.json")
@@ -131,6 +132,7 @@ def test_a_program_finds_it_nowhere(env: SyncEnvironment) -> None:
         assert "denied" in said or "not permitted" in said, (look, said)
 
 
+@pytest.mark.attack("grading")
 @pytest.mark.parametrize(
     "path", ["/app/private/answers.json", "private/answers.json", "/.project/private/answers.json", "/proc/self/mem"]
 )
@@ -140,6 +142,7 @@ def test_a_tool_that_opens_what_the_agent_names_cannot_read_it(env: SyncEnvironm
     assert SECRET not in answer.text
 
 
+@pytest.mark.attack("grading")
 @pytest.mark.parametrize(
     "body",
     [
@@ -163,6 +166,7 @@ def test_code_of_an_agent_in_a_process_of_its_own_gives_a_value(env: SyncEnviron
     assert env.call_tool("solution", {"code": "def solve():\n    return [1, 'two']"}).data["value"] == [1, "two"]
 
 
+@pytest.mark.attack("grading")
 def test_what_a_program_puts_there_is_not_read(env: SyncEnvironment) -> None:
     forged = json.dumps({"answer": "forged"})
     shell(env, f"mkdir -p /app/private && echo '{forged}' > /app/private/answers.json && cat /app/private/answers.json")

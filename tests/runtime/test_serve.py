@@ -129,3 +129,38 @@ def test_the_entry_point_takes_what_existing_scripts_pass(tmp_path: Path) -> Non
         ENVS / "everything.py", "--name", "mine", "--log-level", "DEBUG", "--log-dir", "/nowhere", log=tmp_path / "log"
     ) as server:
         assert fetch(server.url, "/health")[0] == 200
+
+
+PRIVATE = """
+from aenv import private, register_function, register_tool
+
+@register_tool
+def nothing() -> None: ...
+
+@register_function
+def answer() -> str:
+    return private("deep/answer.txt").read_text()
+"""
+
+
+def test_withheld_files_are_read_and_removed_before_the_author_s_code_runs(tmp_path: Path) -> None:
+    (tmp_path / "env.py").write_text(
+        PRIVATE + f"import os\nassert not os.path.exists({str(tmp_path / 'withheld')!r})\n"
+    )
+    (tmp_path / "withheld" / "deep").mkdir(parents=True)
+    (tmp_path / "withheld" / "deep" / "answer.txt").write_text("42")
+    arguments = ("--withheld", str(tmp_path / "withheld"))
+    with running(tmp_path / "env.py", *arguments, log=tmp_path / "log") as server:
+        assert fetch(server.url, "/functions/answer", {})[1]["data"] == "42"
+
+
+@pytest.mark.parametrize(("arguments", "code"), [((), 0), (("--snapshot", "/nowhere"), 143)])
+def test_a_signal_that_stops_a_server_in_a_sandbox_shows_in_its_exit_code(
+    tmp_path: Path, arguments: tuple[str, ...], code: int
+) -> None:
+    command = [sys.executable, "-m", "aenv.main", str(ENVS / "everything.py"), "--port", "0", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "serving" in process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == code

@@ -12,10 +12,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aenv.errors import Fault
+from aenv.schema.exits import STOPPED_BY_SIGNAL
 
-Cause = Literal["out_of_memory", "killed", "crashed", "exited", "lost"]
+Cause = Literal["out_of_memory", "killed", "crashed", "exited", "signalled", "lost"]
 """``out_of_memory``: the kernel killed it at its memory limit. ``killed``: by somebody outside of the sandbox.
 ``crashed``: by a signal of its own making, such as SIGSEGV. ``exited``: the author's code ended the process.
+``signalled``: a program in the sandbox asked the runtime to stop, where an engine cannot keep it from that.
 ``lost``: it is not there any more, and nothing tells why."""
 
 FAULTS: dict[Cause, Fault] = {
@@ -23,6 +25,7 @@ FAULTS: dict[Cause, Fault] = {
     "killed": "infra",
     "crashed": "env",
     "exited": "env",
+    "signalled": "policy",
     "lost": "infra",
 }
 
@@ -53,6 +56,8 @@ def classify(code: int, *, out_of_memory: bool = False) -> Exit:
         return Exit(code, "killed from outside of the sandbox", "killed")
     if code < 0:
         return Exit(code, f"crashed: killed by {_signal(-code)}", "crashed")
+    if code == STOPPED_BY_SIGNAL:
+        return Exit(code, "a program in the sandbox sent the runtime a signal to stop", "signalled")
     return Exit(code, f"the environment's process ended with exit code {code}", "exited")
 
 

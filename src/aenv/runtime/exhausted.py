@@ -27,7 +27,7 @@ def what_is_used_up(error: BaseException) -> str | None:
 
 def _disk_is_full(error: OSError) -> bool:
     """Whether that is still so: the author's own work may have filled it, and have made room again."""
-    for place in (error.filename, os.environ.get("TMPDIR"), "/tmp"):
+    for place in (error.filename, "/tmp"):
         try:
             about = os.statvfs(place or "/tmp")
         except OSError:

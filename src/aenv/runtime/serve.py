@@ -23,6 +23,7 @@ from aenv.runtime.imports import Imports
 from aenv.runtime.inside import Inside, takes_any_body
 from aenv.runtime.loader import load
 from aenv.runtime.mcp import McpEndpoint
+from aenv.schema.exits import STOPPED_BY_SIGNAL
 
 log = logging.getLogger("aenv.runtime")
 
@@ -112,6 +113,7 @@ class Service:
         self.server = HttpServer(self.app, max_body=options.max_body, prompt=lambda request: True, unbounded=unbounded)
         self._catalog = catalog
         self._grace = options.grace
+        self._exit_code = STOPPED_BY_SIGNAL if options.snapshot else 0
         self._signals = _Signals()
 
     def heed_signals(self) -> None:
@@ -133,7 +135,7 @@ class Service:
             log.warning("some calls did not finish in time")
         await self.close()
         signals.ignore()
-        return 0
+        return self._exit_code
 
     async def close(self, grace: float = 0.0) -> None:
         """Let calls under way finish for so many seconds, and end."""

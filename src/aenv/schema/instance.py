@@ -39,6 +39,8 @@ class EndedBy(StrEnum):
     """A signal of its own process's making, such as SIGSEGV."""
     EXITED = "exited"
     """Its own process, which exited."""
+    SIGNALLED = "signalled"
+    """A program in its sandbox, by a signal to its process; the native engine does not let them."""
     LOST = "lost"
     """The end of what it ran on: the engine's process, the server or the machine."""
 
