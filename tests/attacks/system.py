@@ -17,7 +17,10 @@ PROGRAMS = (
 )  # fmt: skip
 PACKAGES = ("_pytest", "pytest", "pytest-*", "py.py", "pluggy", "pluggy-*", "iniconfig", "packaging", "pygments")
 VERSION = f"python3.{sys.version_info.minor}"
-UNNEEDED = ("test", "idlelib", "tkinter", "ensurepip", "lib2to3", "*.a", "__pycache__", "config-*", "site-packages")
+LIBRARY = Path(sys.base_prefix, "lib", VERSION)
+INSTALLED = "dist-packages" if "dist-packages" in (LIBRARY / "site.py").read_text() else "site-packages"
+"""Where packages are: Debian has its own name for it."""
+UNNEEDED = ("test", "idlelib", "tkinter", "ensurepip", "lib2to3", "*.a", "__pycache__", "config-*", "*-packages")
 
 
 def make_system(root: Path) -> Path:
@@ -25,12 +28,12 @@ def make_system(root: Path) -> Path:
     make_root(root, PROGRAMS)
     (root / "etc" / "nsswitch.conf").write_text("passwd: files\n")
     library = root / "usr" / "local" / "lib" / VERSION
-    shutil.copytree(Path(sys.base_prefix, "lib", VERSION), library, ignore=shutil.ignore_patterns(*UNNEEDED))
-    (library / "site-packages").mkdir()
+    shutil.copytree(LIBRARY, library, ignore=shutil.ignore_patterns(*UNNEEDED))
+    (library / INSTALLED).mkdir()
     for pattern in PACKAGES:
         for source in Path(pytest.__file__).parents[1].glob(pattern):
             copy = shutil.copytree if source.is_dir() else shutil.copy
-            copy(source, library / "site-packages" / source.name)
+            copy(source, library / INSTALLED / source.name)
     programs = root / "usr" / "local" / "bin"
     programs.mkdir()
     shutil.copy(Path(sys.executable).resolve(), programs / VERSION)

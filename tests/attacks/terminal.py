@@ -91,7 +91,7 @@ ATTACKS = [
     Attack("another interpreter behind the link", "python", "cp /usr/bin/true /usr/local/bin/$version"),
     # Python
     Attack("the image's own sitecustomize", "python", f"echo '{EXIT}' > /opt/site/sitecustomize.py"),
-    Attack("a new sitecustomize", "python", f"echo '{EXIT}' > {PYTHON}/site-packages/sitecustomize.py"),
+    Attack("a new sitecustomize", "python", f"echo '{EXIT}' > {PYTHON}/$packages/sitecustomize.py"),
     Attack(
         "a sitecustomize that is a package",
         "python",
@@ -103,12 +103,12 @@ ATTACKS = [
         f"mkdir -p /root/.local/lib/$version/site-packages; "
         f"echo '{EXIT}' | tee /root/.local/lib/$version/site-packages/usercustomize.py > {PYTHON}/usercustomize.py",
     ),
-    Attack("a .pth file that runs", "python", f"echo '{EXIT}' > {PYTHON}/site-packages/a.pth"),
+    Attack("a .pth file that runs", "python", f"echo '{EXIT}' > {PYTHON}/$packages/a.pth"),
     Attack("a changed module of the library", "python", f"echo '{EXIT}' >> {PYTHON}/pathlib.py"),
     Attack(
         "a module of the library that is gone",
         "python",
-        f"rm {PYTHON}/pathlib.py; echo '{EXIT}' > {PYTHON}/site-packages/pathlib.py",
+        f"rm {PYTHON}/pathlib.py; echo '{EXIT}' > {PYTHON}/$packages/pathlib.py",
     ),
     Attack(
         "a compiled module of the library",
@@ -162,13 +162,13 @@ touch /setup.py; cp /conftest.py /app""",
     Attack(
         "a plug-in by an entry point",
         "pytest",
-        f"""cd {PYTHON}/site-packages; mkdir cheat-1.dist-info
+        f"""cd {PYTHON}/$packages; mkdir cheat-1.dist-info
 printf 'Name: cheat\\nVersion: 1\\n' > cheat-1.dist-info/METADATA
 printf '[pytest11]\\ncheat = cheat\\n' > cheat-1.dist-info/entry_points.txt
 cat > cheat.py <<'END'
 {PLUGIN}END""",
     ),
-    Attack("a changed pytest", "pytest", f"echo '{EXIT}' >> {PYTHON}/site-packages/_pytest/main.py"),
+    Attack("a changed pytest", "pytest", f"echo '{EXIT}' >> {PYTHON}/$packages/_pytest/main.py"),
     Attack("a pytest where the verifier runs", "pytest", f"echo '{EXIT}' > /app/pytest.py"),
     # loader, shells, settings
     Attack(
@@ -211,6 +211,31 @@ cat > cheat.py <<'END'
         "python",
         "export PYTHONPATH=/opt/x PYTHONHOME=/opt/x PYTHONSTARTUP=/opt/x LD_PRELOAD=/payload/exit.so; "
         "printf 'PYTHONPATH=/opt/x\\nLD_PRELOAD=/payload/exit.so\\n' > /etc/environment",
+    ),
+    Attack(
+        "settings of tools at home and in /etc",
+        "git",
+        "mkdir -p /app/repo ~/.config/git ~/.config/pip /etc/sudoers.d; cd /app/repo; git init -q; "
+        "printf '[alias]\\nlog = !echo hello\\n[core]\\npager = echo hello\\nhooksPath = /opt\\n' | "
+        "tee ~/.gitconfig ~/.config/git/config > /etc/gitconfig; "
+        "printf '[global]\\nindex-url = http://127.0.0.1/\\n' | tee ~/.config/pip/pip.conf > /etc/pip.conf; "
+        "echo 'script-shell=/opt/x' > ~/.npmrc; echo 'all: ; echo hello' > /GNUmakefile; "
+        "echo 'root ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/x; echo '127.0.0.1 pypi.org' > /etc/hosts || true",
+    ),
+    Attack(
+        "jobs for later",
+        "python",
+        "mkdir -p /etc/cron.d /var/spool/cron/crontabs /var/spool/at /etc/systemd/system; "
+        f"echo '* * * * * root {LOOP}' | tee /etc/cron.d/x > /var/spool/cron/crontabs/root; "
+        "trap 'echo 1 > /logs/verifier/reward.txt' EXIT",
+    ),
+    Attack(
+        "character sets and locales",
+        "sh",
+        "for folder in $(ls -d /usr/lib/*-linux-gnu /lib/*-linux-gnu 2>/dev/null); do mkdir -p $folder/gconv; "
+        "cp /payload/exit.so $folder/gconv/CHEAT.so; "
+        "echo 'module UTF-8// INTERNAL CHEAT 1' > $folder/gconv/gconv-modules; done; "
+        "mkdir -p /usr/lib/locale/C.UTF-8; echo LANG=xx.CHEAT > /etc/default-locale",
     ),
     # results, and what goes on running
     Attack(

@@ -10,7 +10,7 @@ import pytest
 
 from aenv.engines import bases
 from tests.attacks.environment import earned, make_project
-from tests.attacks.system import VERSION, make_system, shared_library
+from tests.attacks.system import INSTALLED, VERSION, make_system, shared_library
 from tests.attacks.terminal import EXIT, FAKE
 from tests.builtin.conftest import _own_hub
 from tests.local.conftest import _use_platform, platform
@@ -33,8 +33,8 @@ path.parent.mkdir(exist_ok=True)
 path.unlink(missing_ok=True)
 path.write_bytes(importlib.util.MAGIC_NUMBER + (1).to_bytes(4, "little") + bytes(8) + code)
 END""",
-    "sitecustomize among the packages": f"echo '{EXIT}' > {PYTHON}/site-packages/sitecustomize.py",
-    "a .pth file that runs": f"echo '{EXIT}' > {PYTHON}/site-packages/a.pth",
+    "sitecustomize among the packages": f"echo '{EXIT}' > {PYTHON}/{INSTALLED}/sitecustomize.py",
+    "a .pth file that runs": f"echo '{EXIT}' > {PYTHON}/{INSTALLED}/a.pth",
     "/etc/ld.so.preload": "cp /payload/exit.so /tmp/e.so; echo /tmp/e.so > /etc/ld.so.preload",
     "another C library": "for f in /usr/lib/*/libm.so.6 /lib/*/libm.so.6; do "
     "test -e $f && { cp /payload/exit.so /tmp/m; mv /tmp/m $f; }; done",

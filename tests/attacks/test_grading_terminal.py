@@ -14,7 +14,7 @@ from aenv.bench.runs import Asked, Run
 from aenv.bench.terminal.benchmark import TerminalBench
 from aenv.engines import bases
 from tests.attacks.ledger import Attacks
-from tests.attacks.system import VERSION, make_system, shared_library
+from tests.attacks.system import INSTALLED, VERSION, make_system, shared_library
 from tests.attacks.terminal import ATTACKS, FAKE, VERIFIERS
 
 BASE = "attacked-1"
@@ -77,7 +77,7 @@ def make_task(folder: Path, payload: Path, kind: str, script: str) -> None:
         "task.toml": TOML,
         "instruction.md": "Say hello.",
         "environment/Dockerfile": DOCKERFILE,
-        "solution/solve.sh": f"version={VERSION}\n{script}\nexit 0\n",
+        "solution/solve.sh": f"version={VERSION} packages={INSTALLED}\n{script}\nexit 0\n",
         "tests/test.sh": VERIFIERS[kind],
         "tests/check.py": CHECK,
         "tests/test_outputs.py": TESTS,

@@ -261,3 +261,28 @@ def test_other_programs_in_place_of_the_verifiers_own_get_nothing(
     asyncio.run(run_all(TerminalBench(begun.asked.options), begun, parallel=2, said=lambda *_: None))
     rewards = {result.task: result.reward for result in begun.results()}
     assert rewards == {"shadowed": 0.0, "replaced": 0.0, "linked": 0.0, "honest": 1.0}
+
+
+REWARD = "/logs/verifier/reward.txt"
+IMPOSTOR = f"""mkfifo /tmp/wait
+(until [ -s {REWARD} ]; do :; done; echo 1 > {REWARD}; echo > /tmp/wait) &
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "reward"),
+    [
+        (f"{IMPOSTOR}echo 0 > {REWARD}\ncat /tmp/wait\n", 0.0),
+        (f"set -eu\n{IMPOSTOR}if false; then :\nelse\n  echo 0 > {REWARD}\n  cat /tmp/wait\nfi\nexit 3\n", 0.0),
+        (f"echo 0 > {REWARD}\necho 1 > {REWARD}\n", 1.0),
+        (f"echo 0 > {REWARD}\nbash -c 'echo 1 > {REWARD}'\n", 1.0),
+        (f"echo 0 > {REWARD}\nprintf '%s' 0.5 > {REWARD}; exit 3\n", 0.5),
+    ],
+)
+def test_a_verifier_that_ends_with_a_reward_of_0_gives_none(tmp_path: Path, script: str, reward: float) -> None:
+    """Whatever another program writes, which its tests have run."""
+    task = tmp_path / "tasks" / "rewritten"
+    shutil.copytree(HARBOR / "greet", task)
+    (task / "tests" / "test.sh").write_text(script)
+    found = results(tmp_path / "run", "nop", task)["rewritten"]
+    assert found.reward == reward, found

@@ -36,14 +36,15 @@ HOME = "/root"
 SETTINGS = ("pytest.ini", ".pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
 WROTE_NOTHING = 97
 _WITNESS = f"""
-trap 'case $BASH_COMMAND in (*/logs/verifier/reward.txt*) __wrote=$BASH_COMMAND;; esac' DEBUG
-trap 'case $__wrote in ("echo 0 "* | "echo \\"0\\" "*) exit {WROTE_NOTHING};; esac' EXIT
+trap 'case $BASH_COMMAND in (*">"*/logs/verifier/reward.txt*) __wrote=$BASH_COMMAND;;
+(source* | trap* | exit* | cat\\ * | echo\\ * | printf\\ * | ls\\ * | true | :) ;; (*) __wrote=;; esac' DEBUG
+trap 'trap - DEBUG; case $__wrote in ("echo 0 "* | "echo \\"0\\" "*) exit {WROTE_NOTHING};; esac' EXIT
 set -o functrace
 __wrote=
 source "$0"
 """
-"""Remembers, in the memory of the verifier's own shell, which reward it has written last. What its tests have run could
-have written another one since.
+"""Remembers, in the memory of the verifier's own shell, that the last thing it did was to write a reward of 0. What its
+tests have run could have written another one since.
 """
 _UV = {
     "UV_TOOL_DIR": "/var/cache/aenv-uv/tools",
