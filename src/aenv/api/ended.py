@@ -29,7 +29,7 @@ MOST = 2000
 """Instances of each kind, deleted and not, that are remembered."""
 LOGS = 16 * 1024 * 1024
 """Characters of all logs together."""
-PAUSE = 0.05
+PAUSE = 0.25
 """Seconds between two writes to the store: what ends meanwhile is written together."""
 CLOSE_SECONDS = 5.0
 
