@@ -38,7 +38,7 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
                 port=options.port,
                 uds=options.uds,
                 name=options.name,
-                token=os.environ.pop("AENV_TOKEN", None) or None,  # no business of the author's code
+                token=_taken_token(),
                 no_auth=options.no_auth,
                 max_body=options.max_body,
                 grace=options.grace,
@@ -50,6 +50,20 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
     except AEnvError as error:
         print(f"Error: {error.message}", file=sys.stderr)  # noqa: T201
         return error.exit_code
+
+
+def _taken_token() -> str | None:
+    """The token, which is no business of the author's code, nor of programs that its tools start.
+
+    They could still read it in this process's /proc/PID/environ, which the kernel closes to others of the same user
+    once a process is not dumpable.
+    """
+    token = os.environ.pop("AENV_TOKEN", None) or None
+    if token is not None and sys.platform == "linux":
+        from aenv.isolation import linux
+
+        linux.set_dumpable(False)
+    return token
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -164,3 +164,36 @@ def test_a_signal_that_stops_a_server_in_a_sandbox_shows_in_its_exit_code(
         assert "serving" in process.stdout.readline()
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == code
+
+
+DUMPABLE = """
+import ctypes, subprocess
+from aenv import register_function, register_tool
+
+@register_tool
+def nothing() -> None: ...
+
+@register_function
+def dumpable() -> int:
+    return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+
+@register_function
+def look() -> str:
+    found = subprocess.run("env; cat /proc/$PPID/environ", shell=True, capture_output=True, text=True)
+    return found.stdout + found.stderr
+"""
+
+
+def test_programs_that_a_tool_starts_cannot_read_the_token(tmp_path: Path) -> None:
+    (tmp_path / "env.py").write_text(DUMPABLE)
+    headers = {"authorization": "Bearer s3cret-token"}
+    with running(tmp_path / "env.py", log=tmp_path / "log", variables={"AENV_TOKEN": "s3cret-token"}) as server:
+        assert fetch(server.url, "/functions/dumpable", {}, headers=headers)[1]["data"] == 0
+        if os.geteuid() != 0:  # who may read everything
+            assert "s3cret" not in fetch(server.url, "/functions/look", {}, headers=headers)[1]["data"]
+
+
+def test_without_a_token_a_server_can_be_looked_into(tmp_path: Path) -> None:
+    (tmp_path / "env.py").write_text(DUMPABLE)
+    with running(tmp_path / "env.py", log=tmp_path / "log") as server:
+        assert fetch(server.url, "/functions/dumpable", {})[1]["data"] == 1
