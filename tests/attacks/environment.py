@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from pathlib import Path
@@ -13,9 +14,10 @@ from aenv import Environment
 from aenv.hub import builtin
 from tests.attacks.system import PACKAGES
 from tests.builtin.test_terminal import Typist
-from tests.conftest import run
 
 VARIABLES = {"T_BENCH_TASKS_DIR": "/app/tasks"}
+HASTY = "hasty"
+"""The same task with little time for its tests."""
 RUN_TESTS = """#!/bin/bash
 PYTHONPATH=$TEST_DIR/packages python3 -m pytest -rA $TEST_DIR/test_answer.py
 """
@@ -33,7 +35,6 @@ def make_project(made: Path, **deploy: str) -> Path:
     task = made / "tasks" / "answer"
     (task / "tests" / "packages").mkdir(parents=True)
     (task / "run-tests.sh").write_text(RUN_TESTS)
-    (task / "task.yaml").write_text("max_test_timeout_sec: 30.0\n")
     (task / "tests" / "test_answer.py").write_text(TEST)
     for pattern in PACKAGES:
         for source in Path(pytest.__file__).parents[1].glob(pattern):
@@ -42,19 +43,22 @@ def make_project(made: Path, **deploy: str) -> Path:
                 shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(source, target)
+    shutil.copytree(task, made / "tasks" / HASTY)
+    for folder, seconds in ((task, 900.0), (made / "tasks" / HASTY, 3.0)):
+        (folder / "task.yaml").write_text(f"max_test_timeout_sec: {seconds}\n")
     config = json.loads((made / "config.json").read_text())
     config["deployConfig"] |= deploy
     (made / "config.json").write_text(json.dumps(config))
     return made
 
 
-def earned(project: Path, script: str) -> dict[str, Any]:
+def earned(project: Path, script: str, task: str = "answer") -> dict[str, Any]:
     """The reward of an agent that types a script."""
 
-    async def main() -> Any:
+    async def main() -> dict[str, Any]:
         async with Environment(str(project), environment_variables=VARIABLES) as env:
             await Typist(env).does(script)
-            return await env.call_reward({"task_name": "answer"}, timeout=50)
+            found: dict[str, Any] = await env.call_reward({"task_name": task}, timeout=1000)
+            return found
 
-    found: dict[str, Any] = run(main())
-    return found
+    return asyncio.run(main())

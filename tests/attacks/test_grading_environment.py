@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.attacks.environment import earned, make_project
+from tests.attacks.environment import HASTY, earned, make_project
 from tests.attacks.terminal import EXIT, PLUGIN
 from tests.builtin.conftest import _own_hub
 from tests.local.conftest import _use_platform, platform
@@ -28,7 +28,6 @@ SETTINGS = {
     "variables of pytest and Python": f"echo '{EXIT}' > /tmp/cheat.py; export PYTEST_ADDOPTS='-p cheat' LANG=xx "
     "PYTEST_PLUGINS=cheat PYTHONPATH=/tmp PYTHONSTARTUP=/tmp/x PYTHONWARNINGS=ignore LC_ALL=xx",
     "a link in place of the folder": "ln -sfn /app /run/tests-0; ln -sfn /tmp /run/tests-1",
-    "an answer that is a pipe": "mkfifo /tmp/answer.txt",
 }  # fmt: skip
 
 
@@ -49,3 +48,9 @@ def test_honest_work_gets_one_and_nothing_gets_nothing(project: Path) -> None:
 def test_an_agent_earns_nothing_with(how: str, project: Path) -> None:
     found = earned(project, SETTINGS[how])
     assert found["score"] == 0.0, found
+
+
+@pytest.mark.attack("grading")
+def test_tests_that_an_agent_keeps_from_ending_score_0(project: Path) -> None:
+    found = earned(project, "mkfifo /tmp/answer.txt", HASTY)
+    assert (found["status"], found["score"]) == ("timeout", 0.0)
