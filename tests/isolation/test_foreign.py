@@ -247,9 +247,6 @@ signal.signal(signal.SIGALRM, start)
 signal.setitimer(signal.ITIMER_REAL, 0.5)
 """,
     "it never answers": """
-from aenv.isolation import preloaded
-preloaded.FORK_SECONDS = 0.1
-
 def hang(*_):
     if os.getpid() != 1:
         time.sleep(600)

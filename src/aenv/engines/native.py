@@ -9,6 +9,7 @@ import os
 import re
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from functools import partial
@@ -33,6 +34,8 @@ from aenv.isolation.limits import Cgroups, group_name
 
 log = getLogger("native")
 
+PARENT_FAILURES = 24
+"""Forks that may fail in a row, whatever kills or stops their parents, before an environment is not forked any more."""
 IDLE_ZYGOTES = 8
 """Warm parents without sandboxes that are kept; the longest unused goes first."""
 FRESH = 0.05
@@ -81,6 +84,8 @@ class NativeEngine(Engine):
             partial(self._prepare, packages_only=True), self._end_parent, lambda parent: parent.exit is None
         )
         """For environments whose own code cannot be forked."""
+        self._failures: Counter[str] = Counter()
+        """Forks of preloaded parents that failed in a row, by the parents' key."""
         self._later: asyncio.TimerHandle | None = None
         self._looked: tuple[SandboxSpec | None, float, str] = (None, -1.0, "")
         self._families: set[Zygote] = set()
@@ -144,11 +149,15 @@ class NativeEngine(Engine):
         parent, known_as = await self._parent(spec, key)
         if parent is not None:
             try:
-                return await self._spawned(spec, parent.zygote, "branch", spare)
+                forked = await self._spawned(spec, parent.zygote, "branch", spare)
             except (Unavailable, EnvironmentTimeoutError) as error:
-                if parent.exit is None:
+                self._failures[known_as] += 1
+                if parent.exit is None or self._failures[known_as] >= PARENT_FAILURES:
                     log.warning("%s is loaded anew for every instance: %s", spec.name, error.message)
                     self._parents.unfit(known_as)
+            else:
+                self._failures.pop(known_as, None)
+                return forked
         if zygote.packages and self._parents.is_unfit(known_as):
             parent = await self._packages.of(self._family(spec), replace(spec, variables={}))
             if parent is not None:

@@ -152,6 +152,11 @@ def thread_number_offset() -> int:
     return 4 * places[0]
 
 
+def current_cpu() -> int:
+    """The number of the CPU that this thread runs on, at this moment."""
+    return int(_libc.sched_getcpu())
+
+
 def setns(fd: int, kind: int) -> None:
     """Enter the namespace behind a descriptor."""
     _done(_libc.setns(fd, kind), "setns")

@@ -23,9 +23,8 @@ import os
 import signal
 import socket
 import struct
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -48,8 +47,6 @@ AHEAD = 1
 """Children made before they are requested."""
 ATTEMPTS = 3
 """Children that a request is tried with."""
-FORK_SECONDS = 20.0
-"""How long a parent may take to fork after it was asked. A healthy one takes milliseconds."""
 Kind = tuple[int, Mode]
 """What children have in common: the size of the writable layer, and the network mode."""
 Furnish = Callable[[Plan, int, Mode], Outcome | None]
@@ -128,7 +125,8 @@ class Child:
         process = self._process
         assert process is not None
         socket.send_fds(self._mailbox, [b"mail"], [*request.fds, *request.cgroups])
-        process.run(_becoming(len(request.cgroups)))
+        with _same_cpu(self.pid):
+            process.run(_becoming(len(request.cgroups)))
         if not request.cgroups and counts_processes_apart():
             limit_processes(request.limits, self.pid)
         if request.egress_channel:
@@ -164,35 +162,47 @@ class PreloadedParent:
     ready: deque[Child] = field(default_factory=deque)
     ahead: int = 0
     """Children to keep ready. 0 until the first one was made, and after one could not be made."""
-    mailbox: socket.socket | None = None
-    """Of the child that the parent was asked to fork and has not forked yet."""
-    asked_at: float = 0.0
-
-    @property
-    def deadline(self) -> float | None:
-        """When to give up on the fork that was asked for."""
-        return self.asked_at + FORK_SECONDS if self.mailbox is not None else None
 
     @property
     def wants_child(self) -> bool:
-        """Whether to ask for another fork now."""
-        return self.mailbox is None and len(self.ready) < len(self.waiting) + self.ahead
+        """Whether to fork another one now."""
+        return len(self.ready) < len(self.waiting) + self.ahead
 
-    def ask(self) -> None:
-        """Ask it to fork. The answer is a ptrace stop of the parent.
+    def fork(self, plan: Plan, flags: int, *, has_door: bool) -> Child:
+        """Have it fork, and take the child to where it has no rights. The parent is stopped all the while.
+
+        ``plan`` and ``has_door`` are `isolating`'s. Blocks: the caller bounds it.
 
         Raises:
-            OSError: it is gone, or cannot be traced.
+            ptrace.Ended: the parent ended.
+            UnsafeParent: it must not be forked any more.
+            OSError: it could not be forked, or a step of its child failed.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            ptrace.trace_forks(self.pid)
-            with theirs:
-                socket.send_fds(self.channel, [b"fork"], [theirs.fileno()], socket.MSG_DONTWAIT)
-        except OSError:
-            ours.close()
-            raise
-        self.mailbox, self.asked_at = ours, time.monotonic()
+        with _same_cpu(self.pid) as pinned:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            try:
+                ptrace.trace_forks(self.pid)
+                with theirs:
+                    socket.send_fds(self.channel, [b"fork"], [theirs.fileno()], socket.MSG_DONTWAIT)
+                pid = ptrace.wait_for_fork(self.pid, flags)
+            except BaseException:
+                ours.close()
+                raise
+            pinned.append(pid)  # as its parent is
+            try:
+                child = Child(ptrace.Stopped(pid), ours)
+                try:
+                    check_alone(self.pid)
+                    child.isolate(plan)
+                    if has_door:
+                        child.take_egress_listener()
+                except BaseException:
+                    child.close()
+                    raise
+            finally:
+                with contextlib.suppress(OSError):  # it may have been killed
+                    ptrace.release(self.pid)
+        return child
 
     def next_request(self) -> ForkRequest | None:
         """The oldest request that still waits."""
@@ -201,6 +211,24 @@ class PreloadedParent:
             if not request.cancelled:
                 return request
         return None
+
+
+@contextlib.contextmanager
+def _same_cpu(pid: int) -> Iterator[list[int]]:
+    """Run a traced process on the CPU that its tracer runs on: the two take turns some fifty times, and to wake up an
+    idle CPU each time takes longer than all that they do. Yields the list of processes that run there.
+    """
+    pinned = [0, pid]
+    before = os.sched_getaffinity(0)
+    here = {linux.current_cpu()}
+    try:
+        for one in pinned:
+            os.sched_setaffinity(one, here)
+        yield pinned
+    finally:
+        for one in pinned:
+            with contextlib.suppress(OSError):  # it may have ended
+                os.sched_setaffinity(one, before)
 
 
 def check_alone(pid: int) -> None:

@@ -57,6 +57,32 @@ def trace_forks(pid: int) -> None:
     _ptrace(_SEIZE, pid, 0, options)
 
 
+class Ended(OSError):
+    """A traced process that ended, and was reaped. Its exit status, as ``waitpid`` has it, is ``status``."""
+
+    def __init__(self, pid: int, status: int) -> None:
+        super().__init__(errno.ESRCH, f"process {pid} ended")
+        self.status = status
+
+
+def wait_for_fork(pid: int, flags: int) -> int:
+    """Wait until a traced process has forked, by ``clone`` with exactly these flags; the new process.
+
+    Both are stopped then. Blocks: the caller bounds it.
+
+    Raises:
+        Ended: it did not get that far.
+    """
+    while True:
+        _, status = os.waitpid(pid, _WALL)
+        if not os.WIFSTOPPED(status):
+            raise Ended(pid, status)
+        child = forked(pid, status)
+        if child is not None:
+            return child
+        resume_parent(pid, status, flags)
+
+
 def release(pid: int) -> None:
     """Detach from a stopped process; it runs on."""
     _ptrace(_DETACH, pid, 0, 0)
@@ -88,10 +114,9 @@ def forked(pid: int, status: int) -> int | None:
 class Stopped:
     """A process that was stopped at birth, inside the fork that made it."""
 
-    def __init__(self, pid: int, *, waited: bool = False) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        if not waited:
-            _wait(pid)
+        _wait(pid)
         self._born = _registers(pid)
         self._memory = self._size = 0
 
@@ -127,9 +152,16 @@ class Stopped:
             raise plan.failed(after[_R14], ctypes.c_long(after[_RAX]).value)
 
     def resume(self) -> None:
-        """Let it return from the fork that made it, untraced."""
-        self._release_memory()
-        _set_registers(self.pid, self._born)
+        """Let it return from the fork that made it, untraced, with our memory gone.
+
+        It is released at the entry of the call that removes the memory. That returns to where the fork returns to, with
+        0 as the fork does; the registers that the arguments were in are nobody's after a call.
+        """
+        registers = list(self._born)
+        if self._memory:
+            self._to_syscall_entry(_MUNMAP)
+            registers[_ORIG_RAX], registers[_RDI], registers[_RSI] = _MUNMAP, self._memory, self._size
+        _set_registers(self.pid, registers)
         release(self.pid)
 
     def kill(self) -> None:
@@ -149,11 +181,7 @@ class Stopped:
         Before the instruction pointer stands the instruction that entered ``clone``. Should it be another one by now,
         the process comes to some other system call, or to a signal: the first is replaced, the second is an error.
         """
-        registers = list(self._born)
-        registers[_RIP] -= 2
-        registers[_RAX], registers[_ORIG_RAX] = number, _NONE
-        _set_registers(self.pid, registers)
-        self._to_syscall_stop()
+        self._to_syscall_entry(number)
         registers = _registers(self.pid)
         registers[_ORIG_RAX] = number
         for place, argument in zip((_RDI, _RSI, _RDX, _R10, _R8, _R9), arguments, strict=True):
@@ -164,6 +192,13 @@ class Stopped:
         if result < 0:
             raise OSError(-result, f"preparing a forked process: {os.strerror(-result)}")
         return result
+
+    def _to_syscall_entry(self, number: int) -> None:
+        registers = list(self._born)
+        registers[_RIP] -= 2
+        registers[_RAX], registers[_ORIG_RAX] = number, _NONE
+        _set_registers(self.pid, registers)
+        self._to_syscall_stop()
 
     def _to_syscall_stop(self) -> None:
         for _ in range(_MOST_STOPS):

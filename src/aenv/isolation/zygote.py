@@ -33,14 +33,16 @@ from aenv.isolation import based, forkable, linux, preloaded, ptrace, rootfs, se
 from aenv.isolation.leaving import explain, leave_files, leave_users
 from aenv.isolation.limits import Limits
 from aenv.isolation.plan import Plan
-from aenv.isolation.preloaded import Child, ForkRequest, Kind, PreloadedParent
+from aenv.isolation.preloaded import ForkRequest, Kind, PreloadedParent
 from aenv.isolation.sandbox import Furnishing, Sandbox, call, furnish
 from aenv.isolation.spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
 
-PAUSE = 0.01
+PAUSE = 0.005
 """Seconds after a request in which nothing is made ahead: the new instance has a first call to answer."""
+FORK_SECONDS = 20
+"""For a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds."""
 STEP_SECONDS = 10
-"""Bound on the steps of a child that the zygote waits for. They take a millisecond."""
+"""For a child that is ready to become an instance."""
 KINDS = 16
 """Plans that are kept, by kind of sandbox."""
 _WALL = 0x40000000  # for waitpid: children that were made by clone, too
@@ -92,9 +94,7 @@ def main() -> None:
 
 def _own_proc() -> None:
     """Replace the host's procfs by one of this process namespace, and mount the one that sandboxes need."""
-    plan = Plan()
-    rootfs.own_proc(plan)
-    plan.run()
+    linux.mount("proc", "/proc", "proc", rootfs.PROC_FLAGS)
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     linux.unshare(linux.CLONE_NEWPID)
     child = os.fork()
@@ -152,8 +152,6 @@ class _Zygote:
         """Running sandboxes and the preloaded parent: their names by process id."""
         self._parent: PreloadedParent | None = None
         self._requests: dict[str, ForkRequest] = {}
-        self._stopped_early: set[int] = set()
-        """Children whose stop was reported before that of the parent that forked them."""
         self._furnishings: dict[Kind, Furnishing] = {}
         self._isolating: tuple[Kind, Plan, bool] | None = None
         self._selector = selectors.DefaultSelector()
@@ -194,16 +192,13 @@ class _Zygote:
             for key, _ in self._selector.select(self._timeout()):
                 key.data()
             self._reap()
-            self._check_deadline()
             if self._make_ahead_at is not None and time.monotonic() >= self._make_ahead_at:
                 self._make_ahead_at = None
                 self._make_ahead()
 
     def _timeout(self) -> float | None:
         """Seconds until there is something to do."""
-        times = [self._make_ahead_at, self._parent.deadline if self._parent else None]
-        known = [at for at in times if at is not None]
-        return max(min(known) - time.monotonic(), 0.0) if known else None
+        return None if self._make_ahead_at is None else max(self._make_ahead_at - time.monotonic(), 0.0)
 
     def _when_readable(self, file: socket.socket | int, act: Callable[[], object]) -> None:
         self._selector.register(file, selectors.EVENT_READ, act)
@@ -306,9 +301,8 @@ class _Zygote:
     def _multiply(self, control: socket.socket) -> None:
         """Run in a fork, the first process of a new process namespace: be another zygote like this one."""
         linux.unshare(linux.CLONE_NEWNS)
-        plan = Plan()
-        rootfs.own_proc(plan)
-        plan.run()
+        linux.umount("/proc")
+        linux.mount("proc", "/proc", "proc", rootfs.PROC_FLAGS)
         _Zygote(self._spec, control, self._hidden)._serve()
 
     # --- a preloaded parent and its forks
@@ -354,63 +348,28 @@ class _Zygote:
             self._make_ahead_at = time.monotonic() + PAUSE
 
     def _make_more(self, parent: PreloadedParent) -> None:
-        """Ask the parent for another fork, if one is wanted."""
+        """Fork one more child, if one is wanted; further ones in the next turns of the loop, after what came in."""
         if not parent.wants_child:
             return
+        plan, has_door = self._plan(parent.kind)
         try:
-            parent.ask()
+            with _bounded(FORK_SECONDS):
+                child = parent.fork(plan, self._clone_flags, has_door=has_door)
+        except ptrace.Ended as error:
+            self._ended(parent.pid, os.waitstatus_to_exitcode(error.status))
+            return
+        except (preloaded.UnsafeParent, TimeoutError):
+            parent.ahead = 0
+            os.kill(parent.pid, signal.SIGKILL)  # it will not get better; its end fails the requests that wait
+            return
         except OSError as error:
             self._could_not_fork(parent, str(error))
-
-    def _stopped(self, pid: int, status: int) -> None:
-        """A traced process stopped: the parent, because it forks, or its new child."""
-        parent = self._parent
-        if parent is None:
-            os.kill(pid, signal.SIGKILL)  # born while its parent was ended
-            return
-        if pid != parent.pid:
-            self._stopped_early.add(pid)
-            return
-        child = ptrace.forked(pid, status)
-        if child is None:
-            ptrace.resume_parent(pid, status, self._clone_flags)
-            return
-        waited = child in self._stopped_early
-        self._stopped_early.discard(child)
-        mailbox, parent.mailbox = parent.mailbox, None
-        failed: OSError | None = None
-        try:
-            self._isolate(parent, child, mailbox, waited)
-        except OSError as error:
-            failed = error
-        with contextlib.suppress(OSError):  # it may have been killed
-            ptrace.release(pid)
-        if isinstance(failed, preloaded.UnsafeParent):
-            os.kill(pid, signal.SIGKILL)  # it will not get better; its end fails the requests that wait
-        elif failed is not None:
-            self._could_not_fork(parent, str(failed))
         else:
+            parent.ready.append(child)
+            parent.ahead = preloaded.AHEAD
             self._assign(parent)
-            self._make_more(parent)
-
-    def _isolate(self, parent: PreloadedParent, pid: int, mailbox: socket.socket | None, waited: bool) -> None:
-        """Take a new child from its birth to where it has no rights. The parent is stopped all the while."""
-        if mailbox is None:  # it forked without being asked
-            os.kill(pid, signal.SIGKILL)
-            raise preloaded.UnsafeParent(errno.EPERM, "the preloaded parent forks by itself")
-        plan, has_door = self._plan(parent.kind)
-        with _bounded():
-            child = Child(ptrace.Stopped(pid, waited=waited), mailbox)
-            try:
-                preloaded.check_alone(parent.pid)
-                child.isolate(plan)
-                if has_door:
-                    child.take_egress_listener()
-            except BaseException:
-                child.close()
-                raise
-        parent.ready.append(child)
-        parent.ahead = preloaded.AHEAD
+        if parent.wants_child:
+            self._make_ahead_at = 0.0
 
     def _plan(self, kind: Kind) -> tuple[Plan, bool]:
         known = self._isolating
@@ -427,7 +386,7 @@ class _Zygote:
         while parent.ready and (request := parent.next_request()) is not None:
             child = parent.ready.popleft()
             try:
-                with _bounded():
+                with _bounded(STEP_SECONDS):
                     child.become(request)
             except OSError as error:
                 child.close()
@@ -449,32 +408,17 @@ class _Zygote:
 
     def _could_not_fork(self, parent: PreloadedParent, reason: str) -> None:
         """Fail the oldest request. Nothing is made ahead until a request succeeds."""
-        if parent.mailbox is not None:
-            parent.mailbox.close()
-            parent.mailbox = None
         parent.ahead = 0
         request = parent.next_request()
         if request is not None:
             self._fail(request, reason)
-            self._make_more(parent)
-
-    def _check_deadline(self) -> None:
-        parent = self._parent
-        if parent is not None and parent.deadline is not None and time.monotonic() >= parent.deadline:
-            parent.asked_at = time.monotonic()
-            os.kill(parent.pid, signal.SIGKILL)  # its end is reaped, and fails all that wait
 
     def _end_parent(self) -> None:
         """The preloaded parent is gone: fail what waits for it."""
         parent, self._parent = self._parent, None
         assert parent is not None
         parent.channel.close()
-        if parent.mailbox is not None:
-            parent.mailbox.close()
         self._discard_ready(parent)
-        for pid in self._stopped_early:  # its last fork, of which it could not tell any more
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
         for request in parent.waiting:
             self._fail(request, "the preloaded parent has ended")
 
@@ -505,21 +449,27 @@ class _Zygote:
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
-                with contextlib.suppress(ProcessLookupError):
-                    self._stopped(pid, status)
-                continue
-            code = os.waitstatus_to_exitcode(status)
-            if self._parent is not None and pid == self._parent.pid:
-                self._end_parent()
-            name = self._children.pop(pid, None)
-            if name is not None:
-                self._send({"op": "exit", "id": name, "code": code})
+                self._stopped(pid)
             else:
-                self._lost(pid)
+                self._ended(pid, os.waitstatus_to_exitcode(status))
+
+    def _stopped(self, pid: int) -> None:
+        """A child that nothing waits for: its parent was given up. Or a signal came to one that was made ahead."""
+        if self._parent is None or all(child.pid != pid for child in self._parent.ready):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _ended(self, pid: int, code: int) -> None:
+        if self._parent is not None and pid == self._parent.pid:
+            self._end_parent()
+        name = self._children.pop(pid, None)
+        if name is not None:
+            self._send({"op": "exit", "id": name, "code": code})
+        else:
+            self._lost(pid)
 
     def _lost(self, pid: int) -> None:
         """Something made ahead of demand was killed."""
-        self._stopped_early.discard(pid)
         if self._blank is not None and self._blank.pid == pid:
             self._blank.mailbox.close()
             self._blank = None
@@ -559,9 +509,9 @@ def _idle_init(program: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _bounded() -> Iterator[None]:
-    """Raise OSError after STEP_SECONDS."""
-    signal.alarm(STEP_SECONDS)
+def _bounded(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError after so many seconds."""
+    signal.alarm(seconds)
     try:
         yield
     finally:
