@@ -36,6 +36,7 @@ _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_TID_ADDRESS = 40
 _THREAD_WORDS = 256  # of 4 bytes; glibc has the number in the 180th on x86_64
+_RSEQ_LEAST, _RSEQ_MOST, _RSEQ_SIGNATURE = 32, 256, ctypes.c_uint(0x53053053)
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAP_VERSION_3 = 0x20080522
 
@@ -155,6 +156,18 @@ def thread_number_offset() -> int:
 def current_cpu() -> int:
     """The number of the CPU that this thread runs on, at this moment."""
     return int(_libc.sched_getcpu())
+
+
+def forget_rseq() -> None:
+    """End the registration of this thread for restartable sequences, which the C library makes. It copes without."""
+    try:
+        offset = ctypes.c_long.in_dll(_libc, "__rseq_offset").value
+    except ValueError:  # an older C library, or another one
+        return
+    area, unregister = ctypes.c_void_p(threading.get_ident() + offset), ctypes.c_int(1)
+    for size in range(_RSEQ_LEAST, _RSEQ_MOST + 1):  # what it was registered with depends on library and kernel
+        if _libc.syscall(ctypes.c_long(number("rseq")), area, ctypes.c_uint(size), unregister, _RSEQ_SIGNATURE) == 0:
+            return
 
 
 def setns(fd: int, kind: int) -> None:
@@ -296,6 +309,15 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
     low, high = kept & 0xFFFFFFFF, kept >> 32
     header = ctypes.create_string_buffer(struct.pack("=Ii", CAP_VERSION_3, 0))
     _syscall("capset", header, ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0), 24))
+
+
+def has_capabilities(pid: int) -> bool:
+    """Whether another process has any, effective or permitted."""
+    header = ctypes.create_string_buffer(struct.pack("=Ii", CAP_VERSION_3, pid))
+    found = ctypes.create_string_buffer(24)
+    _syscall("capget", header, found)
+    effective, permitted, _, more_effective, more_permitted, _ = struct.unpack("=6I", found.raw)
+    return bool(effective | permitted | more_effective | more_permitted)
 
 
 def user_maps(inside: int, user: int, group: int, *, bounded: bool = True) -> list[tuple[str, str]]:

@@ -7,8 +7,9 @@ then makes the child run a fixed list of system calls, from memory that only the
 configure its network, give up every capability. Only then may any foreign instruction run again.
 
 Nothing foreign can interfere in between. The parent is the only process that could reach the child, and it is stopped:
-`check_alone` verifies, with the parent stopped, that it has one thread and no children. No process of ours ever enters
-a namespace of the child or shares memory with it. docs/design/sandbox.md has the whole picture.
+`check_harmless` verifies, with the parent stopped, that it has one thread, no descendants and no system-call filter of
+its own. No process of ours ever enters a namespace of the child or shares memory with it. docs/design/sandbox.md has
+the whole picture.
 
 One child is made ahead of demand. It waits, stopped and without rights, until a request turns it into an instance by
 sending it that instance's descriptors.
@@ -36,10 +37,13 @@ from aenv.isolation.plan import Block, Outcome, Plan
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
 _CHANNEL, _MAILBOX, _DOOR = 199, 200, 201
 """Fixed descriptor numbers: the parent's channel to the zygote, the child's mailbox, the child's egress listener."""
+_ZYGOTES_END = 3
+"""The other end of the mailbox: the first descriptor that a child opens, of which the zygote takes a copy."""
 _LISTENER, _STATUS, _LOG, _PARAMETERS, _CGROUPS = range(3, 8)
 """Descriptors of a child after it received its mail. The kernel hands out the lowest free numbers, and all between 3
 and the mailbox are closed before. From `_CGROUPS` on come those of the control groups to join."""
 _MAX_MAIL_FDS = 16
+_STATUS_SIZE = 1 << 14
 _CONTROL_OFFSET = 32  # of msg_control in struct msghdr
 _LAST_FD = 0xFFFFFFFF
 
@@ -93,26 +97,27 @@ class ForkRequest:
 class Child:
     """A stopped fork of a preloaded parent, from its birth until it runs as an instance."""
 
-    def __init__(self, process: ptrace.Stopped, mailbox: socket.socket) -> None:
+    def __init__(self, process: ptrace.Stopped) -> None:
         self._process: ptrace.Stopped | None = process
         self.pid = process.pid
-        self._mailbox = mailbox
+        self._mailbox: socket.socket | None = None
         self._door = -1
 
-    def isolate(self, plan: Plan) -> None:
-        """Make it build its namespaces and give up its rights. ``plan`` is `isolating`'s.
+    def isolate(self, plan: Plan, *, has_door: bool) -> None:
+        """Make it build its namespaces and give up its rights. The arguments are what `isolating` returned.
 
         Raises:
             OSError: a step failed. Call `close`.
         """
         assert self._process is not None
         self._process.run(plan)
-
-    def take_egress_listener(self) -> None:
-        """Get a copy of the egress listener that the plan opened."""
+        if linux.has_capabilities(self.pid):  # the plan has dropped them, so this shows a flaw of ours
+            raise UnsafeParent(errno.EPERM, "a forked process kept its capabilities")
         pidfd = os.pidfd_open(self.pid)
         try:
-            self._door = linux.pidfd_getfd(pidfd, _DOOR)
+            self._mailbox = socket.socket(fileno=linux.pidfd_getfd(pidfd, _ZYGOTES_END))
+            if has_door:
+                self._door = linux.pidfd_getfd(pidfd, _DOOR)
         finally:
             os.close(pidfd)
 
@@ -124,6 +129,7 @@ class Child:
         """
         process = self._process
         assert process is not None
+        assert self._mailbox is not None
         socket.send_fds(self._mailbox, [b"mail"], [*request.fds, *request.cgroups])
         with _same_cpu(self.pid):
             process.run(_becoming(len(request.cgroups)))
@@ -145,7 +151,8 @@ class Child:
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 self._process.kill()
             self._process = None
-        self._mailbox.close()
+        if self._mailbox is not None:
+            self._mailbox.close()
         if self._door >= 0:
             os.close(self._door)
             self._door = -1
@@ -156,8 +163,12 @@ class PreloadedParent:
     """A process with an environment's code in memory, as the zygote sees it."""
 
     pid: int
+    init: int
+    """The first process of its process namespace."""
     channel: socket.socket
     kind: Kind
+    filters: int
+    """System-call filters that it was given."""
     waiting: deque[ForkRequest] = field(default_factory=deque)
     ready: deque[Child] = field(default_factory=deque)
     ahead: int = 0
@@ -179,23 +190,15 @@ class PreloadedParent:
             OSError: it could not be forked, or a step of its child failed.
         """
         with _same_cpu(self.pid) as pinned:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            try:
-                ptrace.trace_forks(self.pid)
-                with theirs:
-                    socket.send_fds(self.channel, [b"fork"], [theirs.fileno()], socket.MSG_DONTWAIT)
-                pid = ptrace.wait_for_fork(self.pid, flags)
-            except BaseException:
-                ours.close()
-                raise
+            ptrace.trace_forks(self.pid)
+            self.channel.send(b"fork", socket.MSG_DONTWAIT)
+            pid = ptrace.wait_for_fork(self.pid, flags)
             pinned.append(pid)  # as its parent is
             try:
-                child = Child(ptrace.Stopped(pid), ours)
+                child = Child(ptrace.Stopped(pid))
                 try:
-                    check_alone(self.pid)
-                    child.isolate(plan)
-                    if has_door:
-                        child.take_egress_listener()
+                    check_harmless(self)
+                    child.isolate(plan, has_door=has_door)
                 except BaseException:
                     child.close()
                     raise
@@ -231,28 +234,54 @@ def _same_cpu(pid: int) -> Iterator[list[int]]:
                 os.sched_setaffinity(one, before)
 
 
-def check_alone(pid: int) -> None:
-    """Verify that a stopped preloaded parent is the only foreign process of its process namespace.
+def check_harmless(parent: PreloadedParent) -> None:
+    """Verify that nothing foreign can interfere with a new child of a stopped preloaded parent.
 
-    Together with the filter, which lets nothing but the traced fork pass ``CLONE_PARENT``, this shows that no foreign
-    instruction can run that could reach a child of it.
+    It must be the only foreign process of its process namespace: with one thread, and with no descendants. Those whose
+    own parent has ended are children of the first process. The filter lets nothing but the traced fork pass
+    ``CLONE_PARENT``, so there are no others.
+
+    And it must have no filter beside those that it was given: a child inherits them, and one that answers ``capset``
+    with success, without letting it through, would leave the child its capabilities.
 
     Raises:
-        UnsafeParent: it has further threads, or children.
+        UnsafeParent: it is not so.
     """
-    threads = os.listdir(f"/proc/{pid}/task")
-    if len(threads) != 1:
+    status = _read(f"/proc/{parent.pid}/status")
+    if status_number(status, b"Threads") != 1:
         raise UnsafeParent(errno.EPERM, "the preloaded parent has threads")
-    if _children(pid):
+    if status_number(status, b"Seccomp_filters") != parent.filters:
+        raise UnsafeParent(errno.EPERM, "the preloaded parent has loaded a system-call filter")
+    if _has_children(parent.pid) or _has_children(parent.init):
         raise UnsafeParent(errno.EPERM, "the preloaded parent has child processes")
 
 
-def _children(pid: int) -> list[str]:
+def own_filters() -> int:
+    """How many system-call filters this process has."""
+    return status_number(_read("/proc/self/status"), b"Seccomp_filters")
+
+
+def status_number(status: bytes, name: bytes) -> int:
+    """One line of /proc/PID/status; -1 if it is not there."""
+    _, found, rest = status.partition(b"\n" + name + b":")
+    return int(rest.partition(b"\n")[0]) if found else -1
+
+
+def _has_children(pid: int) -> bool:
+    """Whether a process has any."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return file.read().split()
+        return bool(_read(f"/proc/{pid}/task/{pid}/children"))
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
-        return [name for name in os.listdir("/proc") if name.isdigit() and _parent_of(name) == pid]
+        return any(_parent_of(name) == pid for name in os.listdir("/proc") if name.isdigit())
+
+
+def _read(path: str) -> bytes:
+    """The beginning of a file of procfs. This is done for every fork, so it is done without Python's file objects."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _STATUS_SIZE)
+    finally:
+        os.close(fd)
 
 
 def _parent_of(name: str) -> int:
@@ -268,14 +297,21 @@ def isolating(furnish: Furnish, kind: Kind) -> tuple[Plan, bool]:
     plan = Plan()
     for name, text in linux.user_maps(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID):
         plan.write(f"/proc/self/{name}", text)
-    for first, last in ((3, _MAILBOX - 1), (_MAILBOX + 1, _LAST_FD)):
-        plan.do("close_range", first, last, 0, tolerated=errno.ENOSYS)  # kernels before 5.9
+    plan.do("close_range", 3, _LAST_FD, 0)
+    # The mailbox is the child's own. One that came by way of the parent could be read by the parent.
+    kind_of_socket = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
+    plan.do("socketpair", socket.AF_UNIX, kind_of_socket, 0, Block(bytes(8)))  # 3 and 4, as all others are closed
+    plan.do("dup3", _ZYGOTES_END + 1, _MAILBOX, os.O_CLOEXEC)
+    plan.do("close", _ZYGOTES_END + 1)
     door = furnish(plan, *kind)
     if door is not None:
         plan.do("dup3", door, _DOOR, os.O_CLOEXEC)
         plan.do("close", door)
     plan.do("setsid")
     plan.do("chdir", "/")
+    nothing = plan.do("openat", linux.HERE, "/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    plan.do("dup3", nothing, 0, 0)  # not a socket that the parent holds the other end of
+    plan.do("close", nothing)
     give_up_capabilities(plan)
     plan.do("prctl", _PR_SET_DUMPABLE, 1)  # changing credentials has cleared it
     return plan, door is not None
@@ -285,6 +321,7 @@ def isolating(furnish: Furnish, kind: Kind) -> tuple[Plan, bool]:
 def _becoming(cgroups: int) -> Plan:
     """What a child without rights does to become an instance."""
     plan = Plan()
+    plan.do("close", _ZYGOTES_END)
     room = socket.CMSG_SPACE(_MAX_MAIL_FDS * 4)
     header = Block(struct.pack("=QI4xQQQQi4x", 0, 0, 0, 0, 0, room, 0), ((_CONTROL_OFFSET, bytes(room)),))
     plan.do("recvmsg", _MAILBOX, header, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT, what="receiving descriptors")
@@ -327,6 +364,7 @@ def serve_forks(channel: socket.socket, namespaces: int, pristine: int) -> tuple
     the only thing that a new mount namespace takes along from below a covering mount.
     """
     notify = bool(forkable.told_of_forks())
+    linux.forget_rseq()  # else the zygote does that for every fork, which takes longer
     os.dup2(channel.fileno(), _CHANNEL, inheritable=False)
     channel.close()
     channel = socket.socket(fileno=_CHANNEL)
@@ -335,16 +373,12 @@ def serve_forks(channel: socket.socket, namespaces: int, pristine: int) -> tuple
         os.close(pristine)
     flags = fork_flags(namespaces)
     while True:
-        data, fds, _, _ = socket.recv_fds(channel, 16, 1)
-        if not data:
+        if not channel.recv(16):
             os._exit(0)
-        os.dup2(fds[0], _MAILBOX, inheritable=False)
-        os.close(fds[0])
         try:
             if linux.fork_with(flags, told=notify) == 0:  # CLONE_PARENT: the zygote is the child's parent, too
                 break
         except OSError:
             os._exit(1)  # refused: the zygote fails the requests that wait
-        os.close(_MAILBOX)
     channel.detach()  # closed by the plan that isolates a child
     return _LISTENER, _STATUS, _PARAMETERS

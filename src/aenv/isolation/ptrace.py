@@ -8,22 +8,28 @@ be shared with another process that changes it meanwhile. The plan and the instr
 lie in a private mapping that did not exist before. The one call that makes it, and the one that removes it, are forced
 at a system-call stop: the kernel has entered the call, and its number and arguments are set by us, whatever instruction
 led there.
+
+One thing can still take such a process elsewhere: a restartable sequence (rseq). Where its memory says that the current
+instruction is inside of one, the kernel continues at an address from that memory whenever the process was scheduled. So
+the first call of all takes the registration away.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import signal
 import struct
+from functools import cache
 from typing import Any
 
 from aenv.isolation.linux import MACHINE
 from aenv.isolation.plan import DO_ALL, Plan
 
 _SEIZE, _DETACH, _CONTINUE, _TO_SYSCALL = 0x4206, 17, 7, 24
-_GET_REGISTERS, _SET_REGISTERS, _GET_MESSAGE = 12, 13, 0x4201
+_GET_REGISTERS, _SET_REGISTERS, _GET_MESSAGE, _GET_RSEQ = 12, 13, 0x4201, 0x420F
 _SYSCALL_GOOD, _ON_FORK, _ON_VFORK, _ON_CLONE, _ON_FILTER, _EXIT_KILL = 0x1, 0x2, 0x4, 0x8, 0x80, 0x100000
 _FORK_EVENTS = (1, 2, 3)
 _FILTER_EVENT = 7
@@ -33,7 +39,9 @@ _REGISTERS = 27  # of struct user_regs_struct, 8 bytes each
 _R15, _R14, _RAX, _RDX, _RSI, _RDI, _ORIG_RAX, _RIP = 0, 1, 10, 12, 13, 14, 15, 16
 _R10, _R8, _R9 = 7, 9, 8
 _NONE = 0xFFFFFFFFFFFFFFFF
-_MMAP, _MUNMAP, _CLONE = 9, 11, 56
+_MMAP, _MUNMAP, _CLONE, _RSEQ = 9, 11, 56, 334
+_UNREGISTER = 1
+_RSEQ_AREA = struct.Struct("=QIIII")  # address, size, signature, flags, padding
 _READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS = 0x7, 0x22
 _PAGE = 4096
 _MOST_STOPS = 4096
@@ -116,9 +124,14 @@ class Stopped:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        _wait(pid)
-        self._born = _registers(pid)
         self._memory = self._size = 0
+        try:
+            _wait(pid)
+            self._born = _registers(pid)
+        except BaseException:  # nobody else knows of it
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                self.kill()
+            raise
 
     def run(self, plan: Plan) -> None:
         """Make it run a plan, in memory of its own.
@@ -127,6 +140,8 @@ class Stopped:
             OSError: the error of the first call that failed.
         """
         wanted = -(-(plan.size + len(_CODE) + 16) // _PAGE) * _PAGE
+        if not self._memory:
+            self._forget_rseq()
         if wanted > self._size:
             self._release_memory()
             self._memory = self._call(_MMAP, 0, wanted, _READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS, _NONE, 0)
@@ -170,6 +185,19 @@ class Stopped:
         while os.WIFSTOPPED(os.waitpid(self.pid, _WALL)[1]):
             pass
 
+    def _forget_rseq(self) -> None:
+        """Have it run no restartable sequences. They stay off in its first thread, and the C library copes."""
+        buffer = ctypes.create_string_buffer(_RSEQ_AREA.size)
+        try:
+            _ptrace(_GET_RSEQ, self.pid, _RSEQ_AREA.size, ctypes.addressof(buffer))
+        except OSError as error:
+            if error.errno == errno.EIO and not _has_rseq():
+                return
+            raise
+        address, size, signature, *_ = _RSEQ_AREA.unpack(buffer.raw)
+        if address:
+            self._call(_RSEQ, address, size, _UNREGISTER, signature, 0, 0)
+
     def _release_memory(self) -> None:
         if self._memory:
             self._call(_MUNMAP, self._memory, self._size, 0, 0, 0, 0)
@@ -209,6 +237,12 @@ class Stopped:
             if status >> 16 == 0 and os.WSTOPSIG(status) in (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS):
                 break
         raise OSError(errno.EFAULT, f"process {self.pid} could not be prepared")
+
+
+@cache
+def _has_rseq() -> bool:
+    """Whether the kernel has restartable sequences. It tells a tracer about them since 5.13."""
+    return _libc.syscall(ctypes.c_long(_RSEQ), None, ctypes.c_uint(0), 0, 0) == 0 or ctypes.get_errno() != errno.ENOSYS
 
 
 def _wait(pid: int) -> int:

@@ -318,9 +318,12 @@ class _Zygote:
         program = seccomp.program(traced=preloaded.traced_calls(self._spec.fresh))
         furnishing = Furnishing(self._spec, self._hidden, *kind, carry=True)
         sandbox = Sandbox(self._spec, program, furnishing, forks=True)
+        first_group = 5 if message["network"] == "egress" else 4
+        filters = preloaded.own_filters() + sandbox.filters(alone=len(fds) <= first_group)
         linux.unshare(linux.CLONE_NEWPID)
         try:
-            if os.fork() == 0:
+            init = os.fork()
+            if init == 0:
                 _idle_init(self._filter)
             with theirs:
                 pid = os.fork()
@@ -329,7 +332,7 @@ class _Zygote:
         finally:
             linux.setns(self._own_pids, linux.CLONE_NEWPID)
         self._children[pid] = name
-        self._parent = PreloadedParent(pid, ours, kind)
+        self._parent = PreloadedParent(pid, init, ours, kind, filters)
 
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Serve a request with a fork of the preloaded parent."""
