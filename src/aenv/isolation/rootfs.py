@@ -54,7 +54,7 @@ PROC_FLAGS = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
 MASKED = (
     "acpi", "asound", "bootconfig", "cmdline", "config.gz", "interrupts", "iomem", "ioports", "kallsyms", "kcore",
     "key-users", "keys", "kmsg", "latency_stats", "locks", "modules", "sched_debug", "schedstat", "scsi", "softirqs",
-    "sysrq-trigger", "timer_list", "timer_stats",
+    "partitions", "sysrq-trigger", "timer_list", "timer_stats", "zoneinfo",
 )  # fmt: skip
 """Entries of /proc that tell of the host and not of the sandbox: all that Docker masks, and more."""
 

@@ -1,0 +1,57 @@
+"""The attacks that `benchmarks/attacks` tries in every kind of sandbox, in an instance of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from aenv.core.sync import SyncEnvironment
+from tests.attacks.ledger import Attacks
+from tests.isolation.host import begin_blocking_calls, forget_lease, own_platform
+
+PROBES = Path(__file__).parents[2] / "benchmarks" / "attacks" / "probes.py"
+CODE = """
+import subprocess, sys
+from aenv import register_tool
+
+@register_tool
+def attack(arguments: list[str]) -> str:
+    return subprocess.run([sys.executable, "/app/probes.py", *arguments], capture_output=True, text=True).stdout
+"""
+
+
+def test_an_instance_holds_every_attack_of_a_program_in_it(
+    sandboxes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attacks: Attacks
+) -> None:
+    if os.uname().machine != "x86_64" or sys.platform != "linux":
+        pytest.skip("the attacks name system calls by the numbers of x86_64")
+    project = tmp_path / "attacked"
+    (project / "src").mkdir(parents=True)
+    (project / "config.json").write_text('{"name": "attacked", "version": "1.0.0"}')
+    (project / "src" / "env.py").write_text(CODE)
+    shutil.copy(PROBES, project / "probes.py")
+    begin_blocking_calls()
+    forget_lease()
+    with own_platform() as platform, socket.create_server(("127.0.0.1", 0)) as server:
+        for name, value in platform.variables.items():
+            monkeypatch.setenv(name, value)
+        port = server.getsockname()[1]
+        with socket.socket(socket.AF_UNIX) as abstract:
+            abstract.bind(f"\0aenv-attacks-{port}")
+            abstract.listen()
+            with SyncEnvironment(str(project)) as env:
+                answer = env.call_tool("attack", {"arguments": [str(port), str(os.getpid())]}, 600)
+    told = json.loads(answer.text)
+    assert sum(map(len, told.values())) > 100
+    limited = os.geteuid() == 0  # what an ordinary user's processes may use together, no limit of the kernel holds
+    for kind, which in told.items():
+        for name, (held, said) in which.items():
+            if limited or name != "4 GiB of memory":
+                attacks.record(kind, f"{name}: {said}", held=held)
+    attacks.all_held()
