@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import resource
 import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from aenv.engines.imports import imported_by
+from aenv.engines.imports import imported_by, packages_of
 from aenv.engines.layers import layer, requirements_of
 from aenv.errors import LoadError
 from aenv.schema.requirements import stamp
@@ -113,6 +114,22 @@ def test_code_that_is_hard_to_parse_only_hides_its_own_imports(tmp_path: Path, t
     (tmp_path / "a.py").write_text(text)
     (tmp_path / "b.py").write_text("import torch\n")
     assert imported_by(tmp_path) == ["torch"]
+
+
+@pytest.mark.attack("build")
+def test_a_project_that_is_hard_to_parse_takes_no_memory_of_the_platform(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("a\n" * 2_000_000)  # 4 GB, and half a minute
+    (tmp_path / "b.py").write_text("import torch\n")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert asyncio.run(packages_of(tmp_path)) in (["torch"], [])  # without it where the time did not suffice
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10
+
+
+def test_packages_are_those_that_the_project_imports(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import torch\nimport b\n")
+    (tmp_path / "b.py").write_text("import numpy\n")
+    assert asyncio.run(packages_of(tmp_path)) == ["torch", "numpy"]
+    assert asyncio.run(packages_of(tmp_path, ["b.py"])) == ["numpy"]
 
 
 @pytest.mark.attack("build")

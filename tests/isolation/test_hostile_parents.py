@@ -241,6 +241,30 @@ def test_a_restartable_sequence_does_not_take_a_fork_elsewhere(tmp_path: Path, p
     assert [one["notes"] for one in told if any(one["notes"].get("found", ()))] == []
 
 
+FORGED = """
+import stat
+from aenv.isolation import sandbox
+
+if os.getpid() != 1:
+    for fd in range(3, 64):
+        try:
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                os.write(fd, b'{"prepared": true, "reads": 5}')
+        except OSError:
+            pass
+    sandbox.Sandbox._report = lambda *_: None
+"""
+
+
+@pytest.mark.attack("preloaded parents")
+def test_a_parent_that_reports_nonsense_is_not_started_again_and_again(tmp_path: Path, platform: Platform) -> None:
+    told = instances(tmp_path, FORGED, 9)
+    assert told[-1]["loaded_by"] != 1, "not a fork of a preloaded parent"
+    project = tmp_path / "hostile"
+    sandboxed = [process for process in platform.processes() if process.has_at_home(project) and process.depth > 2]
+    assert len([process for process in sandboxed if not process.is_first]) <= 1
+
+
 def test_lines_of_a_status_are_found_whole() -> None:
     status = b"Name:\tThreads:\nThreads:\t3\nSeccomp:\t2\nSeccomp_filters:\t4\n"
     assert preloaded.status_number(status, b"Threads") == 3

@@ -24,7 +24,7 @@ from aenv.engines.bases import PROJECT_LIMIT, Bases
 from aenv.engines.books import SANDBOX
 from aenv.engines.egress import Egress
 from aenv.engines.holding import Holder, Keeper, Nobody
-from aenv.engines.imports import imported_by
+from aenv.engines.imports import packages_of
 from aenv.engines.parents import Parents
 from aenv.engines.pool import MOST, PATIENCE, Pool
 from aenv.engines.warm import Sandbox, Zygote, parent_name
@@ -198,7 +198,7 @@ class NativeEngine(Engine):
             await asyncio.shield(self._end_parent(parent))
             raise
         if "unfit" not in said:
-            parent.reads = None if said.get("reads") is None else frozenset(said["reads"])
+            parent.reads = _names(said.get("reads"))
             return parent
         if not packages_only:
             log.info("%s is loaded anew for every instance: %s when it was loaded", spec.name, said["unfit"])
@@ -374,7 +374,15 @@ class NativeEngine(Engine):
         wanted = layers.requirements_of(project)
         shown = [str(await layers.layer(wanted, layers.cache_folder(), spec.fetching))] if wanted else []
         zygote = Zygote(spec, self._folder, self._holder)
-        await zygote.start(shown, imported_by(project, spec.files))
+        packages = asyncio.ensure_future(packages_of(project, spec.files))
+        try:
+            await zygote.start(shown)
+            zygote.packages = await packages
+        except BaseException:
+            packages.cancel()
+            await asyncio.wait([packages])
+            await zygote.end()
+            raise
         return zygote
 
     async def _tidy(self) -> None:
@@ -386,6 +394,13 @@ class NativeEngine(Engine):
         idle = [key for key, zygote in self._zygotes.items() if not zygote.in_use]
         for key in idle[: max(0, len(idle) - IDLE_ZYGOTES)]:
             await self._zygotes.pop(key).end()
+
+
+def _names(said: Any) -> frozenset[str] | None:
+    """What foreign code says that these are; None for anything else."""
+    if not isinstance(said, list) or not all(isinstance(name, str) for name in said):
+        return None
+    return frozenset(said)
 
 
 def _suits(parent: Sandbox | None, spec: SandboxSpec) -> bool:

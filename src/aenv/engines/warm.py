@@ -68,6 +68,7 @@ class Zygote:
         self._kept: asyncio.Future[set[str]] | None = None
         self.sandboxes: dict[str, Sandbox] = {}
         self.packages: list[str] = origin.packages if origin is not None else []
+        """Modules of others that the project imports."""
         self.alive = False
 
     @property
@@ -80,9 +81,8 @@ class Zygote:
         """Whether anything would end with it."""
         return bool(self.sandboxes or self._offshoots)
 
-    async def start(self, shown: list[str], packages: list[str]) -> None:
-        """``packages``: modules of others that the project imports."""
-        self.packages = packages
+    async def start(self, shown: list[str]) -> None:
+        """``shown``: further folders of the host that sandboxes see, and import from."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
