@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from aenv.core.sync import SyncEnvironment
 from aenv.isolation import preloaded, ptrace
+from aenv.isolation.limits import counts_processes_apart
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform
 
@@ -239,6 +241,23 @@ def test_a_restartable_sequence_does_not_take_a_fork_elsewhere(tmp_path: Path, p
     told = instances(tmp_path, RSEQ)
     assert told[-1]["loaded_by"] != 1, "not a fork of a preloaded parent"
     assert [one["notes"] for one in told if any(one["notes"].get("found", ()))] == []
+
+
+PROCESSES = """
+import resource
+
+NOTES["processes"] = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+"""
+
+
+@pytest.mark.attack("preloaded parents")
+def test_a_parent_cannot_have_all_processes_of_the_user(tmp_path: Path, platform: Platform) -> None:
+    """Without control groups that is all that holds it; then nobody else could start anything."""
+    told = instances(tmp_path, PROCESSES)
+    assert told[-1]["loaded_by"] != 1, "not a fork of a preloaded parent"
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if not platform.cgroups() and counts_processes_apart() and hard != resource.RLIM_INFINITY:
+        assert told[-1]["notes"]["processes"] <= hard * 3 // 4
 
 
 FORGED = """

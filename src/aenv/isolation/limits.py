@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from aenv.isolation import shares
+
 TOP = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD = 100_000  # microseconds
@@ -381,6 +383,17 @@ def limit_processes(limits: Limits, pid: int = 0) -> None:
     _, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
     most = limits.processes if hard == resource.RLIM_INFINITY else min(limits.processes, hard)
     resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
+
+
+def leave_processes_for_others() -> None:
+    """The same for a preloaded parent. All of its forks count for it, so it may have a large share, but not all that
+    the host's user may have.
+    """
+    _, hard = resource.prlimit(0, resource.RLIMIT_NPROC)
+    if hard != resource.RLIM_INFINITY:
+        part, whole = shares.PARENT
+        most = max(1, hard * part // whole)
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
 def counts_processes_apart() -> bool:

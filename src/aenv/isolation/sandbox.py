@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from aenv.isolation import based, forkable, linux, network, preloaded, rootfs, withheld
-from aenv.isolation.limits import Limits, counts_processes_apart, limit_processes, set_resource_limits
+from aenv.isolation.limits import (
+    Limits,
+    counts_processes_apart,
+    leave_processes_for_others,
+    limit_processes,
+    set_resource_limits,
+)
 from aenv.isolation.plan import Outcome, Plan, Table
 from aenv.isolation.spec import MAX_FDS, ZygoteSpec
 
@@ -175,8 +181,11 @@ class Sandbox:
         linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
         linux.set_dumpable(True)  # the zygote is not, and then its /proc/self belongs to root
         linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID, bounded=not to_be_forked)
-        if not to_be_forked and not self._cgroups and counts_processes_apart():
-            limit_processes(self._limits)
+        if not self._cgroups and counts_processes_apart():
+            if to_be_forked:
+                leave_processes_for_others()
+            else:
+                limit_processes(self._limits)
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
         linux.no_new_privileges()
