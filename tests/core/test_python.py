@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv import run_python
+from aenv import StateDestroyed, run_python
 from tests.isolation.host import eventually
 
 
@@ -75,3 +75,36 @@ def test_a_forged_value_is_only_a_value() -> None:
     """The agent's code can say what it likes; it cannot choose what it is compared with."""
     code = "import os\nos.write(4, b'1')\ndef solve(x):\n    return 'right'"
     assert run_python(code, call="solve", arguments=[2]).value in ("right", None, 1)
+
+
+_ANSWER = "import os, sys\nanswer = sys._getframe().f_back.f_globals['answer']\n"
+
+
+@pytest.mark.attack("grading")
+@pytest.mark.parametrize("written", ["b'[' * 200_000", "b'[' * 200_000 + b']' * 200_000", "b'9' * 100_000", "b'\\xff'"])
+def test_a_value_that_cannot_be_read_is_none_and_no_error(written: str) -> None:
+    run = run_python(f"{_ANSWER}os.write(answer, {written})\nos._exit(0)", call="solve")
+    assert (run.ok, run.value) == (True, None)
+
+
+@pytest.mark.attack("grading")
+def test_folders_of_any_depth_do_not_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    run = run_python("import os\nfor _ in range(3000):\n    os.mkdir('d')\n    os.chdir('d')\nprint('done')")
+    assert run.stdout == "done\n"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.attack("grading")
+def test_a_folder_that_the_agent_removed_is_the_agents_doing(tmp_path: Path) -> None:
+    with pytest.raises(StateDestroyed, match="code cannot run in"):
+        run_python("1", directory=str(tmp_path / "gone"))
+
+
+@pytest.mark.attack("grading")
+def test_a_missing_place_for_temporary_files_is_the_agents_doing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StateDestroyed, match="no place for temporary files"):
+        run_python("1")

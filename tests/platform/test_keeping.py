@@ -30,6 +30,7 @@ from aenv.schema.instance import EnvInstanceCreateRequest, EnvServiceCreateReque
 from aenv.storage.open import open_store
 from tests.conftest import fetch, run
 from tests.hub.parts import push
+from tests.isolation.test_trees import nest
 from tests.platform.conftest import _remove
 from tests.platform.parts import serving
 
@@ -272,5 +273,20 @@ def test_the_folder_of_a_storage_is_its_services_alone(data: Path) -> None:
             await kept.delete("s", OWNER, storage=False)
             assert (folder / "file").read_text() == "kept"
             shutil.rmtree(folder)
+
+    run(main())
+
+
+@pytest.mark.attack("disk")
+def test_a_storage_is_removed_however_deep_its_folders_are(data: Path) -> None:
+    async def main() -> None:
+        async with running(data) as (kept, _):
+            wish = EnvServiceCreateRequest(envName="ill", service_name="s", pvc_name="p", storage_size="1Mi")
+            await kept.create(wish, OWNER)
+            await kept.get("s", OWNER, wait=30)
+            (folder,) = (data / "storage").iterdir()
+            nest(folder)
+            await kept.delete("s", OWNER, storage=True)
+            assert not folder.exists()
 
     run(main())

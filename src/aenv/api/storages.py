@@ -19,6 +19,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict
 
 from aenv.errors import AEnvError, Conflict, InvalidArguments, Unavailable
+from aenv.isolation.trees import remove_tree, size_of_tree
 from aenv.project import quantities
 from aenv.storage.base import ABSENT, Delete, Put, Record, Stale, Store
 
@@ -101,11 +102,11 @@ class Storages:
             await self._write(record.model_copy(update={"service": ""}), found)
             return
         await self._store.commit(Delete(STORAGE, _key(account, name)))
-        await asyncio.to_thread(shutil.rmtree, record.folder, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, record.folder)
 
     async def used(self, record: StorageRecord) -> int:
         """Bytes on disk."""
-        return await asyncio.to_thread(_used, record.folder)
+        return await asyncio.to_thread(size_of_tree, record.folder)
 
     async def _new(self, account: str, name: str, size: str | None, service: str) -> StorageRecord:
         if size is None:
@@ -181,18 +182,3 @@ def owner(folder: Path, taken: Collection[int]) -> int:
     while user in taken:
         user = FIRST_USER + (user - FIRST_USER + 1) % USERS
     return user
-
-
-def _used(folder: str) -> int:
-    """What the disk holds of it; a sparse file counts as what there is of it."""
-    total, folders = 0, [folder]
-    while folders:
-        try:
-            with os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-        except OSError:
-            continue  # it went while we looked
-    return total

@@ -6,21 +6,28 @@ reward, the registry of tools. Here it has a fresh interpreter, none of the envi
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
+
+from aenv.errors import StateDestroyed
+from aenv.isolation.trees import remove_tree
 
 MAX_OUTPUT = 1 << 20
 """Bytes that are kept of each stream."""
 MAX_VALUE = 8 << 20
 """Bytes of JSON that are read of a value."""
+REMOVE_SECONDS = 10.0
+"""So long what the code has left behind is being removed; processes that it left may go on writing."""
+_TAKEN_AWAY = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG)
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _HARNESS = """
 import json, os, sys
@@ -80,29 +87,58 @@ def run_python(
         memory: Bytes of address space that it may have; None: as much as the instance.
         directory: Where it runs; by default in an empty folder, which is removed afterwards.
         variables: For its environment. The environment's own are not passed on: they may have keys in them.
+
+    Raises:
+        StateDestroyed: the folder that it should run in, or the place for temporary files, is gone or cannot be used.
     """
     task = {"code": code, "call": call, "arguments": list(arguments), "memory": memory}
     kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     with (
+        _blaming_the_agent("there is no place for temporary files"),
         tempfile.TemporaryFile() as told,
         tempfile.TemporaryFile() as answer,
         tempfile.TemporaryFile() as given,
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
-        tempfile.TemporaryDirectory(prefix="run-", ignore_cleanup_errors=True) as empty,
+        _empty_folder() as empty,
     ):
         for file, text in ((told, json.dumps(task)), (given, stdin)):
-            file.write(text.encode())
+            file.write(text.encode(errors="replace"))
             file.seek(0)
         files = (told.fileno(), answer.fileno())
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-c", _HARNESS, *map(str, files)],
-            stdin=given, stdout=out, stderr=err, pass_fds=files, start_new_session=True,
-            cwd=directory or empty, env={**kept, **(variables or {})},
-        )  # fmt: skip
+        with _blaming_the_agent(f"code cannot run in {directory or empty}"):
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-c", _HARNESS, *map(str, files)],
+                stdin=given, stdout=out, stderr=err, pass_fds=files, start_new_session=True,
+                cwd=directory or empty, env={**kept, **(variables or {})},
+            )  # fmt: skip
         exit_code = _ended(process, timeout)
         value = _value(answer) if exit_code == 0 and call is not None else None
         return PythonRun(exit_code, _text(out), _text(err), value, exit_code is None)
+
+
+@contextmanager
+def _blaming_the_agent(what: str) -> Iterator[None]:
+    """Programs of the agent can remove folders and take rights away from them: that must not leave a reward out.
+
+    Raises:
+        StateDestroyed: a file or folder is not there, or cannot be used.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _TAKEN_AWAY:
+            raise
+        raise StateDestroyed(f"{what}: {error.strerror}") from error
+
+
+@contextmanager
+def _empty_folder() -> Iterator[str]:
+    made = tempfile.mkdtemp(prefix="run-")
+    try:
+        yield made
+    finally:
+        remove_tree(made, REMOVE_SECONDS)
 
 
 def _ended(process: subprocess.Popen[bytes], timeout: float) -> int | None:
@@ -126,5 +162,5 @@ def _value(file: IO[bytes]) -> Any:
     file.seek(0)
     try:
         return json.loads(file.read(MAX_VALUE))
-    except ValueError:
+    except (ValueError, RecursionError):  # lists within lists, thousands deep
         return None

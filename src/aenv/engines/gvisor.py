@@ -23,6 +23,7 @@ from aenv.engines.process import ProcessEngine
 from aenv.errors import LoadError, Unavailable
 from aenv.isolation import linux, rootfs, withheld
 from aenv.isolation.limits import Cgroup, Cgroups, group_name
+from aenv.isolation.trees import remove_tree
 
 log = getLogger("gvisor")
 
@@ -104,7 +105,7 @@ class GvisorEngine(ProcessEngine):
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             await gone.wait()
-        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        await asyncio.to_thread(remove_tree, place)
         group = self._groups.pop(ref.id, None)
         if group is not None:
             group.remove()

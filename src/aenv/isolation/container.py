@@ -19,13 +19,12 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from aenv.isolation import init, linux, listing, network, rootfs, shares
 from aenv.isolation.leaving import explain
 from aenv.isolation.plan import Plan
+from aenv.isolation.trees import remove_tree
 
 FIRST, COUNT = 0x60000000, 0x10000
 """The host's users that those of containers are, when root makes them: far away from all that are handed out."""
@@ -133,19 +132,12 @@ def _as_root(what: str, path: str, target: str = "") -> None:
         if what == "list":
             listing.write(path)
             os._exit(0)
-        shutil.rmtree(path, onerror=_open_up)
+        remove_tree(path)
         os._exit(0)
     _map_users(child, privileged=os.geteuid() == 0)
     os.close(map_now)
     _, status = os.waitpid(child, 0)
     sys.exit(os.waitstatus_to_exitcode(status))
-
-
-def _open_up(function: Callable[[str], Any], path: str, _: object) -> None:
-    """A folder that its owner may not enter: an overlay makes such."""
-    with contextlib.suppress(OSError):
-        os.chmod(path, 0o700)
-        os.rmdir(path) if function in (os.scandir, os.open) else function(path)
 
 
 def _map_users(child: int, *, privileged: bool) -> None:

@@ -14,7 +14,6 @@ import fcntl
 import json
 import os
 import selectors
-import shutil
 import signal
 import socket
 import sys
@@ -26,6 +25,7 @@ from typing import Any, NoReturn
 
 from aenv.isolation import linux, seccomp
 from aenv.isolation.images import inside
+from aenv.isolation.trees import remove_tree
 
 __all__ = ["inside", "run"]
 _LOADED = (encodings.idna, traceback)  # for errors that have to be told once no module can be found any more
@@ -233,7 +233,9 @@ def _remove(message: dict[str, Any], fds: list[int], program: bytes | None) -> N
     """Paths, and all that is below them. What is not there is fine."""
     for path in message["paths"]:
         if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
+            remove_tree(path)
+            if os.path.lexists(path):
+                raise OSError(errno.ENOTEMPTY, "not everything could be removed", path)
         elif os.path.lexists(path):
             os.unlink(path)
 

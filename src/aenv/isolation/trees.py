@@ -1,0 +1,122 @@
+"""Remove or measure a folder that programs of others have filled, however deep it is.
+
+`shutil.rmtree` calls itself for every level and keeps a file open for each. A program that nests folders deeply enough
+makes it raise RecursionError, and everything in them stays on the disk. Paths have a limit as well: what lies deeper
+cannot be opened by its path.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+LONG_PATH = 2000
+"""Bytes; about half of what Linux takes."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove_tree(path: str | Path, seconds: float | None = None) -> None:
+    """Remove a folder and everything in it, as far as possible; nothing is raised.
+
+    No link is followed, even if one takes the place of a folder meanwhile. After ``seconds`` the rest is left, so that
+    a process that still writes to the folder cannot hold up the caller.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    with contextlib.suppress(OSError):
+        root = _opened(str(path))
+        try:
+            spare = (f".removing-{os.getpid()}-{number}" for number in count())
+            while sum(_remove(name, root, spare) for name in _names(root, until)):
+                pass
+        finally:
+            os.close(root)
+        os.rmdir(path)
+
+
+def size_of_tree(path: str) -> int:
+    """Bytes that a folder with everything in it occupies on the disk; a sparse file counts as what there is of it."""
+    total, folders = 0, list[tuple[_Open | None, str]]([(None, path)])
+    while folders:
+        start, folder = folders.pop()
+        try:
+            if len(os.fsencode(folder)) > LONG_PATH:
+                start = _Open(folder)
+                folder = f"/proc/self/fd/{start.descriptor}"
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append((start, entry.path))
+        except OSError:
+            continue  # it went while we looked
+    return total
+
+
+class _Open:
+    """A folder that paths start at, open for as long as one of them is still to be looked at."""
+
+    def __init__(self, path: str) -> None:
+        self.descriptor = os.open(path, _FOLDER)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):
+            os.close(self.descriptor)
+
+
+def _names(folder: int, until: float | None = None) -> Iterator[str]:
+    """What is in an open folder; nothing more once the time is over."""
+    for name in os.listdir(folder):
+        if until is not None and time.monotonic() > until:
+            return
+        yield name
+
+
+def _remove(name: str, root: int, spare: Iterator[str]) -> bool:
+    """Remove a file, or a folder whose own folders are moved up to the root first; whether anything was done."""
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=root)
+        return True
+    done = False
+    with contextlib.suppress(OSError):
+        folder = _opened(name, root)
+        try:
+            for inside in _names(folder):
+                done |= _move_up(inside, folder, root, spare)
+        finally:
+            os.close(folder)
+    with contextlib.suppress(OSError):
+        os.rmdir(name, dir_fd=root)
+        done = True
+    return done
+
+
+def _move_up(name: str, folder: int, root: int, spare: Iterator[str]) -> bool:
+    with contextlib.suppress(OSError):
+        os.unlink(name, dir_fd=folder)
+        return True
+    with contextlib.suppress(OSError):
+        os.close(_opened(name, folder))  # a folder is moved only by who may write to it
+        os.rename(name, next(spare), src_dir_fd=folder, dst_dir_fd=root)
+        return True
+    return False
+
+
+def _opened(name: str, folder: int | None = None) -> int:
+    """A folder, open; one that its owner may not enter or change is opened up first."""
+    try:
+        opened = os.open(name, _FOLDER, dir_fd=folder)
+    except PermissionError:
+        handle = os.open(name, _FOLDER | os.O_PATH, dir_fd=folder)
+        try:
+            os.chmod(f"/proc/self/fd/{handle}", 0o700)
+        finally:
+            os.close(handle)
+        opened = os.open(name, _FOLDER, dir_fd=folder)
+    if os.fstat(opened).st_mode & 0o700 != 0o700:
+        with contextlib.suppress(OSError):
+            os.fchmod(opened, 0o700)
+    return opened
