@@ -13,7 +13,7 @@ from aenv.core.sync import SyncEnvironment
 from aenv.isolation import preloaded, ptrace
 from aenv.isolation.limits import counts_processes_apart
 from tests.isolation.conftest import make_project
-from tests.isolation.host import Platform
+from tests.isolation.host import Platform, limited_by
 
 pytestmark = pytest.mark.skipif(not ptrace.supported(), reason="there are no preloaded parents on this processor")
 
@@ -256,7 +256,8 @@ def test_a_parent_cannot_have_all_processes_of_the_user(tmp_path: Path, platform
     told = instances(tmp_path, PROCESSES)
     assert told[-1]["loaded_by"] != 1, "not a fork of a preloaded parent"
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    if not platform.cgroups() and counts_processes_apart() and hard != resource.RLIM_INFINITY:
+    assert platform.processes(), "the platform was not found, nor are its control groups"
+    if not limited_by(platform, "pids") and counts_processes_apart() and hard != resource.RLIM_INFINITY:
         assert told[-1]["notes"]["processes"] <= hard * 3 // 4
 
 
