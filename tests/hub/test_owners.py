@@ -573,3 +573,26 @@ def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_own
             await again.store.close()
 
     run(main())
+
+
+@pytest.mark.attack("tenants")
+def test_a_push_that_is_refused_leaves_nothing_on_the_disk(hub: Callable[..., Any]) -> None:
+    """Else a user fills the hub's disk, past any quota, with pushes to a name of another user's."""
+
+    async def main() -> None:
+        async with hub(quota=100_000) as people:
+            await push(people.ann, "notes", "1.0.0")
+            await push(people.bob, "own", "1.0.0")
+            tries = [
+                ("notes", "1.0.1", Forbidden, 0),
+                ("own", "1.0.0", Conflict, 0),
+                ("own", "2.0.0", QuotaExceeded, 9),
+            ]
+            for name, version, refusal, size in tries:
+                about = "x" * (50_000 + 10_000 * size)
+                bundle, _ = bundle_of(name, version, {"src/env.py": b"print()"}, about=about)
+                with pytest.raises(refusal):
+                    await people.bob.push(request_of(bundle))
+                assert await people.catalog.blobs.sizes([bundle.digest()]) == [None]
+
+    run(main())

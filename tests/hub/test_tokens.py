@@ -16,7 +16,9 @@ import pytest
 from aenv.client.hub import HubClient
 from aenv.errors import Forbidden, NotFound, Unauthorized
 from aenv.hub.access import Caller, Tokens, covers
+from aenv.hub.legacy import _upload
 from aenv.storage.sqlite import SqliteStore
+from tests.attacks.ledger import Attacks
 from tests.conftest import fetch, run
 from tests.hub.parts import Served, push
 
@@ -228,3 +230,43 @@ def test_a_unix_socket_is_for_its_user_alone(serve: Serve, tmp_path: Path) -> No
         page = run(as_(hub.url, None, lambda client: client.list()))
         assert "hello-env" in [item.name for item in page.items]
     assert not socket.exists()
+
+
+def test_an_administrator_of_a_namespace_is_none_of_the_hub(serve: Serve, attacks: Attacks) -> None:
+    """With any of these, a token for one namespace would make itself one for all, or hear of what is private."""
+    with serve("--auth") as hub:
+        root = {"authorization": f"Bearer {hub.first_token}"}
+        victim = make_token(hub.url, hub.first_token, user="ann", scope="push")
+        team = make_token(hub.url, hub.first_token, user="lead", scope="admin", namespaces=["team"])["token"]
+        hook = fetch(hub.url, "/api/v1/webhooks", {"url": "http://127.0.0.1:9/"}, headers=root)[1]["data"]["id"]
+        tries = [
+            ("POST", "/api/v1/tokens", {"user": "lead", "scope": "admin"}),
+            ("POST", "/api/v1/tokens", {"user": "ann", "scope": "read", "namespaces": ["team"]}),
+            ("GET", "/api/v1/tokens", None),
+            ("DELETE", f"/api/v1/tokens/{victim['id']}", None),
+            ("POST", "/token", {"user": "ann"}),
+            ("PUT", "/token", {"id": victim["id"], "user": "lead"}),
+            ("GET", f"/token/info/{victim['id']}", None),
+            ("DELETE", f"/token/{victim['id']}", None),
+            ("POST", "/api/v1/webhooks", {"url": "http://127.0.0.1:9/"}),
+            ("GET", "/api/v1/webhooks", None),
+            ("DELETE", f"/api/v1/webhooks/{hook}", None),
+            ("GET", "/api/v1/usage?user=ann", None),
+            ("PUT", "/api/v1/quotas", {"user": "lead", "limit": 0}),
+            ("POST", "/api/v1/namespaces", {"name": "other", "user": "lead"}),
+        ]
+        for method, path, wish in tries:
+            status, _ = fetch(hub.url, path, wish, method=method, headers={"authorization": f"Bearer {team}"})
+            attacks.record("tenants", f"{method} {path}", held=status == 403)
+        mine = {"name": "team-own", "user": "lead"}
+        status, _ = fetch(hub.url, "/api/v1/namespaces", mine, headers={"authorization": f"Bearer {team}"})
+        assert status == 200
+    attacks.all_held()
+
+
+@pytest.mark.attack("tenants")
+def test_no_two_environments_share_the_name_of_an_upload() -> None:
+    pairs = [(name, version) for name in ("game", "game-2", "game-2-3") for version in ("1", "1.0", "2-1.0", "3-1-1.0")]
+    pairs += [("game", "2-3-1.0"), ("game", "2-3-3-1-1.0"), ("game", "1.0.0-rc1"), ("game", "1.0.0-2")]
+    assert len({_upload(name, version) for name, version in pairs}) == len(pairs)
+    assert _upload("game", "1.0.0-rc1") == "game-1.0.0-rc1.tar"

@@ -53,7 +53,11 @@ class Caller:
         return name is None or covers(list(self.namespaces), name)
 
     def need(self, scope: Scope, name: str | None = None) -> None:
-        """Raise Unauthorized or Forbidden unless it may."""
+        """Raise Unauthorized or Forbidden unless it may.
+
+        What an administrator does with no environment (tokens, webhooks, quotas) concerns all of them: a token that
+        is good for some namespaces only may not.
+        """
         if self.scope is None:
             raise Unauthorized(
                 "this needs a token",
@@ -65,6 +69,11 @@ class Caller:
             raise Forbidden(
                 f"this needs a token with the scope {scope}; yours has {self.scope}",
                 details={"hint": f"Ask for one: aenv hub token create --scope {scope}"},
+            )
+        if scope == "admin" and name is None and "*" not in self.namespaces:
+            raise Forbidden(
+                f"this concerns the whole hub; your token is good for {', '.join(self.namespaces)} alone",
+                details={"hint": "Ask for one: aenv hub token create --scope admin"},
             )
         if not self.allows(scope, name):
             raise Forbidden(

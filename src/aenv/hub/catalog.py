@@ -96,8 +96,7 @@ class Catalog(Finding):
         bundle = await asyncio.to_thread(_bundle, request.bundle)
         _check_dependencies(request.dependencies)
         await self._check_blobs(bundle, held)
-        canonical = await asyncio.to_thread(bundle.canonical)
-        digest = bundle.digest()
+        digest = await asyncio.to_thread(bundle.digest)
         version = EnvSummary(
             name=bundle.name,
             version=bundle.version,
@@ -119,7 +118,6 @@ class Catalog(Finding):
             artifacts=request.artifacts,
             lock=request.lock,
         )
-        await self.blobs.put(digest, canonical)
 
         async def attempt() -> Pushed:
             return await self._publish(
@@ -210,6 +208,8 @@ class Catalog(Finding):
         changes += [*more, *await self.quotas.charge(head.owner, sizes, replaced=key, free=free)]
         if not version.builtin:
             changes += await self.notices.puts("push", version, now)
+        if bundle is not None:  # not before: a push that is refused leaves nothing behind
+            await self.blobs.put(version.digest, await asyncio.to_thread(bundle.canonical))
         await self.store.commit(*changes)
         return Pushed(version=version, outcome="replaced" if before else "created")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import Any, get_args
 
@@ -99,11 +100,19 @@ async def _sign(x: Exchange) -> str:
         await x.hub.must(env, Level.READ if read else Level.WRITE)
     else:
         await x.hub.gate(env)(None)
-    name = f"{env}-{_version(x.path['version'])}.tar"
-    url = x.hub.catalog.blobs.upload_url(name, read=read)
+    url = x.hub.catalog.blobs.upload_url(_upload(env, _version(x.path["version"])), read=read)
     if url is None:
         raise Unavailable("this hub keeps its files itself and signs no URLs", details={"hint": "Push with: aenv push"})
     return url
+
+
+def _upload(env: str, version: str) -> str:
+    """Under which name an upload is kept: no two environments share one.
+
+    ``game`` in version ``2-1.0`` and ``game-2`` in version ``1.0`` would, if a dash always stood between the two.
+    """
+    mark = "@" if re.match(r"[0-9a-z-]+-[0-9]", version) else "-"
+    return f"{env}{mark}{version}.tar"
 
 
 async def _image_built(x: Exchange) -> bool:

@@ -133,7 +133,7 @@ async def _namespaces(x: Exchange) -> list[Grants]:
 
 
 async def _reserve(x: Exchange) -> Grants:
-    x.hub.caller.need("admin")
+    x.hub.caller.need("read")
     wish = x.body(NamespaceBody)
     return await x.hub.reserve(wish.name, wish.user)
 
