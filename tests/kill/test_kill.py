@@ -232,3 +232,12 @@ def test_stopping_takes_everything_along(platform: Platform) -> None:
         assert len(platform.instances()) >= 3
         platform.stop()
         assert local.stop(platform.paths) is False
+
+
+def test_a_platform_whose_janitor_was_killed_leaves_nothing_when_it_is_stopped(platform: Platform) -> None:
+    works()
+    janitors = [process for process in platform.processes() if "janitor" in process.command]
+    assert janitors
+    for janitor in janitors:
+        janitor.kill()
+    platform.stop()

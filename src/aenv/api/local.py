@@ -91,6 +91,7 @@ def serve(
                 path.unlink(missing_ok=True)
             janitor.stdin.close() if janitor.stdin else None
             janitor.wait()
+            shutil.rmtree(paths.instances, ignore_errors=True)  # should the janitor have been killed before
 
 
 def _clear(paths: LocalPaths) -> None:
