@@ -125,6 +125,20 @@ def test_older_clients_reach_instances_through_any_server_and_strangers_through_
     assert fetch(two.one.url, path, headers={**bob, "aenv-peer": "x"})[0] == 404
 
 
+@pytest.mark.attack("tenants")
+def test_strangers_are_not_told_that_an_instance_of_another_server_has_ended(two: Two) -> None:
+    made = make(two.one, two.header, ttl="1s")
+    path = f"/env-instance/{made['id']}"
+    eventually(
+        lambda: fetch(two.other.url, path, headers=two.header)[1]["data"]["status"] != "Terminated", "it lives on"
+    )
+    right, wrong = ({"AEnvCore-MCPProxy-URL": f"http://{ip}:8081"} for ip in (made["ip"], f"{made['id']}.{'0' * 32}"))
+    for where in (two.one.data_url, two.other.data_url):
+        status, said = fetch(where, "/functions/double", {"n": 2}, headers=wrong)
+        assert (status, "time to live" in said["message"]) == (403, False)
+        assert fetch(where, "/functions/double", {"n": 2}, headers=right)[0] == 410
+
+
 def test_a_list_has_the_instances_of_all_in_one_order_and_in_pages(two: Two) -> None:
     token = two.one.token("lia", "user", "--store", two.store)
     header = {"authorization": f"Bearer {token}"}

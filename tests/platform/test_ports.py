@@ -41,7 +41,7 @@ async def serve(reader, writer):
         key = headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         accept = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
         writer.write(f"HTTP/1.1 101 Switching Protocols\\r\\nupgrade: websocket\\r\\nconnection: Upgrade\\r\\n"
-                     f"sec-websocket-accept: {accept}\\r\\n\\r\\n".encode())
+                     f"sec-websocket-accept: {accept}\\r\\nSet-Cookie: a=b\\r\\nClear-Site-Data: \\"*\\"\\r\\n\\r\\n".encode())
         try:
             while True:
                 kind, size = await reader.readexactly(2)
@@ -62,6 +62,7 @@ async def serve(reader, writer):
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         answer = json.dumps({"line": line, "headers": headers, "body": body.decode()}).encode()
         writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: application/json\\r\\nset-cookie: a=b\\r\\n"
+                     b"strict-transport-security: max-age=9\\r\\nnel: {}\\r\\nAlt-Svc: h2=\\":1\\"\\r\\n"
                      b"content-length: %d\\r\\nconnection: close\\r\\n\\r\\n" % len(answer) + answer)
     writer.close()
 
@@ -124,7 +125,7 @@ def test_a_signed_url_reaches_the_port_without_a_token(platform: Served, tokens:
             assert said["headers"]["authorization"] == "Basic eDp5"  # for the server there
             assert said["headers"]["x-own"] == "yes"
             assert "cookie" not in said["headers"]
-            assert "set-cookie" not in headers
+            assert not {"set-cookie", "strict-transport-security", "nel", "alt-svc"} & {*headers}
             assert headers["content-security-policy"].startswith("sandbox")
             assert "allow-same-origin" not in headers["content-security-policy"]
             # The same with a token, which stays here.
@@ -194,6 +195,8 @@ def test_websockets_go_both_ways_and_end_with_either_side(platform: Served, toke
         async with platform.environment("web", tokens("ann")) as env:
             port, url = await opened(env)
             async with websockets.connect(url.replace("http://", "ws://"), max_size=None) as socket:
+                assert socket.response is not None
+                assert not {"set-cookie", "clear-site-data"} & {name.lower() for name in socket.response.headers}
                 for text in ("hello", "x" * 60_000, "again"):
                     await socket.send(text)
                     assert await socket.recv() == text

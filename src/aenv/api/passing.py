@@ -92,12 +92,20 @@ def kept_apart(answer: Answer) -> Answer:
     if isinstance(answer, Response):
         lines = [line for line in answer.headers.split(b"\r\n") if not line.startswith(_OURS)]
         answer.headers = b"\r\n".join([*_APART_LINES, *lines])
+    elif isinstance(answer, Takeover):
+        lines = [line for line in answer.head.split(b"\r\n") if not line.startswith(_OURS)]
+        answer.head = b"\r\n".join(lines)
     elif isinstance(answer, Stream) and isinstance(answer.app, _Answer):
         answer.app.keep_apart()
     return answer
 
 
-_OURS = (b"set-cookie:", b"access-control-allow-origin:")
+_OURS = (
+    b"set-cookie:", b"access-control-allow-origin:",
+    b"alt-svc:", b"clear-site-data:", b"nel:", b"report-to:", b"reporting-endpoints:", b"service-worker-allowed:",
+    b"strict-transport-security:",
+)  # fmt: skip
+"""Headers that hold for all of an origin, and so for the platform and the ports of others."""
 _APART = [
     (b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"),
     (b"access-control-allow-origin", b"*"),

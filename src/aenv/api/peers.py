@@ -53,7 +53,8 @@ class Peers:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._relays: dict[str, Relay] = {}
-        self._owners: dict[str, tuple[float, ServerEntry]] = {}
+        self._owners: dict[str, tuple[float, str, ServerEntry]] = {}
+        """By instance: since when it is known, whose the instance is, and where."""
 
     def close(self) -> None:
         """Hang up, everywhere."""
@@ -90,11 +91,13 @@ class Peers:
         now = time.monotonic()
         known = self._owners.get(name)
         if known is not None and now - known[0] < FRESH:
-            return known[1]
+            return known[2] if caller is None or caller.may_see(known[1]) else None
         entry = await self._ledger.get(name)
         if entry is None or (caller is not None and not caller.may_see(entry.account)):
             return None
         if entry.instance.status in ENDED:
+            if caller is None:  # who has no token is told only if they knew its secret, which is not known here
+                return None
             raise InstanceEnded.because(name, entry.instance.reason, entry.instance.fault)
         if entry.server == self._ledger.server.id:
             return None
@@ -104,7 +107,7 @@ class Peers:
             raise InstanceEnded(f"instance {name} has ended: the server that it ran on has ended")
         if len(self._owners) >= KNOWN:
             self._owners.clear()
-        self._owners[name] = now, server
+        self._owners[name] = now, entry.account, server
         return server
 
     async def _pass_on(self, server: ServerEntry, request: Request, name: str) -> Answer:
