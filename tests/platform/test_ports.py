@@ -41,7 +41,8 @@ async def serve(reader, writer):
         key = headers["sec-websocket-key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         accept = base64.b64encode(hashlib.sha1(key.encode()).digest()).decode()
         writer.write(f"HTTP/1.1 101 Switching Protocols\\r\\nupgrade: websocket\\r\\nconnection: Upgrade\\r\\n"
-                     f"sec-websocket-accept: {accept}\\r\\nSet-Cookie: a=b\\r\\nClear-Site-Data: \\"*\\"\\r\\n\\r\\n".encode())
+                     f"sec-websocket-accept: {accept}\\r\\nSet-Cookie: a=b\\r\\n"
+                     f"Clear-Site-Data: \\"*\\"\\r\\n\\r\\n".encode())
         try:
             while True:
                 kind, size = await reader.readexactly(2)

@@ -95,14 +95,15 @@ class Peers:
         entry = await self._ledger.get(name)
         if entry is None or (caller is not None and not caller.may_see(entry.account)):
             return None
-        if entry.instance.status in ENDED:
-            if caller is None:  # who has no token is told only if they knew its secret, which is not known here
-                return None
+        ended = entry.instance.status in ENDED
+        if ended and caller is not None:  # who has no token must know its secret, which its own server looks at
             raise InstanceEnded.because(name, entry.instance.reason, entry.instance.fault)
         if entry.server == self._ledger.server.id:
             return None
         server = await self._ledger.server_of(entry.server)
         if server is None:
+            if ended:
+                return None
             await self._ledger.clear()
             raise InstanceEnded(f"instance {name} has ended: the server that it ran on has ended")
         if len(self._owners) >= KNOWN:
