@@ -35,7 +35,7 @@ settings.load_profile("patient")
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """For `scripts/again`: whether the run went to its end."""
-    if not hasattr(session.config, "workerinput"):
+    if not hasattr(session.config, "workerinput") and session.config.pluginmanager.has_plugin("cacheprovider"):
         session.config.cache.set("aenv/exit", int(exitstatus))
 
 

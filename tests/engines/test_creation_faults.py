@@ -42,7 +42,7 @@ def descendants() -> list[Process]:
 
 def taking_part(refs: list[SandboxRef], before: set[int]) -> list[Process]:
     """Those that a create needs: not the instances that there are, nor what other tests have left to this process."""
-    return [p for p in descendants() if p.pid not in before and not p.has_logs and p.alive]
+    return [p for p in descendants() if p.pid not in before and not p.is_instance and p.alive]
 
 
 def _scenario(folder: Path, hurt: Callable[[NativeEngine, SandboxSpec, set[int]], Awaitable[None]]) -> None:
@@ -119,7 +119,7 @@ def test_creates_end_whenever_the_preloaded_parent_is_killed_among_them(folder: 
             for _ in range(round_):
                 await asyncio.sleep(0)
             await asyncio.wait(creates, timeout=0.002 * round_)
-            for process in [p for p in taking_part(refs, before) if not p.is_first and p.depth > 2][-1:]:
+            for process in [p for p in taking_part(refs, before) if p.is_preloaded]:
                 process.kill()
             results = await asyncio.gather(*creates)
             made += sum(ref is not None for ref in results)

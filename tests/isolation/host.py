@@ -86,16 +86,27 @@ class Process:
 
         Its descriptors would tell more, but only to root.
         """
-        own_places = " /app " in _read(f"/proc/{self.pid}/mountinfo")
-        return own_places and _filters(str(self.pid)) == _filters("self")
+        return self.has_places and _filters(str(self.pid)) == _filters("self")
 
     @property
-    def has_logs(self) -> bool:
-        """Whether its output goes to a pipe: so does that of an instance, and of nothing that is made ahead of one."""
-        try:
-            return os.readlink(f"/proc/{self.pid}/fd/1").startswith("pipe:")
-        except OSError:
-            return False
+    def has_places(self) -> bool:
+        """Whether it has the file systems of a sandbox: so has foreign code, and what is about to run it."""
+        return " /app " in _read(f"/proc/{self.pid}/mountinfo")
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it runs foreign code, or may at any time."""
+        return self.has_places and not self.is_held and _filters(str(self.pid)) != _filters("self")
+
+    @property
+    def is_instance(self) -> bool:
+        """Whether it is the first process of one."""
+        return self.is_first and self.is_foreign
+
+    @property
+    def is_preloaded(self) -> bool:
+        """Whether it is a process that instances are forked from."""
+        return self.is_foreign and not self.is_first and "aenv.isolation.zygote" in self.command
 
     @property
     def is_held(self) -> bool:
@@ -195,7 +206,7 @@ class Platform:
 
     def instances(self) -> list[Process]:
         """The first process of each sandbox."""
-        return [p for p in self.processes() if p.depth >= 3 and p.is_first and p.has_logs]
+        return [p for p in self.processes() if p.is_instance]
 
     def blanks_of(self, project: Path) -> list[Process]:
         """Those that are to be an instance of it."""

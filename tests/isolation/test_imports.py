@@ -195,7 +195,7 @@ def test_installed_modules_are_not_shadowed_by_planted_ones(env: SyncEnvironment
     plant(env, f"/app/src/{path}.py", f"/app/{path}.py", f"/app/src/{path}/__init__.py", f"/app/src/{path}/x.py")
     found = lazily(env, name)
     assert found["who"] is None
-    assert not found["file"].startswith(("/app", "/tmp"))
+    assert not found["file"].startswith("/app")
 
 
 @pytest.mark.attack("grading")

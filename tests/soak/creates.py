@@ -108,12 +108,12 @@ def kind_of(process: Process) -> str:
         return "outer zygote"
     if process.depth == 2:
         return "zygote"
-    if process.has_logs:
-        return "instance" if process.is_first else "program of a tool"
     if process.is_held:
         return "child made ahead"
-    if not process.is_first:
+    if process.is_preloaded:
         return "preloaded parent"
+    if process.is_foreign:
+        return "instance" if process.is_first else "program of a tool"
     return "zygote of a parent, its init, or a sandbox made ahead"
 
 
