@@ -49,6 +49,12 @@ def written() -> float:
     Path("/tmp/report").write_text("x" * 100_000)
     return 1.0
 
+@register_reward(name="temporary")
+def temporary() -> float:
+    import tempfile
+    with tempfile.TemporaryDirectory() as folder:
+        return float(Path(folder, "x").write_text("1"))
+
 @register_reward(name="alone")
 def alone() -> float:
     end_programs()
@@ -172,3 +178,17 @@ def test_an_end_from_outside_leaves_the_reward_absent(env: SyncEnvironment, plat
     with pytest.raises(AEnvError) as caught:
         env.call_reward(name="balance")
     assert caught.value.fault == "infra"
+
+
+@pytest.mark.attack("grading")
+@pytest.mark.parametrize("used_before", [False, True])
+@pytest.mark.parametrize("command", ["chmod 000 /tmp /var/tmp /app", "yes > /tmp/full; yes > /app/full"])
+def test_closing_or_filling_the_place_for_temporary_files_gives_the_declared_failure_reward(
+    tmp_path: Path, platform: Platform, used_before: bool, command: str
+) -> None:
+    with SyncEnvironment(str(declared(tmp_path, "ledger", -1.5)), max_retries=0) as env:
+        if used_before:
+            assert env.call_reward(name="temporary") == 1.0
+        env.call_tool("shell", {"command": f"{command}; true"})
+        reward = env.call_reward(name="temporary")
+        assert (reward, failure_reason(reward) is not None) == (-1.5, True)

@@ -13,6 +13,9 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import IO, Any, Literal, overload
 
+from aenv.core.destroyed import blaming_the_agent
+from aenv.isolation.trees import remove_tree
+
 FOLDER = "private"
 _CONFIG = "config.json"
 _held: Mapping[str, bytes] | None = None
@@ -118,16 +121,32 @@ class PrivatePath:
 
     def copy_to(self, target: str | Path) -> Path:
         """Write the file, or all of the folder, to the disk, where other programs can read it: for a verifier that
-        needs files, once the agent is done.
+        needs files, once the agent is done. What is in the way of one of them is replaced; what else is in the target
+        folder stays there.
+
+        Raises:
+            StateDestroyed: they cannot be written there.
         """
         target = Path(target)
-        if self.is_file():
+        with blaming_the_agent(f"private files cannot be written to {target}"):
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(self.read_bytes())
-        else:
-            for place in self.iterdir():
-                place.copy_to(target / place.name)
+            self._write(target)
         return target
+
+    def _write(self, target: Path) -> None:
+        if self.is_file():
+            if target.is_dir() and not target.is_symlink():
+                remove_tree(target)
+            target.unlink(missing_ok=True)
+            with target.open("xb") as file:
+                file.write(self.read_bytes())
+            return
+        below = list(self.iterdir())
+        if target.is_symlink() or not target.is_dir():
+            target.unlink(missing_ok=True)
+        target.mkdir(exist_ok=True)
+        for place in below:
+            place._write(target / place.name)
 
 
 class _Disk(Mapping[str, bytes]):

@@ -6,7 +6,6 @@ reward, the registry of tools. Here it has a fresh interpreter, none of the envi
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -18,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from aenv.errors import StateDestroyed
+from aenv.core.destroyed import blaming_the_agent
 from aenv.isolation.trees import remove_tree
 
 MAX_OUTPUT = 1 << 20
@@ -27,7 +26,6 @@ MAX_VALUE = 8 << 20
 """Bytes of JSON that are read of a value."""
 REMOVE_SECONDS = 10.0
 """So long what the code has left behind is being removed; processes that it left may go on writing."""
-_TAKEN_AWAY = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EROFS, errno.ENAMETOOLONG)
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _HARNESS = """
 import json, os, sys
@@ -94,7 +92,7 @@ def run_python(
     task = {"code": code, "call": call, "arguments": list(arguments), "memory": memory}
     kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     with (
-        _blaming_the_agent("there is no place for temporary files"),
+        blaming_the_agent("there is no place for temporary files"),
         tempfile.TemporaryFile() as told,
         tempfile.TemporaryFile() as answer,
         tempfile.TemporaryFile() as given,
@@ -106,7 +104,7 @@ def run_python(
             file.write(text.encode(errors="replace"))
             file.seek(0)
         files = (told.fileno(), answer.fileno())
-        with _blaming_the_agent(f"code cannot run in {directory or empty}"):
+        with blaming_the_agent(f"code cannot run in {directory or empty}"):
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _HARNESS, *map(str, files)],
                 stdin=given, stdout=out, stderr=err, pass_fds=files, start_new_session=True,
@@ -115,21 +113,6 @@ def run_python(
         exit_code = _ended(process, timeout)
         value = _value(answer) if exit_code == 0 and call is not None else None
         return PythonRun(exit_code, _text(out), _text(err), value, exit_code is None)
-
-
-@contextmanager
-def _blaming_the_agent(what: str) -> Iterator[None]:
-    """Programs of the agent can remove folders and take rights away from them: that must not leave a reward out.
-
-    Raises:
-        StateDestroyed: a file or folder is not there, or cannot be used.
-    """
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _TAKEN_AWAY:
-            raise
-        raise StateDestroyed(f"{what}: {error.strerror}") from error
 
 
 @contextmanager

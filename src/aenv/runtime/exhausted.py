@@ -1,12 +1,14 @@
 """Whether a reward failed because the instance has nothing left.
 
-An agent that uses up its disk or its processes must not be able to leave its own reward out.
+An agent that uses up its disk or its processes, or closes the place for temporary files, must not be able to leave its
+own reward out.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import tempfile
 import traceback
 
 _STARTERS = ("orphans.py", "subprocess.py", "popen_fork.py", "popen_spawn_posix.py", "threading.py", "pty.py")
@@ -21,6 +23,8 @@ def what_is_used_up(error: BaseException) -> str | None:
             return "disk space"
         if _no_process(seen):
             return "processes"
+        if isinstance(seen, OSError) and _no_temporary_place(seen):
+            return "place for temporary files"
         seen = seen.__cause__ or seen.__context__
     return None
 
@@ -35,6 +39,17 @@ def _disk_is_full(error: OSError) -> bool:
         if about.f_bavail * about.f_frsize < 1 << 16 or about.f_favail == 0:
             return True
     return False
+
+
+def _no_temporary_place(error: OSError) -> bool:
+    """Whether the standard library's own place for temporary files is gone, full or closed: programs can do that."""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    if not any(os.path.basename(frame.filename) == "tempfile.py" for frame in frames):
+        return False
+    if error.filename is None:  # it has looked for one, and found none
+        return error.errno == errno.ENOENT
+    there, named = os.path.realpath(tempfile.gettempdir()), os.path.realpath(str(error.filename))
+    return there in (named, os.path.dirname(named))
 
 
 def _no_process(error: BaseException) -> bool:
