@@ -331,3 +331,25 @@ def test_the_package_index_and_the_proxies_are_the_callers(
     environ = Path(f"/proc/{about.pid}/environ").read_bytes()
     assert b"127.0.0.1:9" not in environ
     assert b"FIND_LINKS" not in environ
+
+
+@pytest.mark.attack("local")
+def test_a_runtime_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after ``su``: who owns the folder can replace everything in it, sockets and lock files included."""
+    others = tmp_path / "run"
+    others.mkdir(mode=0o700)
+    if os.geteuid() == 0:
+        os.chown(others, 12345, 12345)
+    else:
+        others = Path("/")
+    monkeypatch.delenv("AENV_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(others))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(platforms, "for_sockets", lambda: str(tmp_path))
+    monkeypatch.setattr(platforms, "LONGEST_FOLDER", 1000)
+    assert LocalPaths.of_user("01234567").runtime == tmp_path / f"aenv-{os.geteuid()}"
+    assert not (others / "aenv").exists()
+    own = tmp_path / "own"
+    own.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(own))
+    assert LocalPaths.of_user("01234567").runtime == own / "aenv"

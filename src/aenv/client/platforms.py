@@ -66,8 +66,8 @@ class LocalPaths:
         given = os.environ.get("AENV_RUNTIME_DIR")
         if given:
             folder = Path(given)
-        elif os.environ.get("XDG_RUNTIME_DIR"):
-            folder = Path(os.environ["XDG_RUNTIME_DIR"]) / "aenv"
+        elif (own := _runtime_folder()) is not None:
+            folder = own / "aenv"
         else:
             folder = Path(for_sockets()) / f"aenv-{os.geteuid()}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -125,6 +125,21 @@ class LocalPaths:
     def url(self) -> str:
         """For a client."""
         return f"unix:{self.socket}"
+
+
+def _runtime_folder() -> Path | None:
+    """``XDG_RUNTIME_DIR``, if it is this user's own.
+
+    Programs that ``su`` and ``sudo`` start may have inherited another user's. Its owner could put another folder in the
+    place of ours at any time.
+    """
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if not given:
+        return None
+    with contextlib.suppress(FileNotFoundError):
+        if os.stat(given).st_uid != os.geteuid():
+            return None
+    return Path(given)
 
 
 def for_sockets() -> str:
