@@ -95,3 +95,12 @@ def test_the_rules_are_gits(tmp_path):
         capture_output=True,
     )
     assert found(tmp_path) == sorted(filter(None, listed.stdout.decode().split("\0")))
+
+
+@pytest.mark.attack("bundles")
+def test_folders_nested_deeper_than_a_bundle_takes_are_refused_by_name(tmp_path):
+    (tmp_path / "src" / "/".join("d" * 200)).mkdir(parents=True)
+    with pytest.raises(ConfigError, match="folders deep"):
+        sources(tmp_path)
+    (tmp_path / ".aenvignore").write_text("/src/d/\n")
+    assert found(tmp_path) == [".aenvignore"]

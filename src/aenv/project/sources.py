@@ -16,7 +16,7 @@ from typing import NamedTuple
 from pathspec import GitIgnoreSpec
 
 from aenv.errors import ConfigError
-from aenv.schema.bundle import SETTINGS
+from aenv.schema.bundle import DEPTH_LIMIT, SETTINGS
 
 IGNORE_FILES = (".gitignore", ".aenvignore")
 BUNDLE_SUFFIX = ".aenv.tar"
@@ -62,6 +62,11 @@ def _walk(folder: str, prefix: str, rules: list[_Rules]) -> Iterator[Source]:
         is_folder = entry.is_dir(follow_symlinks=False)
         if entry.name in NEVER or path == SETTINGS or _ignored(path + "/" * is_folder, rules):
             continue
+        if is_folder and path.count("/") >= DEPTH_LIMIT:
+            raise ConfigError(
+                f"{path[:100]}… is more than {DEPTH_LIMIT} folders deep, so it cannot be part of a bundle",
+                {"hint": f"Remove it, or add a line to .aenvignore: /{path.partition('/')[0]}/"},
+            )
         if is_folder:
             yield from _walk(entry.path, path + "/", rules)
         elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
