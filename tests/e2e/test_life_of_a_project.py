@@ -141,12 +141,13 @@ def test_code_that_does_not_load_is_not_published(person, sandboxes):
     assert me.json("push", "--no-load", "-o", "json", cwd=me.home / "hello")["tools"] == []
 
 
-def test_without_sandboxes_the_project_is_loaded_in_a_process_and_that_is_said(person):
+def test_without_sandboxes_a_project_is_not_run_unless_a_flag_says_so(person):
     me = person(AENV_RUNTIME_DIR="/dev/null/nowhere")
     me.aenv("init", "hello")
-    pushed = me.aenv("push", "-o", "json", cwd=me.home / "hello")
+    refused = me.aenv("push", "-o", "json", cwd=me.home / "hello", code=1)
+    assert "--no-sandbox" in refused.stderr
+    pushed = me.aenv("push", "--no-sandbox", "-o", "json", cwd=me.home / "hello")
     assert json.loads(pushed.stdout)["tools"] == ["my_custom_echo_env"]
-    assert "plain process" in pushed.stderr
 
 
 def test_lists_search_and_advice(person):

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 _LAYER = "/tmp"
 """A writable place. All of them are one file system, which tells how much is in it."""
@@ -53,8 +53,11 @@ class Watch:
     """Watches the code that runs within ``with``; `why_not` tells what speaks against forking.
 
     Random numbers are noticed where Python draws them: its own functions, those of OpenSSL, and files that are random
-    devices. What native code draws by itself is not noticed; an environment that does so sets ``deployConfig.fork``.
+    devices. What native code draws by itself is not noticed, and what packages draw is not counted: numpy, sympy and
+    multiprocessing do when they are imported. An environment for which that matters sets ``deployConfig.fork``.
     """
+
+    current: ClassVar[Watch | None] = None
 
     def __enter__(self) -> Watch:
         self._random_asked_for = False
@@ -71,17 +74,24 @@ class Watch:
         for module, name in ((builtins, "open"), (io, "open"), (os, "open")):
             self._replace(module, name, self._noting_devices)
         self._replace(random.Random, "seed", self._noting_seeds)
+        Watch.current = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        Watch.current = None
         for place, name, before in self._replaced:
             setattr(place, name, before)
         ssl = sys.modules.get("ssl")  # which takes these names when it is imported
         for module, name, before in self._replaced:
             if module.__name__ == "_ssl" and hasattr(ssl, name):
                 setattr(ssl, name, before)
+
+    def packages_are_imported(self) -> None:
+        """Count random numbers from here on only."""
+        self._random_asked_for = False
+        self._drawn = _generators()
 
     def _replace(self, place: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         before = getattr(place, name, None)

@@ -24,7 +24,7 @@ from aenv.core import private
 from aenv.core.logging import setup_logging
 from aenv.errors import AEnvError
 from aenv.isolation import linux, withheld
-from aenv.isolation.forkable import VariablesRead
+from aenv.isolation.forkable import VariablesRead, Watch
 from aenv.runtime import rehearsal
 from aenv.runtime.catalog import Catalog
 from aenv.runtime.forked import ForkedLoop
@@ -124,6 +124,8 @@ def _import_packages(names: list[str]) -> None:
     for name in names:
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
+    if Watch.current is not None:
+        Watch.current.packages_are_imported()
     for name, value in before.items():
         if value is None:
             os.environ.pop(name, None)
