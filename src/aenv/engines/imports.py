@@ -167,7 +167,7 @@ def _unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 def _files(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith((".", "_")):
+        if entry.name.startswith((".", "__")):
             continue
         if entry.is_file() and entry.suffix == ".py" and not entry.name.startswith("test_"):
             yield entry

@@ -90,8 +90,8 @@ class Watch:
 
     def packages_are_imported(self) -> None:
         """Count random numbers from here on only."""
+        self._drawn = _generators()  # which imports numpy.random, where numpy is there
         self._random_asked_for = False
-        self._drawn = _generators()
 
     def _replace(self, place: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         before = getattr(place, name, None)
