@@ -101,10 +101,9 @@ def test_signals_sent_meanwhile_are_not_delivered(tmp_path: Path) -> None:
         assert sorted(int(path.name) for path in tmp_path.iterdir()) == list(range(50))
 
 
-# jmp to itself in place of the system call, once it has been made: what runs next loops for ever
 def test_code_that_another_process_shares_and_changes_is_not_run(tmp_path: Path) -> None:
     code = mmap.mmap(-1, 4096, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    # mov eax, 56 (clone); syscall; then mkdir through whatever the child would run on its own: ret
+    # mov eax, 56 (clone); mov rdi, rsi; all other arguments 0; syscall; ret
     code.write(bytes.fromhex("b838000000 4889f7 31f6 31d2 4d31d2 4d31c0 0f05 c3".replace(" ", "")))
     address = ctypes.addressof(ctypes.c_char.from_buffer(code))
 
