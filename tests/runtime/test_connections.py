@@ -106,6 +106,50 @@ def test_the_timer_runs_by_itself_and_only_while_there_is_something_to_close(mon
     run(main())
 
 
+def test_the_only_connection_from_outside_of_a_sandbox_sets_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of idle instances would wake up the machine all the time."""
+    monkeypatch.setattr(http, "peer_of", lambda connection: connections.OUTSIDE)
+
+    async def main() -> None:
+        async with serving() as (server, connect):
+            used = await connect()
+            assert server.connections._timer is not None  # no request has come on it
+            assert await answered(used)
+            assert server.connections._timer is None
+            second = await connect()
+            assert await answered(second)
+            assert server.connections._timer is not None
+            tick(server, IDLE_TICKS + 1)
+            assert await used[0].read() == await second[0].read() == b""
+
+    run(main())
+
+
+@pytest.mark.attack("silent connections")
+def test_the_only_connection_from_outside_of_a_sandbox_is_watched_while_it_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http, "peer_of", lambda connection: connections.OUTSIDE)
+
+    async def handler(request: Request) -> Response:
+        return Response(200, b"x" * 10_000_000 if request.header(b"connection") == b"close" else b"ok")
+
+    async def main() -> None:
+        async with serving(handler) as (server, connect):
+            pair = await connect()
+            assert await answered(pair)
+            assert server.connections._timer is None
+            pair[1].transport.pause_reading()
+            pair[1].write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            [connection] = server.connections
+            await until(lambda: connection.is_closing)
+            assert server.connections._timer is not None
+            tick(server, 2)
+            await until(lambda: not len(server.connections))
+
+    run(main())
+
+
 def test_a_stream_that_is_under_way_is_not_idle_and_sets_no_timer() -> None:
     done = asyncio.Event()
 

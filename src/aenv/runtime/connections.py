@@ -5,7 +5,9 @@ some memory. So their number is bounded, for the server and for each peer; when 
 connection that has not yet sent a whole request makes room; and silent ones are closed.
 
 An idle server must cost nothing, so there is no timer while there is nothing to close: one is set when the first
-connection comes, looks at all of them every `TICK` seconds, and is gone with the last one.
+connection comes, looks at all of them every `TICK` seconds, and is gone with the last one. The server of an instance
+keeps a single connection of the platform or the SDK open without a timer: with thousands of idle instances, one timer
+each would keep the machine busy.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ STALLED_TICKS = 4
 """One whose peer does not read what is written to it, after so many."""
 MOST = 32 * 1024
 """Connections of one server, at the most; fewer where the process may not open that many files."""
+OUTSIDE = "outside"
+"""The peer of a server in a sandbox that is not in it: the platform, or the SDK of the platform's own user."""
 _CREDENTIALS = struct.Struct("3i")
 
 
@@ -110,6 +114,8 @@ class Connections:
         peer = self._all.get(connection)
         if peer is not None:
             self._peers[peer].unproven.pop(connection, None)
+        if self._may_stay():
+            self._stop_timer()
 
     def forget(self, connection: Watched) -> None:
         """One is gone."""
@@ -122,15 +128,25 @@ class Connections:
         if not own.count:
             del self._peers[peer]
         if not self._all:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
+            self._stop_timer()
             self.on_empty()
 
     def watch(self) -> None:
         """Look at all of them soon, and again for as long as there is something to wait for."""
-        if self._timer is None and self._all:
+        if self._timer is None and self._all and not self._may_stay():
             self._timer = asyncio.get_running_loop().call_later(TICK, self._look)
+
+    def _may_stay(self) -> bool:
+        """Whether there is one connection only, and it may be idle for as long as its client likes."""
+        if len(self._all) != 1:
+            return False
+        [(connection, peer)] = self._all.items()
+        return peer == OUTSIDE and connection.proven and not connection.is_stalled and not connection.is_closing
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
         self._timer = None
@@ -184,7 +200,7 @@ def peer_of(connection: socket.socket) -> str:
     """
     if connection.family == socket.AF_UNIX:
         pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        return f"user {uid}" if pid else "outside"
+        return f"user {uid}" if pid else OUTSIDE
     peer, own = connection.getpeername()[0], connection.getsockname()[0]
     if peer == own or peer.startswith("127."):
         return "this machine"

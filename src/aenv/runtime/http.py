@@ -534,9 +534,13 @@ class _Connection(asyncio.Protocol):
             self.transport.resume_reading()
             with contextlib.suppress(OSError):  # it may be gone, and we be the last to know
                 self.transport.write_eof()
-            self.loop.call_later(1.0, self.transport.close)
+            self.loop.call_later(1.0, self._close_watched)
         else:
-            self.transport.close()
+            self._close_watched()
+
+    def _close_watched(self) -> None:
+        self.transport.close()
+        self.server.connections.watch()  # its last bytes may never be read
 
     def _count(self, size: int) -> None:
         self.header_bytes += size
