@@ -37,8 +37,9 @@ from aenv.isolation.preloaded import ForkRequest, Kind, PreloadedParent
 from aenv.isolation.sandbox import Furnishing, Sandbox, call, furnish
 from aenv.isolation.spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
 
-PAUSE = 0.005
-"""Seconds after a request in which nothing is made ahead: the new instance has a first call to answer."""
+PAUSE = 0.01
+"""Seconds after a request in which nothing is made ahead. The new instance has a first call to answer, and a fork, which
+the zygote waits for, would delay the end of a sandbox by milliseconds."""
 FORK_SECONDS = 20
 """For a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds."""
 STEP_SECONDS = 10
@@ -241,6 +242,8 @@ class _Zygote:
             os.kill(pid, signal.SIGKILL)
         if name in self._requests:
             self._fail(self._requests[name], "it was stopped")
+        elif self._make_ahead_at:  # and not 0.0, when requests wait
+            self._make_ahead_at = time.monotonic() + PAUSE  # the end of this one is reported first
 
     def _spawn(self, name: str, message: dict[str, Any], data: bytes, fds: list[int]) -> None:
         """Make a sandbox that loads its code itself; the blank one, if it is of that kind and alive."""
@@ -372,7 +375,7 @@ class _Zygote:
             parent.ahead = preloaded.AHEAD
             self._assign(parent)
         if parent.wants_child:
-            self._make_ahead_at = 0.0
+            self._make_ahead_at = 0.0 if parent.waiting else time.monotonic() + PAUSE
 
     def _plan(self, kind: Kind) -> tuple[Plan, bool]:
         known = self._isolating
