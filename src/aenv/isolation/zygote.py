@@ -38,8 +38,8 @@ from aenv.isolation.sandbox import Furnishing, Sandbox, call, furnish
 from aenv.isolation.spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
 
 PAUSE = 0.01
-"""Seconds after a request in which nothing is made ahead. The new instance has a first call to answer, and a fork, which
-the zygote waits for, would delay the end of a sandbox by milliseconds."""
+"""Seconds after a request in which nothing is made ahead. The new instance has a first call to answer, and a fork,
+which the zygote waits for, would delay the end of a sandbox by milliseconds."""
 FORK_SECONDS = 20
 """For a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds."""
 STEP_SECONDS = 10
