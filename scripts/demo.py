@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from aenv import Environment
-from aenv.isolation.check import why_not
+from aenv.isolation.host_support import why_not
 from aenv.testing import running
 
 ENV = '''

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pydantic_core import from_json, to_json
 
-from aenv.client import platforms
-from aenv.client.http import HttpClient
-from aenv.client.url import ServerUrl
-from aenv.core.declarations import Registry, fresh_registry
-from aenv.isolation.check import why_not
+from aenv.authoring.declarations import Registry, fresh_registry
+from aenv.client import local_platforms
+from aenv.http.client import HttpClient
+from aenv.http.server import HttpServer
+from aenv.http.url import ServerUrl
+from aenv.isolation.host_support import why_not
 from aenv.runtime.app import App
-from aenv.runtime.catalog import Catalog
-from aenv.runtime.http import HttpServer
+from aenv.runtime.endpoints import EndpointCatalog
 from aenv.runtime.mcp import McpEndpoint
 
 pytest_plugins = ["tests.attacks.ledger"]
@@ -76,7 +76,7 @@ def run(work: Awaitable[Any]) -> Any:
 @asynccontextmanager
 async def served(registry: Registry, *, max_body: int = 1 << 26, **options: Any) -> AsyncIterator[str]:
     """The declared functions, behind a real server in this process; its URL."""
-    catalog = Catalog(registry)
+    catalog = EndpointCatalog(registry)
     mcp = McpEndpoint(catalog, name="test", version="1", max_body=max_body)
     server = HttpServer(App(catalog, mcp, **options), max_body=max_body)
     listener = await server.listen(host="127.0.0.1", port=0)
@@ -128,8 +128,8 @@ def fetch(url: str, path: str, body: Any = None, *, method: str | None = None, h
 
 def stop_all(runtime: Path) -> None:
     """End all local platforms that have their folders there."""
-    for where in platforms.all_of_user(platforms.LocalPaths(runtime)):
-        platforms.stop(where)
+    for where in local_platforms.all_of_user(local_platforms.LocalPaths(runtime)):
+        local_platforms.stop(where)
 
 
 def left_in(runtime: Path) -> list[str]:

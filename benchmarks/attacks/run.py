@@ -31,7 +31,7 @@ class Missing(Exception):
 
 def ours(arguments: list[str]) -> str:
     """As a program that a tool starts, in an instance with all defaults."""
-    from aenv.core.sync import SyncEnvironment
+    from aenv.sdk.blocking import SyncEnvironment
 
     with tempfile.TemporaryDirectory(prefix="aenv-attacks-") as folder:
         project = Path(folder) / "attacked"

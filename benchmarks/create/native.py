@@ -201,7 +201,7 @@ async def echo(env: "Environment") -> None:
 
 def server_pid() -> int:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(local.LocalPaths.of_user().socket))
+        connection.connect(str(local_lease.LocalPaths.of_user().socket))
         return struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
 
 
@@ -233,7 +233,7 @@ def main() -> None:
         server = server_pid()
         processes = {pid: start_time(pid) for pid in descendants(server, 0)}
     finally:
-        local.stop(local.LocalPaths.of_user())
+        local_lease.stop(local_lease.LocalPaths.of_user())
     bench.report["left"] = left_behind(server, processes)
     print(json.dumps(bench.report), flush=True)
 
@@ -266,7 +266,7 @@ if __name__ == "__main__":
     import logging
 
     from aenv import Environment
-    from aenv.client import local
+    from aenv.client import local_lease
 
     logging.getLogger("aenv").setLevel(logging.WARNING)
     main()

@@ -98,7 +98,10 @@ def platform(mine: Peer, runtime: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        end = "import sys; from aenv.client.local import LocalPaths, Path, stop; stop(LocalPaths(Path(sys.argv[1])))"
+        end = (
+            "import sys; from pathlib import Path; from aenv.client.local_platforms import LocalPaths, stop; "
+            "stop(LocalPaths(Path(sys.argv[1])))"
+        )
         subprocess.run([mine.python, "-c", end, runtime], check=False)
 
 
@@ -121,7 +124,7 @@ def main() -> None:
         signal.signal(number, stop)
     say("aenv: wheel and virtual environment")
     mine, before = ours(), machine()
-    ask = "from aenv.client.local import for_sockets; print(for_sockets())"
+    ask = "from aenv.client.local_lease import for_sockets; print(for_sockets())"
     sockets = subprocess.run([mine.python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
     # Short names: the path of a unix socket has 107 characters.
     with tempfile.TemporaryDirectory(prefix="ab-") as folder, tempfile.TemporaryDirectory(dir=sockets) as runtime:

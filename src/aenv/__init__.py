@@ -12,50 +12,50 @@ from typing import TYPE_CHECKING
 from aenv._version import __version__
 
 if TYPE_CHECKING:
-    from aenv.core.call import current_call
-    from aenv.core.content import Audio, File, Image
-    from aenv.core.declarations import (
+    from aenv.authoring.call import current_call
+    from aenv.authoring.content import Audio, File, Image
+    from aenv.authoring.declarations import (
         get_registry,
         register_function,
         register_health,
         register_reward,
         register_tool,
     )
-    from aenv.core.environment import Environment
-    from aenv.core.failure import failure_reason
-    from aenv.core.keys import key_sequence
-    from aenv.core.logging import setup_logging
-    from aenv.core.pane import Pane
-    from aenv.core.private import private
-    from aenv.core.programs import end_programs
-    from aenv.core.python import PythonRun, run_python
-    from aenv.core.results import ToolResult
-    from aenv.core.screen import Screen
-    from aenv.core.sync import SyncEnvironment
-    from aenv.core.tool import Tool
+    from aenv.authoring.failure_reward import failure_reason
+    from aenv.authoring.private_files import private
+    from aenv.authoring.programs import end_programs
+    from aenv.authoring.python_runs import PythonRun, run_python
+    from aenv.authoring.results import ToolResult
+    from aenv.authoring.tool import Tool
     from aenv.errors import AEnvError, EnvironmentError, StateDestroyed, ToolError, UnrecoverableEnvironmentError
-    from aenv.schema.instance import EnvInstance, EnvStatus
+    from aenv.schema.instances import EnvInstance, EnvStatus
+    from aenv.sdk.blocking import SyncEnvironment
+    from aenv.sdk.environment import Environment
+    from aenv.terminal.keys import key_sequence
+    from aenv.terminal.pane import Pane
+    from aenv.terminal.screen import Screen
+    from aenv.tracing.logging import setup_logging
 
 _WHERE = {
-    "core.declarations": (
+    "authoring.declarations": (
         "get_registry", "register_function", "register_health", "register_reward", "register_tool",
     ),
-    "core.call": ("current_call",),
-    "core.content": ("Audio", "File", "Image"),
-    "core.environment": ("Environment",),
-    "core.failure": ("failure_reason",),
-    "core.keys": ("key_sequence",),
-    "core.logging": ("setup_logging",),
-    "core.pane": ("Pane",),
-    "core.private": ("private",),
-    "core.programs": ("end_programs",),
-    "core.python": ("PythonRun", "run_python"),
-    "core.results": ("ToolResult",),
-    "core.screen": ("Screen",),
-    "core.sync": ("SyncEnvironment",),
-    "core.tool": ("Tool",),
+    "authoring.call": ("current_call",),
+    "authoring.content": ("Audio", "File", "Image"),
+    "sdk.environment": ("Environment",),
+    "authoring.failure_reward": ("failure_reason",),
+    "terminal.keys": ("key_sequence",),
+    "tracing.logging": ("setup_logging",),
+    "terminal.pane": ("Pane",),
+    "authoring.private_files": ("private",),
+    "authoring.programs": ("end_programs",),
+    "authoring.python_runs": ("PythonRun", "run_python"),
+    "authoring.results": ("ToolResult",),
+    "terminal.screen": ("Screen",),
+    "sdk.blocking": ("SyncEnvironment",),
+    "authoring.tool": ("Tool",),
     "errors": ("AEnvError", "EnvironmentError", "StateDestroyed", "ToolError", "UnrecoverableEnvironmentError"),
-    "schema.instance": ("EnvInstance", "EnvStatus"),
+    "schema.instances": ("EnvInstance", "EnvStatus"),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 

@@ -35,7 +35,7 @@ class BuildArgs(Group):
     """Where Docker listens."""
 
 
-class Registry(Group):
+class RegistryConfig(Group):
     """Where images go."""
 
     host: str = "docker.io"
@@ -48,13 +48,13 @@ class Registry(Group):
     """The part of an image's name between the registry and the environment."""
 
 
-class BuildConfig(Group):
+class UserBuildConfig(Group):
     """For `aenv build`."""
 
     type: Literal["local"] = "local"
     """Where images are built."""
     build_args: BuildArgs = Field(default_factory=BuildArgs)
-    registry: Registry = Field(default_factory=Registry)
+    registry: RegistryConfig = Field(default_factory=RegistryConfig)
 
 
 class StorageCustom(Group):
@@ -101,7 +101,7 @@ class Settings(Group):
 
     global_mode: Literal["local"] = "local"
     """Where commands work."""
-    build_config: BuildConfig = Field(default_factory=BuildConfig)
+    build_config: UserBuildConfig = Field(default_factory=UserBuildConfig)
     storage_config: StorageConfig = Field(default_factory=StorageConfig)
     logging_config: LoggingConfig = Field(default_factory=LoggingConfig)
     hub_config: HubConfig = Field(default_factory=HubConfig)

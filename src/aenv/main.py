@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from aenv.core.logging import LEVELS, level_from_environment, setup_logging
 from aenv.errors import AEnvError
+from aenv.tracing.logging import LEVELS, level_from_environment, setup_logging
 
 
 def run_cli(argv: Sequence[str] | None = None) -> int:
@@ -24,9 +24,9 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
         print(f"Error: {error.message}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     setup_logging(logging.StreamHandler(sys.stderr), options.log_level.upper())
-    from aenv.runtime.serve import Ready, ServeOptions, serve
+    from aenv.runtime.serve import RuntimeReady, ServeOptions, serve
 
-    def announce(ready: Ready) -> None:
+    def announce(ready: RuntimeReady) -> None:
         print(f"aenv: serving {len(ready.catalog.tools)} tools at {ready.url}", flush=True)  # noqa: T201
 
     sys.argv = [str(options.tools_path), *theirs]
@@ -60,7 +60,7 @@ def _taken_token() -> str | None:
     """
     token = os.environ.pop("AENV_TOKEN", None) or None
     if token is not None and sys.platform == "linux":
-        from aenv.isolation import linux
+        from aenv.isolation.kernel import linux
 
         linux.set_dumpable(False)
     return token

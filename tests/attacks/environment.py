@@ -13,7 +13,7 @@ import pytest
 from aenv import Environment
 from aenv.hub import builtin
 from tests.attacks.system import PACKAGES
-from tests.builtin.test_terminal import Typist
+from tests.envs.test_terminal import Typist
 
 VARIABLES = {"T_BENCH_TASKS_DIR": "/app/tasks"}
 HASTY = "hasty"

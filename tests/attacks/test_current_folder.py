@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines import layers
+from aenv.engines import package_layers
 from aenv.errors import LoadError
 
 SHADOWED = ("aenv", "asyncio", "json", "pip", "subprocess", "tempfile", "uv", "logging", "sitecustomize")
@@ -45,8 +45,8 @@ def folder(tmp_path: Path, mark: Path) -> Path:
 @pytest.mark.parametrize(
     "code",
     [
-        "from aenv.isolation.check import why_not; why_not()",
-        "from aenv.api.doctor import _works; _works('import aenv.isolation.linux')",
+        "from aenv.isolation.host_support import why_not; why_not()",
+        "from aenv.platform.operations.host_report import _works; _works('import aenv.isolation.kernel.linux')",
     ],
 )
 def test_looking_at_what_the_machine_can_do_imports_nothing_from_the_folder(
@@ -65,9 +65,9 @@ def test_installing_packages_uses_nothing_of_the_folder(
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     if not has_uv:
-        monkeypatch.setattr("aenv.engines.layers.shutil.which", lambda name, path=None: None)
+        monkeypatch.setattr("aenv.engines.package_layers.shutil.which", lambda name, path=None: None)
     with pytest.raises(LoadError) as caught:
-        asyncio.run(layers.layer(["no-package-of-this-name"], tmp_path / "layers"))
+        asyncio.run(package_layers.layer(["no-package-of-this-name"], tmp_path / "layers"))
     assert "no-package-of-this-name" in caught.value.message
     assert "TOML" not in caught.value.message
     assert not mark.exists()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.attacks.environment import HASTY, earned, make_project
 from tests.attacks.terminal import EXIT, PLUGIN
-from tests.builtin.conftest import _own_hub
+from tests.envs.conftest import _own_hub
 from tests.local.conftest import _use_platform, platform
 
 __all__ = ["_own_hub", "_use_platform", "platform"]

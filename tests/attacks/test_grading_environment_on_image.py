@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines import bases
+from aenv.images import base_systems
 from tests.attacks.environment import earned, make_project
 from tests.attacks.system import INSTALLED, VERSION, make_system, shared_library
 from tests.attacks.terminal import EXIT, FAKE
-from tests.builtin.conftest import _own_hub
+from tests.envs.conftest import _own_hub
 from tests.local.conftest import _use_platform, platform
 
 __all__ = ["_own_hub", "_use_platform", "platform"]
@@ -52,9 +52,9 @@ def on_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         root = make_system(folder / "root")
         (root / "payload").mkdir()
         shared_library(root / "payload" / "exit.so", EXIT_0)
-        asyncio.run(bases.Bases().add(BASE, root))
+        asyncio.run(base_systems.BaseSystems().add(BASE, root))
         yield make_project(folder / "terminal", base=BASE)
-        bases.remove(BASE)
+        base_systems.remove(BASE)
 
 
 def test_honest_work_on_an_image_gets_one_and_nothing_gets_nothing(on_image: Path) -> None:

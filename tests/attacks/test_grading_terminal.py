@@ -10,9 +10,9 @@ import pytest
 
 from aenv.bench.base import Result
 from aenv.bench.runner import run_all
-from aenv.bench.runs import Asked, Run
+from aenv.bench.runs import BenchRun, RunRequest
 from aenv.bench.terminal.benchmark import TerminalBench
-from aenv.engines import bases
+from aenv.images import base_systems
 from tests.attacks.ledger import Attacks
 from tests.attacks.system import INSTALLED, VERSION, make_system, shared_library
 from tests.attacks.terminal import ATTACKS, FAKE, VERIFIERS
@@ -63,12 +63,12 @@ def system(tmp_path_factory: pytest.TempPathFactory, sandboxes: None) -> Iterato
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         patched.setenv("XDG_DATA_HOME", str(folder / "data"))
-        asyncio.run(bases.Bases().add(BASE, make_system(folder / "root")))
+        asyncio.run(base_systems.BaseSystems().add(BASE, make_system(folder / "root")))
         (folder / "payload").mkdir()
         shared_library(folder / "payload" / "exit.so", EXIT_0)
         shared_library(folder / "payload" / "nss.so", NSS)
         yield folder
-        bases.remove(BASE)
+        base_systems.remove(BASE)
 
 
 def make_task(folder: Path, payload: Path, kind: str, script: str) -> None:
@@ -90,7 +90,7 @@ def make_task(folder: Path, payload: Path, kind: str, script: str) -> None:
 
 
 def results(tasks: Path, place: Path, agent: str = "oracle") -> dict[str, Result]:
-    begun = Run.begin(place, Asked("terminal", agent, {"tasks": str(tasks)}))
+    begun = BenchRun.begin(place, RunRequest("terminal", agent, {"tasks": str(tasks)}))
     asyncio.run(run_all(TerminalBench(begun.asked.options), begun, parallel=2, said=lambda *_: None))
     return {result.task: result for result in begun.results()}
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
+from aenv.sdk.blocking import SyncEnvironment
 from tests.attacks.ledger import Attacks
 from tests.isolation.host import begin_blocking_calls, forget_lease, own_platform
 

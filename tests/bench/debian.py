@@ -8,19 +8,19 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from aenv.engines.boxes import roots
+from aenv.images import base_roots
 
 
 @functools.cache
 def _why_not() -> str | None:
-    reason = roots.can_bootstrap()
+    reason = base_roots.can_bootstrap()
     if reason is not None:
         return reason
-    mirror = urlsplit(roots.MIRROR)
+    mirror = urlsplit(base_roots.MIRROR)
     try:
         socket.create_connection((mirror.hostname or "", mirror.port or 80), 5).close()
     except OSError as error:
-        return f"{roots.MIRROR} cannot be reached: {error}"
+        return f"{base_roots.MIRROR} cannot be reached: {error}"
     return None
 
 

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from aenv.bench import known
-from aenv.bench.base import Benchmark, Job, Result
+from aenv.bench import registry
+from aenv.bench.base import BenchJob, Benchmark, Result
 from aenv.bench.runner import grade_all, run_all
-from aenv.bench.runs import Asked, Run
+from aenv.bench.runs import BenchRun, RunRequest
 from aenv.cli.main import main
 from aenv.errors import Unavailable, UsageError
 from tests.conftest import run
@@ -31,7 +31,7 @@ class MadeUp(Benchmark):
     def tasks(self) -> Sequence[str]:
         return ["one", "two/a", "three"]
 
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: BenchJob) -> Result:
         MadeUp.ran.append(job.task)
         MadeUp.at_once += 1
         MadeUp.most = max(MadeUp.most, MadeUp.at_once)
@@ -41,7 +41,7 @@ class MadeUp(Benchmark):
             raise Unavailable("the machine is on fire")
         return Result(job.task, 1.0 if job.agent == "good" else 0.0)
 
-    async def grade(self, job: Job) -> Result:
+    async def grade(self, job: BenchJob) -> Result:
         return Result(job.task, 0.5)
 
     def nothing(self) -> Mapping[str, float]:
@@ -50,18 +50,18 @@ class MadeUp(Benchmark):
 
 @pytest.fixture(autouse=True)
 def _made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(known.BENCHMARKS, "made-up", (f"{__name__}:MadeUp", "Numbers."))
+    monkeypatch.setitem(registry.BENCHMARKS, "made-up", (f"{__name__}:MadeUp", "Numbers."))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.setattr("aenv.bench.known.kind", lambda name: MadeUp)
+    monkeypatch.setattr("aenv.bench.registry.kind", lambda name: MadeUp)
     MadeUp.ran = []
     MadeUp.most = 0
 
 
-def begun(place: Path, **options: str) -> Run:
-    return Run.begin(place, Asked("made-up", "good", options, nothing=dict(MadeUp({}).nothing())))
+def begun(place: Path, **options: str) -> BenchRun:
+    return BenchRun.begin(place, RunRequest("made-up", "good", options, nothing=dict(MadeUp({}).nothing())))
 
 
-def ran(run_: Run, parallel: int = 1) -> dict[str, Any]:
+def ran(run_: BenchRun, parallel: int = 1) -> dict[str, Any]:
     run(run_all(MadeUp(run_.asked.options), run_, parallel=parallel, said=lambda *_: None))
     return run_.summary()
 
@@ -73,7 +73,7 @@ def test_a_fault_of_ours_is_not_a_reward_and_is_run_again(tmp_path: Path) -> Non
     assert (broken["reward"], broken["fault"], broken["error"]) == (None, "infra", "the machine is on fire")
     (tmp_path / "run/tasks/three/mended").touch()
     MadeUp.ran = []
-    summary = ran(Run.open(tmp_path / "run"))
+    summary = ran(BenchRun.open(tmp_path / "run"))
     assert MadeUp.ran == ["three"]
     assert (summary["graded"], summary["faults"], summary["mean_reward"]) == (3, 0, 1.0)
 
@@ -102,10 +102,14 @@ def test_a_run_is_gone_on_with_only_as_it_was_begun(tmp_path: Path) -> None:
 
 def test_what_was_run_can_be_graded_again(tmp_path: Path) -> None:
     ran(begun(tmp_path / "run"))
-    run(grade_all(MadeUp({}), Run.open(tmp_path / "run"), ["one"], parallel=1, said=lambda *_: None))
-    assert {r.task: r.reward for r in Run.open(tmp_path / "run").results()} == {"one": 0.5, "two/a": 1.0, "three": 1.0}
+    run(grade_all(MadeUp({}), BenchRun.open(tmp_path / "run"), ["one"], parallel=1, said=lambda *_: None))
+    assert {r.task: r.reward for r in BenchRun.open(tmp_path / "run").results()} == {
+        "one": 0.5,
+        "two/a": 1.0,
+        "three": 1.0,
+    }
     with pytest.raises(UsageError, match="no task 'four'"):
-        run(grade_all(MadeUp({}), Run.open(tmp_path / "run"), ["four"], parallel=1, said=lambda *_: None))
+        run(grade_all(MadeUp({}), BenchRun.open(tmp_path / "run"), ["four"], parallel=1, said=lambda *_: None))
 
 
 def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

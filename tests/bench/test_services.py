@@ -8,9 +8,9 @@ import pytest
 
 from aenv.bench.base import Result
 from aenv.bench.runner import run_all
-from aenv.bench.runs import Asked, Run
+from aenv.bench.runs import BenchRun, RunRequest
 from aenv.bench.terminal.benchmark import TerminalBench
-from aenv.bench.terminal.services import read
+from aenv.bench.terminal.compose import read
 from aenv.errors import ConfigError
 from tests.conftest import run
 
@@ -72,7 +72,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: None) -> Pa
 
 
 def result(task: Path, place: Path, agent: str) -> Result:
-    begun = Run.begin(place, Asked("terminal", agent, {"tasks": str(task)}))
+    begun = BenchRun.begin(place, RunRequest("terminal", agent, {"tasks": str(task)}))
     run(run_all(TerminalBench(begun.asked.options), begun, parallel=1, said=lambda *_: None))
     (found,) = begun.results()
     return found

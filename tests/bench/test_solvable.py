@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aenv.cli.commands.bench import command
-from tests.builtin.conftest import _own_hub
+from aenv.cli.commands.evaluate.bench import command
+from tests.envs.conftest import _own_hub
 from tests.local.conftest import _use_platform, platform
 
 __all__ = ["_own_hub", "_use_platform", "platform"]

@@ -17,11 +17,11 @@ import pytest
 from pyarrow import parquet
 
 from aenv import Environment
-from aenv.bench.base import Job, Result
+from aenv.bench.base import BenchJob, Result
 from aenv.bench.swe import pythons
 from aenv.bench.swe.benchmark import SweBench
-from aenv.bench.swe.instances import load
-from aenv.bench.swe.sources import source_of
+from aenv.bench.swe.dataset import load
+from aenv.bench.swe.repositories import source_of
 from aenv.errors import ConfigError, EnvironmentError, UsageError
 from tests.local.conftest import _use_platform, platform
 
@@ -165,7 +165,7 @@ def opened(instances: Path) -> SweBench:
 
 def attempt(instances: Path, folder: Path, agent: str = "", patch: str | None = None) -> Result:
     """What an agent earns; without one, what a patch does."""
-    job = Job(NAME, agent, folder)
+    job = BenchJob(NAME, agent, folder)
     benchmark = opened(instances)
     if patch is None:
         return asyncio.run(benchmark.run(job))

@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 
 from aenv import Environment
-from aenv.bench.base import Job, Result
-from aenv.bench.swe import images
+from aenv.bench.base import BenchJob, Result
+from aenv.bench.swe import published_images
 from aenv.bench.swe.benchmark import SweBench
-from aenv.bench.swe.instances import Instance, load
-from aenv.engines import bases
-from aenv.engines.boxes import docker
+from aenv.bench.swe.dataset import Instance, load
 from aenv.errors import EnvironmentError
+from aenv.images import base_systems, docker_cli
 from tests.bench.test_swe import FILES, NAME, row
 from tests.local.conftest import _use_platform, platform
 from tests.tiny import make_root
@@ -108,13 +107,13 @@ def instances(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 @pytest.fixture
 def named(instances: Path, root: Path) -> Iterator[Path]:
     """The same, with the image among the bases of this machine."""
-    asyncio.run(bases.Bases().add("acme-calc.eval-1", root))
+    asyncio.run(base_systems.BaseSystems().add("acme-calc.eval-1", root))
     yield instances
-    bases.remove("acme-calc.eval-1")
+    base_systems.remove("acme-calc.eval-1")
 
 
 def attempt(instances: Path, folder: Path, agent: str) -> Result:
-    return asyncio.run(SweBench({"instances": str(instances)}).run(Job(NAME, agent, folder)))
+    return asyncio.run(SweBench({"instances": str(instances)}).run(BenchJob(NAME, agent, folder)))
 
 
 def test_the_gold_patch_resolves_it_on_the_image_and_nothing_does_not(named: Path, tmp_path: Path) -> None:
@@ -150,24 +149,24 @@ def test_an_agent_finds_no_later_history_and_set_up_is_no_part_of_its_patch(name
 
 def test_an_image_without_a_repository_is_said(instances: Path, tmp_path: Path) -> None:
     empty = make_root(tmp_path / "empty", ("sh",))
-    asyncio.run(bases.Bases().add("acme-calc.eval-1", empty))
+    asyncio.run(base_systems.BaseSystems().add("acme-calc.eval-1", empty))
     try:
         with pytest.raises(EnvironmentError, match="has no repository at /testbed"):
             attempt(instances, tmp_path, "gold")
     finally:
-        bases.remove("acme-calc.eval-1")
+        base_systems.remove("acme-calc.eval-1")
 
 
 def test_images_are_those_that_rows_name_or_the_official_ones(instances: Path) -> None:
     (found,) = load(str(instances))
-    assert images.name_of(found) == IMAGE
+    assert published_images.name_of(found) == IMAGE
     bare = Instance({**found.row, "image": "", "instance_id": "pallets__flask-5014"}, "", ())
-    assert images.name_of(bare) == "swebench/sweb.eval.x86_64.pallets_1776_flask-5014:latest"
-    assert images.name_of(Instance(bare.row, "3.11", ())) == ""
+    assert published_images.name_of(bare) == "swebench/sweb.eval.x86_64.pallets_1776_flask-5014:latest"
+    assert published_images.name_of(Instance(bare.row, "3.11", ())) == ""
 
 
 def test_docker_is_asked_for_an_image_that_has_no_name_here(instances: Path, root: Path, tmp_path: Path) -> None:
-    engine = asyncio.run(docker.find())
+    engine = asyncio.run(docker_cli.find())
     if isinstance(engine, str):
         pytest.skip(engine)
     packed = io.BytesIO()
@@ -179,4 +178,4 @@ def test_docker_is_asked_for_an_image_that_has_no_name_here(instances: Path, roo
         assert (good.reward, good.outputs["image"]) == (1.0, IMAGE)
     finally:
         subprocess.run([engine.program, "rmi", IMAGE], check=True, capture_output=True)
-        bases.remove("acme-calc.eval-1")
+        base_systems.remove("acme-calc.eval-1")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.bench.swe import prepare, sources
+from aenv.bench.swe import prepare, repositories
 from aenv.errors import EnvironmentError, UsageError
 
 
@@ -30,9 +30,9 @@ def repository(tmp_path: Path) -> Path:
 def test_a_commit_is_never_an_option_of_git(repository: Path, tmp_path: Path, commit: str) -> None:
     mark = tmp_path / "ran"
     with pytest.raises(UsageError, match="is not a commit"):
-        sources.checkout(str(repository), commit.format(mark=mark), tmp_path / "tree")
+        repositories.checkout(str(repository), commit.format(mark=mark), tmp_path / "tree")
     with pytest.raises(UsageError, match="is not a commit"):
-        sources.version_at(str(repository), commit.format(mark=mark))
+        repositories.version_at(str(repository), commit.format(mark=mark))
     assert not mark.exists()
 
 
@@ -42,12 +42,12 @@ def test_a_commit_is_never_an_option_of_git(repository: Path, tmp_path: Path, co
 )
 def test_a_repository_is_named_by_owner_and_name_alone(repository: Path, name: str) -> None:
     with pytest.raises(UsageError, match="not the name of a repository"):
-        sources.source_of(name, str(repository.parent))
+        repositories.source_of(name, str(repository.parent))
 
 
 def test_a_commit_is_checked_out(repository: Path, tmp_path: Path) -> None:
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=repository, check=True, capture_output=True, text=True)
-    sources.checkout(str(repository), head.stdout.strip(), tmp_path / "tree")
+    repositories.checkout(str(repository), head.stdout.strip(), tmp_path / "tree")
     assert (tmp_path / "tree" / ".git").is_dir()
 
 

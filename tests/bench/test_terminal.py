@@ -18,11 +18,11 @@ import pytest
 
 from aenv.bench.base import Result
 from aenv.bench.runner import grade_all, run_all
-from aenv.bench.runs import Asked, Run
+from aenv.bench.runs import BenchRun, RunRequest
 from aenv.bench.terminal.benchmark import TerminalBench
 from aenv.cli.main import main
 from aenv.errors import ConfigError, UsageError
-from aenv.isolation.limits import sweep
+from aenv.isolation.limits.cgroups import sweep
 from tests.bench.debian import a_debian
 from tests.conftest import run
 
@@ -62,13 +62,13 @@ def _boxes() -> list[str]:
             command = (path / "cmdline").read_text()
         except OSError:
             continue
-        if int(parent) == os.getpid() and "aenv.isolation.container" in command:
+        if int(parent) == os.getpid() and "aenv.images.container" in command:
             found.append(command)
     return found
 
 
 def results(place: Path, agent: str, tasks: Path, **options: str) -> dict[str, Result]:
-    begun = Run.begin(place, Asked("terminal", agent, {"tasks": str(tasks), **options}))
+    begun = BenchRun.begin(place, RunRequest("terminal", agent, {"tasks": str(tasks), **options}))
     run(run_all(TerminalBench(begun.asked.options), begun, parallel=2, said=lambda *_: None))
     return {result.task: result for result in begun.results()}
 
@@ -142,7 +142,7 @@ def test_what_was_left_can_be_graded_again(tmp_path: Path) -> None:
     found = results(tmp_path / "run", "oracle", tasks, only="greet,serve")
     assert found["greet"].reward == 1
     (tasks / "greet/tests/test.sh").write_text("echo 0.25 > /logs/verifier/reward.txt\n")
-    again = Run.open(tmp_path / "run")
+    again = BenchRun.open(tmp_path / "run")
     run(grade_all(TerminalBench(options), again, ["greet"], parallel=1, said=lambda *_: None))
     assert {result.task: result.reward for result in again.results()} == {"greet": 0.25, "serve": 1.0}
     run(grade_all(TerminalBench(options), again, ["serve"], parallel=1, said=lambda *_: None))
@@ -257,7 +257,7 @@ def test_other_programs_in_place_of_the_verifiers_own_get_nothing(
         (task / "tests/test.sh").write_text(
             'if [ "$(cat /app/greeting.txt)" = hello ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
         )
-    begun = Run.begin(tmp_path / "run", Asked("terminal", "oracle", {"tasks": str(tmp_path / "tasks")}))
+    begun = BenchRun.begin(tmp_path / "run", RunRequest("terminal", "oracle", {"tasks": str(tmp_path / "tasks")}))
     asyncio.run(run_all(TerminalBench(begun.asked.options), begun, parallel=2, said=lambda *_: None))
     rewards = {result.task: result.reward for result in begun.results()}
     assert rewards == {"shadowed": 0.0, "replaced": 0.0, "linked": 0.0, "honest": 1.0}

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from aenv.api.ledger import INSTANCE, Entry
-from aenv.api.record import ENDED
-from aenv.storage.open import open_store
+from aenv.platform.instances.instance_record import ENDED
+from aenv.platform.instances.ledger import INSTANCE, LedgerEntry
+from aenv.storage.open_url import open_store
 from tests.conftest import fetch, run
 from tests.isolation.host import Process, eventually
 from tests.platform.machine import Machine
@@ -271,7 +271,9 @@ class Storm:
         async def look() -> set[str]:
             store = open_store(self._store)
             try:
-                found = [Entry.model_validate_json(put.value) async for put in store.dump() if put.space == INSTANCE]
+                found = [
+                    LedgerEntry.model_validate_json(put.value) async for put in store.dump() if put.space == INSTANCE
+                ]
             finally:
                 await store.close()
             return {entry.instance.id for entry in found if entry.instance.status not in ENDED}

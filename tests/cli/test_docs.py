@@ -16,7 +16,7 @@ def test_every_command_and_every_option_of_it_is_in_the_reference(name: str) -> 
     heading = f"\n## `aenv {name}"
     assert heading in page
     section = page.partition(heading)[2].partition("\n## ")[0]
-    command: click.Command = import_module(f"aenv.cli.commands.{name}").command
+    command: click.Command = import_module(f"aenv.cli.commands.{COMMANDS[name]}.{name}").command
     for parameter in command.params:
         if isinstance(parameter, click.Option):
             assert f"`{max(parameter.opts, key=len)}" in section, parameter.name

@@ -57,7 +57,7 @@ def test_no_network_is_needed(aenv: Any) -> None:
 
 
 def test_the_templates_offered_are_the_templates_there_are() -> None:
-    from aenv.cli.commands.init import TEMPLATES
+    from aenv.cli.commands.author.init import TEMPLATES
     from aenv.project import scaffold
 
     assert tuple(scaffold.TEMPLATES) == TEMPLATES

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from aenv.cli.main import COMMANDS, main
+from aenv.cli.main import COMMANDS, GROUPS, main
 from aenv.errors import AEnvError, ConfigError, LoadError, UsageError
 
 
@@ -20,19 +20,21 @@ def boom(monkeypatch: pytest.MonkeyPatch) -> Any:
     def command() -> None:
         raise raised[0]
 
-    module = ModuleType("aenv.cli.commands.boom")
+    module = ModuleType("aenv.cli.commands.author.boom")
     module.command = command  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "aenv.cli.commands.boom", module)
-    monkeypatch.setitem(COMMANDS, "boom", "Raise something.")
+    monkeypatch.setitem(sys.modules, "aenv.cli.commands.author.boom", module)
+    monkeypatch.setitem(COMMANDS, "boom", "author")
     return raised.append
 
 
 def test_help_lists_every_command_with_a_word_about_it(aenv: Any) -> None:
     done = aenv("--help")
     assert done.returncode == 0
-    for name, help_text in COMMANDS.items():
-        assert f"{name} " in done.stdout
-        assert help_text in done.stdout
+    for group, commands in GROUPS.items():
+        assert f"{group.capitalize()}:\n" in done.stdout
+        for name, help_text in commands.items():
+            assert f"  {name} " in done.stdout
+            assert help_text in done.stdout
 
 
 @pytest.mark.parametrize("args", [["--help"], ["version", "-s"], ["--version"]])
@@ -42,15 +44,15 @@ def test_a_quick_command_imports_nothing_heavy(args: list[str]) -> None:
     loaded = set(done.stderr.split())
     heavy = {"pydantic", "rich", "mcp", "asyncio", "ssl", "http.client", "aenv.runtime", "aenv.project"}
     assert not loaded & heavy
-    commands = {name for name in loaded if name.startswith("aenv.cli.commands.")}
-    assert commands <= {f"aenv.cli.commands.{args[0]}"}
+    commands = {name for name in loaded if name.startswith("aenv.cli.commands.") and name.count(".") == 4}
+    assert commands <= {f"aenv.cli.commands.{COMMANDS.get(args[0])}.{args[0]}"}
 
 
 def test_the_short_help_said_at_the_front_is_the_one_that_the_command_says() -> None:
     from importlib import import_module
 
-    for name in COMMANDS:
-        command: click.Command = import_module(f"aenv.cli.commands.{name}").command
+    for name, group in COMMANDS.items():
+        command: click.Command = import_module(f"aenv.cli.commands.{group}.{name}").command
         assert command.name == name
         assert command.help, name
         assert command.get_short_help_str(200), name

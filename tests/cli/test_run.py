@@ -118,10 +118,10 @@ def test_quiet_is_one_line(aenv_command: list[str], project: Path, read_until: A
     ],
 )
 def test_the_address_to_paste_is_one_that_a_client_can_use(url: str, address: str) -> None:
-    from aenv.cli.commands.run import _client_address
-    from aenv.runtime.serve import Ready
+    from aenv.cli.commands.author.run import _client_address
+    from aenv.runtime.serve import RuntimeReady
 
-    assert _client_address(Ready(url, None)) == address  # type: ignore[arg-type]
+    assert _client_address(RuntimeReady(url, None)) == address  # type: ignore[arg-type]
 
 
 def test_a_token_is_asked_for_from_callers(serve: Any, project: Path) -> None:

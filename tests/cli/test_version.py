@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import aenv as package
-from aenv.cli.commands.version import facts
+from aenv.cli.commands.setup.version import facts
 
 FIELDS = {
     "version", "source", "build_version", "build_commit", "build_date", "build_branch", "python_version",

@@ -8,11 +8,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 from pydantic_core import to_json
 
-from aenv.client import hub as module
-from aenv.client.hub import HubClient
+from aenv.client import hub_client as module
+from aenv.client.hub_client import HubClient
 from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NotFound, Unavailable
-from aenv.runtime.http import HttpServer
-from aenv.runtime.messages import Request, Response
+from aenv.http.messages import Request, Response
+from aenv.http.server import HttpServer
 from tests.conftest import run
 
 PAGE = to_json({"success": True, "data": {"items": [], "next": None, "a word of tomorrow": 1}})

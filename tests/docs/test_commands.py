@@ -46,7 +46,7 @@ def problem_with(command: str) -> str | None:
         return None  # only "aenv", or a placeholder
     if rest[0] not in COMMANDS:
         return f"no command {rest[0]}"
-    command_object: click.Command = import_module(f"aenv.cli.commands.{rest[0]}").command
+    command_object: click.Command = import_module(f"aenv.cli.commands.{COMMANDS[rest[0]]}.{rest[0]}").command
     while isinstance(command_object, click.Group) and len(rest) > 1 and not rest[1].startswith("-"):
         if rest[1] not in command_object.commands:
             return f"no command {rest[0]} {rest[1]}" if rest[1].islower() else None

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from aenv import errors
-from aenv.client import http
-from aenv.core.environment import Environment
+from aenv.http import client
 from aenv.main import _parser
 from aenv.schema import paths
+from aenv.sdk.environment import Environment
 from tests.docs.pages import ROOT
 
 SOURCES = ROOT / "src" / "aenv"
@@ -31,7 +31,7 @@ def rows_of(page: Path) -> list[list[str]]:
 
 def error_classes() -> list[type[errors.AEnvError]]:
     found: list[type[errors.AEnvError]] = []
-    for module in (errors, http):
+    for module in (errors, client):
         own = [
             value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == module.__name__
         ]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from aenv.client.instance import InstanceClient
-from aenv.client.url import ServerUrl
+from aenv.client.instance_client import InstanceClient
 from aenv.engines.base import SandboxSpec
-from aenv.engines.native import NativeEngine
-from aenv.isolation import accounting
+from aenv.engines.native.engine import NativeEngine
+from aenv.http.url import ServerUrl
+from aenv.isolation.limits import process_usage
 from tests.conftest import run
 
 SOURCE = """
@@ -65,7 +65,7 @@ def test_cpu_memory_and_processes_of_a_sandbox_are_told(folder: Path, sandboxes:
 
 
 def test_nobody_uses_nothing(tmp_path: Path) -> None:
-    assert accounting.usage([]) == {}
-    assert accounting.usage([2**22 + 1]) == {}
-    assert accounting.members([tmp_path]) == []
-    assert accounting.listener(tmp_path / "no.sock") is None
+    assert process_usage.usage([]) == {}
+    assert process_usage.usage([2**22 + 1]) == {}
+    assert process_usage.members([tmp_path]) == []
+    assert process_usage.listener(tmp_path / "no.sock") is None

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from aenv.engines.base import Engine, SandboxSpec
-from aenv.engines.native import NativeEngine
+from aenv.engines.native.engine import NativeEngine
 from aenv.engines.process import ProcessEngine
 from aenv.testing.contracts import EngineContract
 from tests.conftest import run

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines import warm
 from aenv.engines.base import SandboxRef, SandboxSpec
-from aenv.engines.native import NativeEngine
+from aenv.engines.native import zygote_handle
+from aenv.engines.native.engine import NativeEngine
 from aenv.errors import AEnvError
 from aenv.testing.contracts import SOURCE
 from tests.isolation.host import Process, eventually, processes
@@ -96,9 +96,9 @@ def test_a_create_ends_when_a_process_that_takes_part_in_it_hangs_and_is_killed(
 
 
 def test_a_create_ends_when_the_zygote_hangs_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm, "FORK_SECONDS", 1.0)
-    monkeypatch.setattr(warm, "GONE_SECONDS", 1.0)
-    monkeypatch.setattr(warm, "LOAD_SECONDS", 2.0)
+    monkeypatch.setattr(zygote_handle, "FORK_SECONDS", 1.0)
+    monkeypatch.setattr(zygote_handle, "GONE_SECONDS", 1.0)
+    monkeypatch.setattr(zygote_handle, "LOAD_SECONDS", 2.0)
 
     async def hurt(engine: NativeEngine, spec: SandboxSpec, before: set[int]) -> None:
         refs = [await engine.start(spec) for _ in range(4)]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines.endings import classify
+from aenv.engines.exits import classify
 from aenv.errors import InstanceEnded, from_answer, problem
-from aenv.isolation.limits import Cgroup
+from aenv.isolation.limits.cgroups import Cgroup
 
 CASES = [
     (-signal.SIGKILL, True, "out_of_memory", "policy"),

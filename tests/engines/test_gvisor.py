@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from aenv.client.instance import InstanceClient
-from aenv.client.url import ServerUrl
+from aenv.client.instance_client import InstanceClient
 from aenv.engines.base import Engine, SandboxSpec
 from aenv.engines.gvisor import GvisorEngine, find_runsc
 from aenv.errors import Unavailable
+from aenv.http.url import ServerUrl
 from aenv.testing.contracts import EngineContract
 from tests.engines.test_contract import folder as folder  # the same fixture
 from tests.isolation.host import eventually, processes

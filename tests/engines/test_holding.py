@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines.holding import SOCKET, Keeper
-from aenv.isolation import keeper
+from aenv.engines.fd_holders import SOCKET, FdHolderClient
+from aenv.isolation.forking import fd_holder
 from tests.conftest import run
 
 
@@ -35,10 +35,10 @@ def connected(runtime: Path) -> socket.socket:
     return connection
 
 
-async def begun(runtime: Path, patience: float) -> tuple[Keeper, int]:
+async def begun(runtime: Path, patience: float) -> tuple[FdHolderClient, int]:
     """A keeper, and what ends when it has; it listens."""
     ended, janitor = os.pipe()
-    made = Keeper(runtime, patience, janitor)
+    made = FdHolderClient(runtime, patience, janitor)
     made.begin()
     log = os.open(os.devnull, os.O_WRONLY)
     process = await made.start("first", [sys.executable, "-c", "pass"], log, log, {})
@@ -59,7 +59,7 @@ def test_it_belongs_to_one_at_a_time_and_gives_all_to_the_next(runtime: Path) ->
         os.close(reading)
         os.write(writing, b"hello")
         first.leave()
-        second_owner = await Keeper.found(runtime, 60)
+        second_owner = await FdHolderClient.found(runtime, 60)
         assert second_owner is not None
         assert second_owner.pid == first.pid
         assert list(second_owner.held) == ["mine"]
@@ -85,7 +85,7 @@ def test_without_anybody_it_waits_only_for_what_is_worth_it(runtime: Path, worth
         os.close(ended)
         assert made._own is not None
         assert made._own.wait() == 0
-        assert await Keeper.found(runtime, 60) is None
+        assert await FdHolderClient.found(runtime, 60) is None
 
     run(main())
 
@@ -99,11 +99,11 @@ def test_one_of_another_version_is_ended(runtime: Path) -> None:
         def be_a_keeper() -> None:
             connection, _ = listener.accept()
             with connection:
-                connection.send(json.dumps({"op": "hello", "version": keeper.VERSION + 1, "more": []}).encode())
+                connection.send(json.dumps({"op": "hello", "version": fd_holder.VERSION + 1, "more": []}).encode())
                 heard.append(connection.recv(1000))
 
         thread = threading.Thread(target=be_a_keeper)
         thread.start()
-        assert run(Keeper.found(runtime, 60)) is None
+        assert run(FdHolderClient.found(runtime, 60)) is None
         thread.join()
     assert json.loads(heard[0]) == {"op": "end"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines.imports import imported_by, packages_of
-from aenv.engines.layers import layer, requirements_of
+from aenv.engines.package_layers import layer, requirements_of
+from aenv.engines.static_imports import imported_by, packages_of
 from aenv.errors import LoadError
 from aenv.schema.requirements import stamp
 

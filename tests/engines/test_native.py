@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from aenv.client.instance import InstanceClient
-from aenv.client.url import ServerUrl
+from aenv.client.instance_client import InstanceClient
 from aenv.engines.base import SandboxRef, SandboxSpec
-from aenv.engines.logs import SIZE, Log
-from aenv.engines.native import NativeEngine
+from aenv.engines.native.engine import NativeEngine
+from aenv.engines.sandbox_log import SIZE, Log
 from aenv.errors import NotFound
-from aenv.isolation import accounting
+from aenv.http.url import ServerUrl
+from aenv.isolation.limits import process_usage
 from aenv.schema import paths
 from aenv.testing.contracts import SOURCE
 
@@ -95,7 +95,7 @@ def tell() -> dict:
 def test_what_is_ready_serves_whoever_comes_with_variables_of_their_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aenv.engines.pool.WINDOW", 600.0)
+    monkeypatch.setattr("aenv.engines.native.pool.WINDOW", 600.0)
 
     async def main() -> None:
         project = folder / "project"
@@ -131,9 +131,9 @@ def test_what_is_ready_serves_whoever_comes_with_variables_of_their_own(
             await dead.gone.wait()
             dead.exit = None  # nobody has noticed yet
             assert (await told(await made(10)))["number"] == "10"
-            hangs = accounting.listener(engine._sandboxes[await spare()].path)
+            hangs = process_usage.listener(engine._sandboxes[await spare()].path)
             assert hangs is not None
-            monkeypatch.setattr("aenv.engines.warm.SETTLE_SECONDS", 0.5)
+            monkeypatch.setattr("aenv.engines.native.zygote_handle.SETTLE_SECONDS", 0.5)
             os.kill(hangs, signal.SIGSTOP)
             assert (await told(await made(11)))["number"] == "11"
             assert not Path(f"/proc/{hangs}").exists()

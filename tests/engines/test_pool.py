@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aenv.engines.pool import Pool
+from aenv.engines.native.pool import Pool
 from tests.conftest import run
 
 
@@ -18,7 +18,7 @@ def pool_of(made: list[int], ended: list[int], **options: int) -> Pool[int]:
 
 
 def test_nothing_is_kept_ready_for_what_is_asked_for_once(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("aenv.engines.pool.PATIENCE", 0)
+    monkeypatch.setattr("aenv.engines.native.pool.PATIENCE", 0)
     made: list[int] = []
 
     async def main() -> None:
@@ -34,7 +34,7 @@ def test_nothing_is_kept_ready_for_what_is_asked_for_once(monkeypatch) -> None: 
 
 
 def test_what_is_asked_for_again_and_again_is_kept_ready(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("aenv.engines.pool.PATIENCE", 0)
+    monkeypatch.setattr("aenv.engines.native.pool.PATIENCE", 0)
     made: list[int] = []
 
     async def main() -> None:
@@ -54,8 +54,8 @@ def test_what_is_asked_for_again_and_again_is_kept_ready(monkeypatch) -> None:  
 
 
 def test_what_nobody_asks_for_any_more_is_ended(monkeypatch) -> None:  # type: ignore[no-untyped-def]
-    monkeypatch.setattr("aenv.engines.pool.PATIENCE", 0)
-    monkeypatch.setattr("aenv.engines.pool.KEPT", 0.05)
+    monkeypatch.setattr("aenv.engines.native.pool.PATIENCE", 0)
+    monkeypatch.setattr("aenv.engines.native.pool.KEPT", 0.05)
     ended: list[int] = []
 
     async def main() -> None:

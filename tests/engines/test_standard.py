@@ -15,9 +15,9 @@ import pytest
 from aenv.engines.base import Engine, SandboxSpec
 from aenv.engines.standard import StandardEngine, environment_of
 from aenv.errors import Unauthorized, Unavailable
-from aenv.isolation.limits import Limits
+from aenv.isolation.limits.cgroups import Limits
 from aenv.testing.contracts import EngineContract
-from aenv.testing.standard import ServiceAt, StandardContract
+from aenv.testing.standard_contract import ServiceAt, StandardContract
 from tests.conftest import run
 
 TOKEN = "s3cret"
@@ -26,7 +26,7 @@ TOKEN = "s3cret"
 @pytest.fixture(scope="module")
 def service() -> Iterator[ServiceAt]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "aenv.testing.service", "--port", "0"],
+        [sys.executable, "-m", "aenv.testing.standard_service", "--port", "0"],
         stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env={**os.environ, "AENV_ENGINE_TOKEN": TOKEN},
     )  # fmt: skip
     with process:
@@ -61,8 +61,8 @@ def test_an_instance_that_dies_has_ended_and_others_are_none_of_ours(service: Se
             ref = await mine.start(SandboxSpec("x@1.0.0", tmp_path, tmp_path))
             await other.start(SandboxSpec("x@1.0.0", tmp_path, tmp_path))
             assert [each.id async for each in mine.running()] == [ref.id]
-            from aenv.client.instance import InstanceClient
-            from aenv.client.url import ServerUrl
+            from aenv.client.instance_client import InstanceClient
+            from aenv.http.url import ServerUrl
 
             client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
             pid = int((await client.call("/tools/pid", {}, timeout=30))["content"][0]["text"])

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from pydantic_core import from_json, to_json
 
-from aenv.client.http import HttpClient
-from aenv.client.url import ServerUrl
 from aenv.engines.base import SandboxSpec
-from aenv.engines.native import NativeEngine
-from aenv.isolation.volumes import Volume, why_not
+from aenv.engines.native.engine import NativeEngine
+from aenv.http.client import HttpClient
+from aenv.http.url import ServerUrl
+from aenv.isolation.files.volumes import Volume, why_not
 from tests.conftest import run
 
 CODE = """

@@ -12,9 +12,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from aenv.api import gateway
-from aenv.runtime.http import HttpServer
-from aenv.runtime.messages import Request, Response, Stream
+from aenv.http.messages import Request, Response, Stream
+from aenv.http.server import HttpServer
+from aenv.platform.gateway import gateway
 from tests.fuzzing import messages
 from tests.fuzzing.readers import Target
 from tests.fuzzing.servers import GOOD, said, watched

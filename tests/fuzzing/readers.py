@@ -22,11 +22,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from aenv.core import folders
-from aenv.engines.boxes import dockerfile
 from aenv.errors import ConfigError, EnvironmentError, InvalidBundle, UsageError
-from aenv.isolation import images
-from aenv.project import archive, bundle, manifest
+from aenv.images import dockerfile, oci_unpack
+from aenv.isolation.files import tar_streams
+from aenv.project import archive, manifest, packing
 from aenv.project.unpack import unpack as unpack_bundle
 from aenv.schema.bundle import parse
 
@@ -201,7 +200,7 @@ def folder(data: st.DataObject) -> None:
     """A tar that an instance, or a caller, sends."""
     with guarded() as place:
         with contextlib.suppress(UsageError):
-            folders.unpack(io.BytesIO(data.draw(tars())), place, file_name=data.draw(st.sampled_from(["", "name"])))
+            tar_streams.unpack(io.BytesIO(data.draw(tars())), place, file_name=data.draw(st.sampled_from(["", "name"])))
         look(place)
 
 
@@ -214,8 +213,8 @@ def image(data: st.DataObject) -> None:
             path.write_bytes(data.draw(tars(first=("usr/bin/x", "etc/x"))))
         else:
             _write(path, data.draw(layouts()), as_tar=how == "tar")
-        with contextlib.suppress(images.BadImage):
-            look(images.store(path, place) / "root", links=False)
+        with contextlib.suppress(oci_unpack.BadImage):
+            look(oci_unpack.store(path, place) / "root", links=False)
         assert all(name.startswith("sha256-") and "." not in name for name in os.listdir(place))
 
 
@@ -240,7 +239,7 @@ def bundle_file(data: st.DataObject) -> None:
         (project / "config.json").write_text('{"name": "env", "version": "1.0.0"}')
         (project / "src" / "a.py").write_bytes(data.draw(st.binary(max_size=100)))
         (project / "link").symlink_to("src")
-        archive.write(bundle.pack(project), file)
+        archive.write(packing.pack(project), file)
         file.write_bytes(data.draw(changed(file.read_bytes())))
         try:
             with archive.Archive(file) as opened:

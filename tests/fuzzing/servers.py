@@ -12,12 +12,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from aenv.client.instance import InstanceClient
-from aenv.client.relay import Relay
-from aenv.client.url import ServerUrl
+from aenv.client.instance_client import InstanceClient
 from aenv.errors import AEnvError, NetworkError
-from aenv.runtime.http import HttpServer
-from aenv.runtime.messages import Request, Response
+from aenv.http.messages import Request, Response
+from aenv.http.relay import Relay
+from aenv.http.server import HttpServer
+from aenv.http.url import ServerUrl
 from tests.fuzzing.readers import Target
 
 PATIENCE = 20.0

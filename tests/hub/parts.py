@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from aenv.schema.bundle import BLOB_LIMIT, Bundle, File, digest_of
-from aenv.schema.hub import Hub, Pushed, PushRequest, Schemas
+from aenv.schema.bundle import BLOB_LIMIT, Bundle, BundleFile, digest_of
+from aenv.schema.envhub import Hub, Pushed, PushRequest, Schemas
 
 STOP_SECONDS = 20.0
 
@@ -29,7 +29,7 @@ def bundle_of(name: str, version: str, files: dict[str, bytes], **config: Any) -
     for path, data in sorted(files.items()):
         parts = [data[at : at + BLOB_LIMIT] for at in range(0, len(data), BLOB_LIMIT)]
         blobs |= {digest_of(part): part for part in parts}
-        entries.append(File(path=path, size=len(data), blobs=[digest_of(part) for part in parts]))
+        entries.append(BundleFile(path=path, size=len(data), blobs=[digest_of(part) for part in parts]))
     bundle = Bundle(name=name, version=version, files=entries, config={"name": name, "version": version, **config})
     return bundle, blobs
 

@@ -16,8 +16,8 @@ import pytest
 
 import aenv
 from aenv.hub import builtin
-from aenv.hub.local import LocalHub
-from aenv.hub.open import Place, open_catalog
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
 from aenv.project import manifest
 from aenv.project.scaffold import SCHEMA_PATH
 from tests.conftest import run
@@ -92,7 +92,7 @@ def envs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def in_a_hub(tmp_path: Path, work: Callable[[LocalHub], object]) -> None:
     async def main() -> None:
-        hub = LocalHub(open_catalog(Place.of(str(tmp_path / "hub" / "hub.db"))))
+        hub = LocalHub(open_catalog(HubLocation.of(str(tmp_path / "hub" / "hub.db"))))
         try:
             await work(hub)  # type: ignore[misc]
         finally:
@@ -148,7 +148,7 @@ def test_opening_a_hub_that_has_them_writes_nothing(tmp_path: Path) -> None:
     async def main() -> list[int]:
         revisions = []
         for _ in range(2):
-            hub = LocalHub(open_catalog(Place.of(str(tmp_path / "hub" / "hub.db"))))
+            hub = LocalHub(open_catalog(HubLocation.of(str(tmp_path / "hub" / "hub.db"))))
             await hub.list()
             found = await hub.catalog.store.get("meta", "builtin")
             assert found is not None

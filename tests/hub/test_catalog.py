@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from aenv.client.hub import HubClient
+from aenv.client.hub_client import HubClient
 from aenv.errors import Conflict, Forbidden, InvalidArguments, InvalidBundle, NotFound, TooLarge
-from aenv.hub.app import HubApp
-from aenv.hub.local import LocalHub
-from aenv.hub.open import Place, open_catalog
-from aenv.runtime.http import HttpServer
+from aenv.http.server import HttpServer
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
+from aenv.hub.web.app import HubApp
 from aenv.schema.bundle import BLOB_LIMIT, digest_of, parse
-from aenv.schema.hub import EnvPage, Hub, PushRequest
+from aenv.schema.envhub import EnvPage, Hub, PushRequest
 from tests.conftest import run
 from tests.hub.parts import bundle_of, push, request_of
 
@@ -32,7 +32,7 @@ def with_hub(request: pytest.FixtureRequest, store_url: str, tmp_path: Path) -> 
 
     async def main(use: Use) -> None:
         async with AsyncExitStack() as stack:
-            catalog = open_catalog(Place(store_url, str(tmp_path / "blobs")))
+            catalog = open_catalog(HubLocation(store_url, str(tmp_path / "blobs")))
             hub: Hub = LocalHub(catalog)
             stack.push_async_callback(hub.close)
             if over_http:

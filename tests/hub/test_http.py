@@ -9,7 +9,7 @@ from pathlib import Path
 import schemathesis
 from schemathesis import GenerationMode
 
-from aenv.client.hub import HubClient
+from aenv.client.hub_client import HubClient
 from tests.conftest import fetch, run
 from tests.fuzz import withstand
 from tests.hub.parts import Served, push, serving

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from aenv.client.hub import HubClient
+from aenv.client.hub_client import HubClient
 from aenv.errors import Unavailable
-from aenv.project.bundle import Packed, pack
+from aenv.project.packing import Packed, pack
 from aenv.project.publish import AT_ONCE, missing, publish, request_for, send
 from aenv.schema.bundle import parse
-from aenv.schema.hub import Schemas
+from aenv.schema.envhub import Schemas
 from tests.conftest import run
 from tests.hub.parts import push, serving
 from tests.storage.valkey import Valkey, started

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from aenv.errors import Conflict
-from aenv.hub import notices
-from aenv.hub.local import LocalHub
-from aenv.hub.notices import Messenger, signature
-from aenv.hub.open import Place, open_catalog
-from aenv.runtime.http import HttpServer
-from aenv.runtime.messages import Request, Response
+from aenv.http.messages import Request, Response
+from aenv.http.server import HttpServer
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
+from aenv.hub.web import webhooks
+from aenv.hub.web.webhooks import WebhookSender, signature
 from tests.conftest import run
 from tests.hub.parts import push
 
@@ -52,7 +52,7 @@ Use = Callable[[LocalHub, Receiver], Awaitable[None]]
 @pytest.fixture
 def told(store_url: str, tmp_path: Path) -> Callable[[Use], None]:
     async def main(use: Use) -> None:
-        hub = LocalHub(open_catalog(Place(store_url, str(tmp_path / "blobs"))))
+        hub = LocalHub(open_catalog(HubLocation(store_url, str(tmp_path / "blobs"))))
         try:
             async with receiving() as receiver:
                 await use(hub, receiver)
@@ -70,7 +70,7 @@ def test_a_push_is_told_signed_and_once(told: Callable[[Use], None]) -> None:
         await push(hub, "team-env", "1.0.0")
         await push(hub, "other", "1.0.0")
         await hub.release("team-env", "1.0.0")
-        messengers = [Messenger(catalog.store, catalog.notices) for _ in range(4)]
+        messengers = [WebhookSender(catalog.store, catalog.notices) for _ in range(4)]
         heard = await asyncio.gather(*(each.deliver_due() for each in messengers))
         assert sum(heard) == 1
         (request,) = receiver.heard
@@ -78,7 +78,7 @@ def test_a_push_is_told_signed_and_once(told: Callable[[Use], None]) -> None:
         assert request.header(b"x-aenv-event") == b"push"
         body = json.loads(request.body)
         assert (body["event"], body["version"]["name"], body["version"]["version"]) == ("push", "team-env", "1.0.0")
-        signed = request.header(notices.SIGNATURE.encode()).decode()
+        signed = request.header(webhooks.SIGNATURE.encode()).decode()
         at = int(signed.partition("t=")[2].partition(",")[0])
         assert signed == signature(hook.secret, at, request.body)
         assert signed != signature("another secret", at, request.body)
@@ -99,8 +99,8 @@ def test_who_does_not_hear_is_told_again_later_and_longer_apart(told: Callable[[
         receiver.status = 500
         now = catalog.clock()
         clock = [now]
-        messenger = Messenger(catalog.store, catalog.notices, clock=lambda: clock[0])
-        for pause in (0.0, notices.FIRST_PAUSE, notices.FIRST_PAUSE * 2):
+        messenger = WebhookSender(catalog.store, catalog.notices, clock=lambda: clock[0])
+        for pause in (0.0, webhooks.FIRST_PAUSE, webhooks.FIRST_PAUSE * 2):
             if pause:
                 clock[0] += pause - 0.1
                 heard = len(receiver.heard)
@@ -126,7 +126,7 @@ def test_nothing_is_told_of_what_did_not_happen(told: Callable[[Use], None]) -> 
         await push(hub, "a", "1.0.0", "one")
         with pytest.raises(Conflict):
             await push(hub, "a", "1.0.0", "two")
-        messenger = Messenger(catalog.store, catalog.notices)
+        messenger = WebhookSender(catalog.store, catalog.notices)
         assert await messenger.deliver_due() == 1
         await push(hub, "a", "2.0.0")
         await catalog.notices.remove(hook.id)

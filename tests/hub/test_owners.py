@@ -16,18 +16,18 @@ import pytest
 
 from aenv.errors import Conflict, Forbidden, InvalidBundle, NotFound, QuotaExceeded, Unauthorized
 from aenv.hub import records
-from aenv.hub.access import OWNER, Caller
+from aenv.hub.access.hub_tokens import OWNER, HubCaller
+from aenv.hub.access.storage_quota import BLOCK
 from aenv.hub.catalog import Catalog
-from aenv.hub.local import LocalHub
-from aenv.hub.notices import Notices
-from aenv.hub.open import Place, open_catalog
-from aenv.hub.quota import BLOCK
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
 from aenv.hub.records import Head
 from aenv.hub.upkeep import collect
+from aenv.hub.web.webhooks import Webhooks
 from aenv.schema.bundle import digest_of
-from aenv.schema.hub import Access, EnvDetail, EnvSummary
+from aenv.schema.envhub import Access, EnvDetail, EnvSummary
 from aenv.storage.base import Record
-from aenv.storage.open import open_blobs, open_store
+from aenv.storage.open_url import open_blobs, open_store
 from tests.conftest import run
 from tests.hub.parts import bundle_of, push, request_of
 
@@ -41,10 +41,10 @@ class People:
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
-        self.root = LocalHub(catalog, Caller("root", "admin"))
-        self.ann, self.bob, self.cyd = (LocalHub(catalog, Caller(name, "push")) for name in ("ann", "bob", "cyd"))
-        self.looker = LocalHub(catalog, Caller("bob", "read"))
-        self.stranger = LocalHub(catalog, Caller("anyone"))
+        self.root = LocalHub(catalog, HubCaller("root", "admin"))
+        self.ann, self.bob, self.cyd = (LocalHub(catalog, HubCaller(name, "push")) for name in ("ann", "bob", "cyd"))
+        self.looker = LocalHub(catalog, HubCaller("bob", "read"))
+        self.stranger = LocalHub(catalog, HubCaller("anyone"))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def hub(store_url: str, tmp_path: Path) -> Callable[..., Any]:
     @asynccontextmanager
     async def opened(quota: int = 0) -> AsyncIterator[People]:
         store = open_store(store_url)
-        catalog = Catalog(store, open_blobs(str(tmp_path / "blobs")), Notices(store), quota=quota)
+        catalog = Catalog(store, open_blobs(str(tmp_path / "blobs")), Webhooks(store), quota=quota)
         try:
             yield People(catalog)
         finally:
@@ -230,14 +230,14 @@ def test_a_token_for_a_namespace_is_a_grant_on_it_and_one_for_all_names_is_none(
     async def main() -> None:
         async with hub() as people:
             await push(people.ann, "team-env", "1.0.0", SECRET)
-            ci = LocalHub(people.catalog, Caller("ci", "push", ("team",)))
+            ci = LocalHub(people.catalog, HubCaller("ci", "push", ("team",)))
             assert (await ci.get("team-env")).owner == "ann"
             await push(ci, "team-env", "1.1.0")
             with pytest.raises(Forbidden, match="only the owner"):
                 await ci.set_public("team-env", True)
             with pytest.raises(Forbidden, match="good for team"):
                 await push(ci, "other", "1.0.0")
-            reader = LocalHub(people.catalog, Caller("ci", "read", ("*",)))
+            reader = LocalHub(people.catalog, HubCaller("ci", "read", ("*",)))
             with pytest.raises(NotFound):
                 await reader.get("team-env")
 
@@ -354,7 +354,7 @@ def test_a_list_costs_what_it_shows_and_not_what_others_have(
             assert [item.name for item in (await people.bob.search("word")).items] == mine
             assert sorted(set(read)) == mine
             assert [item.name for item in (await people.bob.list("env-0", limit=2)).items] == ["env-05", "env-07"]
-            ci = LocalHub(people.catalog, Caller("ci", "read", ("env-03", "env-05")))
+            ci = LocalHub(people.catalog, HubCaller("ci", "read", ("env-03", "env-05")))
             assert [item.name for item in (await ci.list()).items] == ["env-03", "env-05", "env-11"]
 
     run(main())
@@ -523,18 +523,18 @@ def test_pushes_at_the_same_time_do_not_exceed_a_quota_together(hub: Callable[..
 
 
 @pytest.fixture
-def before_owners(tmp_path: Path) -> Place:
+def before_owners(tmp_path: Path) -> HubLocation:
     """A store as the code of before left it."""
     folder = tmp_path / "before"
     shutil.copytree(BEFORE_OWNERS / "blobs", folder / "blobs")
     with contextlib.closing(sqlite3.connect(folder / "hub.db")) as db:
         db.executescript((BEFORE_OWNERS / "hub.sql").read_text())
         db.execute("PRAGMA journal_mode = WAL")
-    return Place.of(str(folder / "hub.db"))
+    return HubLocation.of(str(folder / "hub.db"))
 
 
 @pytest.mark.attack("tenants")
-def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_owners: Place) -> None:
+def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_owners: HubLocation) -> None:
     async def main() -> None:
         catalog = open_catalog(before_owners)
         try:

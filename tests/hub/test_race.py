@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from aenv.client.hub import HubClient
+from aenv.client.hub_client import HubClient
 from aenv.errors import Conflict
 from aenv.schema.bundle import parse
 from tests.conftest import run

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from aenv.client.hub import HubClient
+from aenv.client.hub_client import HubClient
 from aenv.errors import Forbidden, NotFound, Unauthorized
-from aenv.hub.access import Caller, Tokens, covers
-from aenv.hub.legacy import _upload
+from aenv.hub.access.hub_tokens import HubCaller, HubTokens, covers
+from aenv.hub.web.legacy_routes import _upload
 from aenv.storage.sqlite import SqliteStore
 from tests.attacks.ledger import Attacks
 from tests.conftest import fetch, run
@@ -114,10 +114,10 @@ def test_a_token_that_was_revoked_or_has_expired_says_so(tmp_path: Path) -> None
 
     async def use() -> None:
         store = SqliteStore(tmp_path / "store.db")
-        tokens = Tokens(store, clock=lambda: now)
-        later = Tokens(store, clock=lambda: now + 3600)
+        tokens = HubTokens(store, clock=lambda: now)
+        later = HubTokens(store, clock=lambda: now + 3600)
         short, text = await tokens.create(scope="push", expires_at=now + 60)
-        assert await tokens.authenticate(text) == Caller(short.id, "push")
+        assert await tokens.authenticate(text) == HubCaller(short.id, "push")
         with pytest.raises(Unauthorized, match="expired at 2") as caught:
             await later.authenticate(text)
         assert caught.value.details["hint"]
@@ -138,7 +138,7 @@ def test_a_token_that_was_revoked_or_has_expired_says_so(tmp_path: Path) -> None
 def test_tokens_are_kept_as_hashes_and_the_first_is_shown_once(tmp_path: Path) -> None:
     async def use() -> None:
         store = SqliteStore(tmp_path / "store.db")
-        tokens = Tokens(store)
+        tokens = HubTokens(store)
         first = await tokens.first()
         assert first is not None
         assert (await tokens.authenticate(first)).scope == "admin"

@@ -16,9 +16,9 @@ import pytest
 import redis
 
 from aenv.errors import InvalidBundle
-from aenv.hub.access import Tokens
-from aenv.hub.local import LocalHub
-from aenv.hub.open import Place, open_catalog
+from aenv.hub.access.hub_tokens import HubTokens
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
 from aenv.hub.upkeep import collect
 from aenv.schema.bundle import parse
 from tests.conftest import run
@@ -37,7 +37,7 @@ def aenv(*words: str, code: int = 0) -> Any:
     return json.loads(done.stdout) if code == 0 else done.stderr
 
 
-def use(place: Place, work: Callable[[LocalHub], Awaitable[Any]]) -> Any:
+def use(place: HubLocation, work: Callable[[LocalHub], Awaitable[Any]]) -> Any:
     async def main() -> Any:
         hub = LocalHub(open_catalog(place))
         try:
@@ -53,7 +53,7 @@ async def fill(hub: LocalHub) -> str:
         await push(hub, f"env-{number}", "1.0.0", f"content {number}", tags=["a"], description=f"number {number}")
     await hub.release("env-1", "1.0.0")
     await push(hub, "env-1", "2.0.0-rc1")
-    return (await Tokens(hub.catalog.store).create(user="Ada", scope="push"))[1]
+    return (await HubTokens(hub.catalog.store).create(user="Ada", scope="push"))[1]
 
 
 async def check(hub: LocalHub, token: str) -> None:
@@ -61,7 +61,7 @@ async def check(hub: LocalHub, token: str) -> None:
     assert (await hub.get("env-1")).version == "1.0.0"
     assert (await hub.versions("env-1")).items[0].version == "2.0.0-rc1"
     assert [item.name for item in (await hub.search("number 3")).items] == ["env-3"]
-    assert (await Tokens(hub.catalog.store).authenticate(token)).name == "Ada"
+    assert (await HubTokens(hub.catalog.store).authenticate(token)).name == "Ada"
     for number in range(5):
         bundle = parse(await hub.get_blob((await hub.get(f"env-{number}")).digest))
         assert [await hub.get_blob(digest) for digest in bundle.blobs()] == [f"content {number}".encode()]
@@ -69,15 +69,15 @@ async def check(hub: LocalHub, token: str) -> None:
 
 
 def test_a_hub_moves_from_a_file_to_redis_and_back(valkey: Valkey, tmp_path: Path) -> None:
-    first = Place.of(f"sqlite:{tmp_path}/one/hub.db")
+    first = HubLocation.of(f"sqlite:{tmp_path}/one/hub.db")
     token = use(first, fill)
-    middle = Place(valkey.url(prefix="moved:"), str(tmp_path / "two" / "blobs"))
+    middle = HubLocation(valkey.url(prefix="moved:"), str(tmp_path / "two" / "blobs"))
     moved = aenv("migrate", first.store, middle.store, "--to-blobs", middle.blobs)
     assert moved["records"] > 10
     assert moved["blobs"] >= 12
     assert aenv("migrate", first.store, middle.store, "--to-blobs", middle.blobs)["blobs"] == 0
     use(middle, lambda hub: check(hub, token))
-    last = Place.of(str(tmp_path / "three" / "hub.db"))
+    last = HubLocation.of(str(tmp_path / "three" / "hub.db"))
     aenv("migrate", middle.store, last.store, "--from-blobs", middle.blobs)
     use(last, lambda hub: check(hub, token))
     assert "the same store" in aenv("migrate", last.store, last.store, code=2)
@@ -97,7 +97,7 @@ def test_what_a_hub_of_before_kept_in_its_redis_is_taken_over(valkey: Valkey, tm
         client.sadd("env:index", key)
         client.set(f"env:data:{key}", json.dumps({"env": document, "labels": {}, "resourceVersion": 1}))
     client.close()
-    place = Place.of(str(tmp_path / "hub.db"))
+    place = HubLocation.of(str(tmp_path / "hub.db"))
     said = aenv("migrate", "--older", valkey.url(database=3), place.store)
     assert said == {"records": 2, "there": 0, "refused": 1}
     assert aenv("migrate", "--older", valkey.url(database=3), place.store)["there"] == 2
@@ -112,7 +112,7 @@ def test_what_a_hub_of_before_kept_in_its_redis_is_taken_over(valkey: Valkey, tm
 
 
 def test_a_backup_brings_everything_back(store_url: str, tmp_path: Path) -> None:
-    place = Place(store_url, str(tmp_path / "blobs"))
+    place = HubLocation(store_url, str(tmp_path / "blobs"))
     token = use(place, fill)
     file = tmp_path / "backup.tar"
     assert aenv("backup", str(file), "--store", place.store, "--blobs", place.blobs)["missing"] == 0
@@ -120,13 +120,13 @@ def test_a_backup_brings_everything_back(store_url: str, tmp_path: Path) -> None
     assert [path.name for path in tmp_path.glob(".backup*")] == []
     other = tmp_path / "other" / "hub.db"
     aenv("restore", str(file), "--store", str(other))
-    use(Place.of(str(other)), lambda hub: check(hub, token))
+    use(HubLocation.of(str(other)), lambda hub: check(hub, token))
     assert "not empty" in aenv("restore", str(file), "--store", str(other), code=2)
     aenv("restore", str(file), "--store", str(other), "--force")
 
 
 def test_what_is_no_backup_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    place = Place.of(str(tmp_path / "hub" / "hub.db"))
+    place = HubLocation.of(str(tmp_path / "hub" / "hub.db"))
     file = tmp_path / "notes.tar"
     file.write_text("hello")
     assert "no backup" in aenv("restore", str(file), "--store", place.store, code=3)
@@ -137,7 +137,7 @@ def test_what_is_no_backup_is_refused_and_changes_nothing(tmp_path: Path) -> Non
 def test_tidying_up_removes_what_no_version_needs_and_leaves_pushes_under_way_alone(
     store_url: str, tmp_path: Path
 ) -> None:
-    place = Place(store_url, str(tmp_path / "blobs"))
+    place = HubLocation(store_url, str(tmp_path / "blobs"))
 
     def make_old() -> None:
         long_ago = time.time() - 48 * 3600

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.host import PATIENCE, Platform, begin_blocking_calls, own_platform
 
 HERE = Path(__file__).parent

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from aenv.client import local
-from aenv.core.sync import _LoopThread
+from aenv.client import local_lease
+from aenv.sdk.blocking import _LoopThread
 from tests.conftest import left_in, stop_all
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -106,7 +106,7 @@ class Process:
     @property
     def is_preloaded(self) -> bool:
         """Whether it is a process that instances are forked from."""
-        return self.is_foreign and not self.is_first and "aenv.isolation.zygote" in self.command
+        return self.is_foreign and not self.is_first and "aenv.isolation.forking.zygote" in self.command
 
     @property
     def is_held(self) -> bool:
@@ -157,8 +157,8 @@ class Platform:
         self._roots = set(_root_folders())
 
     @property
-    def paths(self) -> local.LocalPaths:
-        return local.LocalPaths(self.runtime)
+    def paths(self) -> local_lease.LocalPaths:
+        return local_lease.LocalPaths(self.runtime)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -185,7 +185,7 @@ class Platform:
             and (
                 str(self.runtime) in _read(f"/proc/{pid}/cmdline") or mark in _read(f"/proc/{pid}/environ").split("\0")
             )
-            and ("aenv.cli" in _read(f"/proc/{pid}/cmdline") or "janitor" in _read(f"/proc/{pid}/cmdline"))
+            and ("aenv.cli" in _read(f"/proc/{pid}/cmdline") or "crash_cleanup" in _read(f"/proc/{pid}/cmdline"))
         }
         grown = True
         while grown:
@@ -201,7 +201,7 @@ class Platform:
 
     def zygotes(self) -> list[Process]:
         """Both processes of each: the outer, which waits, and the inner, which forks."""
-        found = [p for p in self.processes() if "aenv.isolation.zygote" in p.command]
+        found = [p for p in self.processes() if "aenv.isolation.forking.zygote" in p.command]
         return [p for p in found if p.depth == 1 or (p.depth == 2 and p.is_first)]
 
     def instances(self) -> list[Process]:
@@ -272,9 +272,9 @@ def begin_blocking_calls() -> None:
 
 def forget_lease() -> None:
     """This process goes on to another platform, which a program never does."""
-    if local._lease is not None:
-        local._lease.close()
-        local._lease = None
+    if local_lease._lease is not None:
+        local_lease._lease.close()
+        local_lease._lease = None
 
 
 def limited_by(platform: Platform, controller: str) -> bool:

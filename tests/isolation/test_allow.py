@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aenv.isolation.allow import AllowList, Refused, is_public, meanings
-from aenv.isolation.network import Network
+from aenv.isolation.network.allow_list import AllowList, EgressRefused, is_public, meanings
+from aenv.isolation.network.policy import Network
 
 
 def named(entries: list[str], host: str, port: int = 443) -> bool:
     try:
         AllowList(entries).check_name(host, port)
-    except Refused:
+    except EgressRefused:
         return False
     return True
 
@@ -23,7 +23,7 @@ def named(entries: list[str], host: str, port: int = 443) -> bool:
 def reached(entries: list[str], address: str, port: int = 443, behind: str | None = None) -> bool:
     try:
         AllowList(entries).check_address(ipaddress.ip_address(address), port, behind=behind)
-    except Refused:
+    except EgressRefused:
         return False
     return True
 

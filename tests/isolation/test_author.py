@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
 from aenv.errors import AEnvError
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
 
 SEEN = """

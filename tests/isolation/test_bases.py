@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
 from aenv.errors import AEnvError
+from aenv.sdk.blocking import SyncEnvironment
 from tests.conftest import run
 from tests.isolation.conftest import Box, make_project
 from tests.isolation.host import Platform
@@ -136,7 +136,7 @@ def test_a_name_stands_for_a_base_of_this_machine(tiny: Path, tmp_path: Path, pl
 
 
 def test_an_images_variables_are_there_and_the_callers_win(tiny: Path, tmp_path: Path, platform: Platform) -> None:
-    from tests.isolation.test_images import oci
+    from tests.images.test_oci_unpack import oci
 
     with tarfile.open(tmp_path / "layer.tar", "w") as archive:
         archive.add(tiny, ".")
@@ -166,7 +166,7 @@ def test_a_base_that_cannot_be_is_said(tmp_path: Path, platform: Platform, base:
 
 
 def test_several_at_once_and_the_pool_work_on_a_base(project: Path, platform: Platform) -> None:
-    from aenv.core.environment import Environment
+    from aenv.sdk.environment import Environment
 
     async def work() -> list[Any]:
         seen: list[Any] = []

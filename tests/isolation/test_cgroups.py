@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from aenv.isolation import limits
-from aenv.isolation.limits import Cgroup, Cgroups, Limits
+from aenv.isolation.limits import cgroups
+from aenv.isolation.limits.cgroups import Cgroup, Cgroups, Limits
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform, eventually, own_platform
 
@@ -58,7 +58,7 @@ def test_version_2_is_limited_in_its_own_words(unified: Path) -> None:
 HOLD = """
 import sys
 from pathlib import Path
-from aenv.isolation.limits import Cgroups, Limits
+from aenv.isolation.limits.cgroups import Cgroups, Limits
 
 groups = Cgroups(sys.argv[1], Path(sys.argv[2]))
 group = groups.make(Limits(memory=64 << 20))
@@ -80,7 +80,7 @@ def hold(name: str, top: Path, *around: str) -> tuple[subprocess.Popen[str], lis
 def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Folders as the two versions have them; every folder within is a group."""
     top = tmp_path / "cgroup"
-    for name in limits.CONTROLLERS if request.param == "1" else ():
+    for name in cgroups.CONTROLLERS if request.param == "1" else ():
         (top / name).mkdir(parents=True)
     if request.param == "2":
         top.mkdir()
@@ -99,15 +99,15 @@ def test_groups_of_a_process_that_was_killed_are_removed_by_the_next(folders: Pa
     try:
         assert dead
         assert alive
-        assert all(limits.is_held(path) for path in (*dead, *alive))
+        assert all(cgroups.is_held(path) for path in (*dead, *alive))
         killed.kill()
         killed.wait()
-        assert not any(limits.is_held(path) for path in dead)
+        assert not any(cgroups.is_held(path) for path in dead)
         for path in (file for group in dead for file in group.rglob("*") if file.is_file()):
             path.unlink()  # in a real group they are in nobody's way
         Cgroups("aenv-3", folders).remove()
         assert not any(path.exists() for path in dead)
-        assert all(limits.is_held(path) and list(path.iterdir()) for path in alive)
+        assert all(cgroups.is_held(path) and list(path.iterdir()) for path in alive)
     finally:
         kept.communicate("\n")
         killed.communicate()
@@ -116,9 +116,9 @@ def test_groups_of_a_process_that_was_killed_are_removed_by_the_next(folders: Pa
 def test_a_folder_that_nobody_ever_held_is_not_taken_for_abandoned(folders: Path) -> None:
     group = folders / ("" if (folders / "cgroup.controllers").exists() else "memory") / "aenv-somebody"
     group.mkdir()
-    limits.sweep(top=folders)
+    cgroups.sweep(top=folders)
     assert group.exists()
-    assert not limits.is_held(group)
+    assert not cgroups.is_held(group)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a process namespace without a user namespace")
@@ -128,26 +128,26 @@ def test_a_holder_in_another_process_namespace_is_alive(folders: Path) -> None:
         (folders / "aenv-1" / "cgroup.subtree_control").write_text("cpu memory pids")
     other, groups = hold("aenv-1", folders, "unshare", "--pid", "--fork", "--kill-child")
     try:
-        limits.sweep(top=folders)
+        cgroups.sweep(top=folders)
         assert groups
-        assert all(limits.is_held(path) for path in groups)
+        assert all(cgroups.is_held(path) for path in groups)
     finally:
         other.communicate("\n")
 
 
 def test_two_processes_with_the_same_number_have_different_groups() -> None:
-    code = "from aenv.isolation.limits import group_name; print(group_name())"
+    code = "from aenv.isolation.limits.cgroups import group_name; print(group_name())"
     command = [sys.executable, "-c", code]
     if os.geteuid() == 0:  # each is the first process of its namespace
         command = ["unshare", "--pid", "--fork", *command]
     names = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)}
     assert len(names) == 2
-    assert limits.group_name() == limits.group_name()
+    assert cgroups.group_name() == cgroups.group_name()
 
 
 USE = """
 import sys
-from aenv.core.sync import SyncEnvironment
+from aenv.sdk.blocking import SyncEnvironment
 
 with SyncEnvironment(sys.argv[1]) as env:
     print(env.call_tool("hello", {}).data, flush=True)
@@ -228,7 +228,7 @@ def test_a_group_that_is_given_back_is_given_out_again_as_if_it_were_new(unified
     assert (other.paths[0] / "memory.max").read_text() == str(1 << 30)
 
 
-@pytest.mark.parametrize("counted", [{"pids_current": "1\n"}, {"memory_current": f"{limits.LEFT + 1}\n"}])
+@pytest.mark.parametrize("counted", [{"pids_current": "1\n"}, {"memory_current": f"{cgroups.LEFT + 1}\n"}])
 def test_a_group_with_something_left_in_it_is_nobody_elses(unified: Path, counted: dict[str, str]) -> None:
     groups = Cgroups("aenv-1", unified)
     group = groups.make(LIMITS)
@@ -241,7 +241,7 @@ def test_a_group_with_something_left_in_it_is_nobody_elses(unified: Path, counte
 
 
 def test_no_more_groups_are_kept_than_may_be(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SPARES", 3)
+    monkeypatch.setattr(cgroups, "SPARES", 3)
     removed: list[Cgroup] = []
     monkeypatch.setattr(Cgroup, "remove", lambda self: removed.append(self))
     groups = Cgroups("aenv-1", unified)
@@ -266,10 +266,10 @@ def hierarchy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     if not os.access(top / "cgroup.subtree_control", os.W_OK):
         pytest.skip("this user may not make control groups of version 2 here")
     available = (top / "cgroup.controllers").read_text().split()
-    ours = tuple(set(limits.CONTROLLERS) & set(available)) or tuple(available[:1])
+    ours = tuple(set(cgroups.CONTROLLERS) & set(available)) or tuple(available[:1])
     if not ours:
         pytest.skip("all controllers are those of version 1 here")
-    monkeypatch.setattr(limits, "CONTROLLERS", ours)
+    monkeypatch.setattr(cgroups, "CONTROLLERS", ours)
     before = (top / "cgroup.subtree_control").read_text().split()
     yield top
     for controller in set(ours) - set(before):
@@ -280,7 +280,7 @@ def test_a_process_joins_a_group_of_version_2_and_the_group_goes(hierarchy: Path
     name = f"aenv-test-{os.getpid()}"
     groups = Cgroups(name, hierarchy)
     try:
-        assert set(limits.CONTROLLERS) - {"cpu"} <= set(groups.controllers)  # systemd may keep that where we are now
+        assert set(cgroups.CONTROLLERS) - {"cpu"} <= set(groups.controllers)  # systemd may keep that where we are now
         if "memory" in groups.controllers:
             group = groups.make(LIMITS)
             assert group is not None

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from aenv.isolation import delegation
-from aenv.isolation.limits import own_group
+from aenv.isolation.limits import delegation
+from aenv.isolation.limits.cgroups import own_group
 from tests.isolation.host import eventually, hands_out_groups
 
 SERVER = """
-from aenv.isolation.delegation import enter_own_group
-from aenv.isolation.limits import Cgroups, Limits, own_group
+from aenv.isolation.limits.delegation import enter_own_group
+from aenv.isolation.limits.cgroups import Cgroups, Limits, own_group
 
 assert enter_own_group()
 groups = Cgroups("aenv-test")

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from aenv.core.environment import Environment
-from aenv.core.sync import SyncEnvironment, _LoopThread
 from aenv.errors import AEnvError
+from aenv.sdk.blocking import SyncEnvironment, _LoopThread
+from aenv.sdk.environment import Environment
 from tests.conftest import run
 from tests.isolation.conftest import PROBE, Box, make_project
 from tests.isolation.host import Platform, eventually
@@ -338,7 +338,7 @@ def test_the_hosts_network_must_be_asked_for_by_the_caller(tmp_path: Path, platf
 
 
 def test_an_idle_door_costs_nothing_and_a_closed_one_leaves_nothing(platform: Platform, server: int) -> None:
-    carrier = next(p for p in platform.processes() if "isolation.egress" in p.command)
+    carrier = next(p for p in platform.processes() if "egress_proxy" in p.command)
     server_process = platform.server()
     assert server_process is not None
 
@@ -373,7 +373,7 @@ def test_an_idle_door_costs_nothing_and_a_closed_one_leaves_nothing(platform: Pl
 
 
 def test_when_the_carrier_is_killed_another_takes_over(door: Box, platform: Platform, server: int) -> None:
-    carrier = next(p for p in platform.processes() if "isolation.egress" in p.command)
+    carrier = next(p for p in platform.processes() if "egress_proxy" in p.command)
     carrier.kill()
 
     def not_yet() -> bool:
@@ -387,7 +387,7 @@ def test_when_the_carrier_is_killed_another_takes_over(door: Box, platform: Plat
 
 
 def test_the_carrier_has_no_rights(door: Box, platform: Platform) -> None:
-    carrier = next(p for p in platform.processes() if "isolation.egress" in p.command)
+    carrier = next(p for p in platform.processes() if "egress_proxy" in p.command)
     status = Path(f"/proc/{carrier.pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert int(fields["CapEff"], 16) == 0

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
 from aenv.errors import InstanceEnded
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import PROBE, Box, make_project
 from tests.isolation.host import Platform, limited_by
 

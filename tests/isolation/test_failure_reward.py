@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from aenv import failure_reason
-from aenv.core.sync import SyncEnvironment
 from aenv.errors import AEnvError, FunctionFailed, InstanceEnded
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform, eventually, limited_by
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
-from aenv.isolation.rootfs import MASKED
+from aenv.isolation.files.rootfs import MASKED
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import HERE, PROBE, Box, make_project
 from tests.isolation.host import Platform
 

@@ -15,8 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from aenv.isolation import init, linux, preloaded, seccomp, syscalls
-from aenv.isolation.spec import FRESH
+from aenv.images import container_init
+from aenv.isolation.forking import preloaded
+from aenv.isolation.forking.zygote_spec import FRESH
+from aenv.isolation.kernel import linux, seccomp, syscall_numbers
 from tests.isolation.conftest import Box
 
 MACHINES = ("x86_64", "aarch64")
@@ -93,21 +95,23 @@ class Machine:
                 place += if_true if yes else if_false
 
 
-@pytest.mark.parametrize("allowed", [(), init.ALLOWED], ids=["sandbox", "container"])
+@pytest.mark.parametrize("allowed", [(), container_init.ALLOWED], ids=["sandbox", "container"])
 @pytest.mark.parametrize("name", MACHINES)
 def test_the_filter_lets_nothing_through_that_docker_refuses(name: str, allowed: Collection[str]) -> None:
     machine = Machine(seccomp.program(allowed=allowed, machine=name), name)
-    passing = {call for call, number in syscalls.numbers(name).items() if machine.answer(number) == "allow"}
+    passing = {call for call, number in syscall_numbers.numbers(name).items() if machine.answer(number) == "allow"}
     assert passing <= DOCKER
     assert len(passing) > 200
-    assert passing & (seccomp.ALLOWED | set(allowed)) == (seccomp.ALLOWED | set(allowed)) & set(syscalls.numbers(name))
+    assert passing & (seccomp.ALLOWED | set(allowed)) == (seccomp.ALLOWED | set(allowed)) & set(
+        syscall_numbers.numbers(name)
+    )
     assert passing - seccomp.ALLOWED - set(allowed) <= seccomp.CHECKED
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_call_that_is_known_and_not_allowed_is_not_permitted(name: str) -> None:
     machine = Machine(seccomp.program(machine=name), name)
-    numbers = syscalls.numbers(name)
+    numbers = syscall_numbers.numbers(name)
     refused = set(numbers) - seccomp.ALLOWED - seccomp.CHECKED - set(seccomp.FALLEN_BACK_FROM)
     assert {call: machine.answer(numbers[call]) for call in refused} == dict.fromkeys(refused, "EPERM")
     assert set(NEVER) - {"clone3"} <= refused
@@ -118,7 +122,7 @@ def test_a_call_that_is_known_and_not_allowed_is_not_permitted(name: str) -> Non
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_number_that_is_not_known_is_not_implemented(name: str) -> None:
     machine = Machine(seccomp.program(machine=name), name)
-    known = set(syscalls.numbers(name).values())
+    known = set(syscall_numbers.numbers(name).values())
     for number in (*range(2000), 0x3FFFFFFF, 0xFFFFFFFF):
         if number not in known:
             assert machine.answer(number) == "ENOSYS", number
@@ -135,14 +139,14 @@ def test_calls_of_another_kind_of_program_are_deadly() -> None:
 @pytest.mark.parametrize("name", MACHINES)
 def test_a_call_is_decided_on_after_few_comparisons(name: str) -> None:
     machine = Machine(seccomp.program(machine=name), name)
-    for call in seccomp.ALLOWED & set(syscalls.numbers(name)):
-        machine.answer(syscalls.numbers(name)[call])
+    for call in seccomp.ALLOWED & set(syscall_numbers.numbers(name)):
+        machine.answer(syscall_numbers.numbers(name)[call])
     assert machine.longest <= 13  # two that load, one for the processor, one that returns
 
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_only_ordinary_sockets_can_be_made(name: str) -> None:
-    machine, numbers = Machine(seccomp.program(machine=name), name), syscalls.numbers(name)
+    machine, numbers = Machine(seccomp.program(machine=name), name), syscall_numbers.numbers(name)
     made = {
         (family, protocol)
         for family in range(64)
@@ -159,7 +163,7 @@ def test_only_ordinary_sockets_can_be_made(name: str) -> None:
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_what_the_kernel_leaves_out_of_an_argument_is_left_out_here_too(name: str) -> None:
-    machine, numbers = Machine(seccomp.program(machine=name), name), syscalls.numbers(name)
+    machine, numbers = Machine(seccomp.program(machine=name), name), syscall_numbers.numbers(name)
     high = 1 << 32
     assert machine.answer(numbers["ioctl"], 0, high | 0x5412) == "EPERM"
     assert machine.answer(numbers["socket"], socket.AF_INET, 1, high | MPTCP) == "EPROTONOSUPPORT"
@@ -170,7 +174,7 @@ def test_what_the_kernel_leaves_out_of_an_argument_is_left_out_here_too(name: st
 @pytest.mark.parametrize("traced", [{}, preloaded.traced_calls(FRESH)], ids=["instance", "preloaded parent"])
 @pytest.mark.parametrize("name", MACHINES)
 def test_no_flag_of_clone_leads_out(name: str, traced: seccomp.Traced) -> None:
-    machine, numbers = Machine(seccomp.program(machine=name, traced=traced), name), syscalls.numbers(name)
+    machine, numbers = Machine(seccomp.program(machine=name, traced=traced), name), syscall_numbers.numbers(name)
     threads = 0x3D0F00 | signal.SIGCHLD
     assert machine.answer(numbers["clone"], signal.SIGCHLD) == machine.answer(numbers["clone"], threads) == "allow"
     for bit in (UNTRACED, PTRACE, linux.CLONE_PARENT, *(1 << place for place in range(25, 31)), linux.CLONE_NEWNS):
@@ -181,7 +185,7 @@ def test_no_flag_of_clone_leads_out(name: str, traced: seccomp.Traced) -> None:
 def test_only_the_exact_flags_that_were_named_stop_for_a_tracer(name: str) -> None:
     word = linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_PARENT | linux.FORK_FLAGS | signal.SIGCHLD
     traced = {"clone": (word,), "mount": ()}
-    machine, numbers = Machine(seccomp.program(machine=name, traced=traced), name), syscalls.numbers(name)
+    machine, numbers = Machine(seccomp.program(machine=name, traced=traced), name), syscall_numbers.numbers(name)
     assert machine.answer(numbers["clone"], word) == "trace"
     for place in range(8, 32):
         assert machine.answer(numbers["clone"], word ^ (1 << place)) == "EPERM", place
@@ -192,7 +196,7 @@ def test_only_the_exact_flags_that_were_named_stop_for_a_tracer(name: str) -> No
 
 def test_a_preloaded_parent_may_be_traced_for_one_fork_and_what_its_child_builds() -> None:
     traced = preloaded.traced_calls(FRESH)
-    machine, numbers = Machine(seccomp.program(traced=traced, machine="x86_64")), syscalls.numbers("x86_64")
+    machine, numbers = Machine(seccomp.program(traced=traced, machine="x86_64")), syscall_numbers.numbers("x86_64")
     word = preloaded.fork_flags(FRESH)
     assert machine.answer(numbers["clone"], word) == "trace"
     assert machine.answer(numbers["clone"], word | UNTRACED) == "EPERM"
@@ -204,7 +208,7 @@ def test_a_preloaded_parent_may_be_traced_for_one_fork_and_what_its_child_builds
 
 @pytest.mark.parametrize("name", MACHINES)
 def test_memory_that_no_limit_counts_is_refused_by_the_second_filter(name: str) -> None:
-    machine, numbers = Machine(seccomp.countable(name), name), syscalls.numbers(name)
+    machine, numbers = Machine(seccomp.countable(name), name), syscall_numbers.numbers(name)
     refused = {call for call, number in numbers.items() if machine.answer(number) != "allow"}
     assert refused == {"memfd_create"}
     assert machine.answer(numbers["memfd_create"]) == "ENOSYS"
@@ -225,7 +229,7 @@ def test_the_numbers_are_those_of_the_kernels_headers() -> None:
     if header is None:
         pytest.skip("the kernel's headers are not installed")
     said = {name: int(number) for name, number in re.findall(r"__NR_(\w+)\s+(\d+)$", header.read_text(), re.MULTILINE)}
-    known = syscalls.numbers("x86_64")
+    known = syscall_numbers.numbers("x86_64")
     assert {name: known[name] for name in said if name in known} == {name: said[name] for name in said if name in known}
     newer = {name for name in said if name not in known}
     assert all(said[name] > max(known.values()) for name in newer)

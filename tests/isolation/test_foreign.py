@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
-from aenv.isolation import ptrace
+from aenv.isolation.kernel import ptrace
+from aenv.sdk.blocking import SyncEnvironment
 from tests.attacks.ledger import Attacks
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform, eventually, forget_lease, own_platform
@@ -217,8 +217,8 @@ def about() -> dict:
 WAYS = {
     "it forks by itself whenever it can": """
 def fork(*_):
-    from aenv.isolation import preloaded, spec
-    if os.getpid() != 1 and LIBC.syscall(56, preloaded.fork_flags(spec.FRESH), 0, 0, 0, 0) == 0:
+    from aenv.isolation.forking import preloaded, zygote_spec
+    if os.getpid() != 1 and LIBC.syscall(56, preloaded.fork_flags(zygote_spec.FRESH), 0, 0, 0, 0) == 0:
         time.sleep(600)
 
 signal.signal(signal.SIGALRM, fork)

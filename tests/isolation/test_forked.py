@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from aenv import Environment
-from aenv.core.sync import SyncEnvironment
-from aenv.engines.pool import MOST
-from aenv.isolation import linux
+from aenv.engines.native.pool import MOST
+from aenv.isolation.kernel import linux
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
 from tests.isolation.host import PATIENCE, Platform, Process, eventually
 

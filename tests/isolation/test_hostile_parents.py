@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
-from aenv.isolation import preloaded, ptrace
-from aenv.isolation.limits import counts_processes_apart
+from aenv.isolation.forking import preloaded
+from aenv.isolation.kernel import ptrace
+from aenv.isolation.limits.cgroups import counts_processes_apart
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform, limited_by
 
@@ -20,7 +21,8 @@ pytestmark = pytest.mark.skipif(not ptrace.supported(), reason="there are no pre
 COMMON = r'''
 import ctypes, os, signal, socket, struct, sys, threading, time
 from aenv import register_tool
-from aenv.isolation import linux, preloaded, ptrace
+from aenv.isolation.forking import preloaded
+from aenv.isolation.kernel import linux, ptrace
 
 LIBC = ctypes.CDLL(None, use_errno=True)
 LOADED_BY = os.getpid()
@@ -263,7 +265,7 @@ def test_a_parent_cannot_have_all_processes_of_the_user(tmp_path: Path, platform
 
 FORGED = """
 import stat
-from aenv.isolation import sandbox
+from aenv.isolation.forking import sandbox
 
 if os.getpid() != 1:
     for fd in range(3, 64):

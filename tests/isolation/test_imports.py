@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from aenv.client.instance import InstanceClient
-from aenv.client.url import ServerUrl
-from aenv.core.sync import SyncEnvironment
+from aenv.client.instance_client import InstanceClient
 from aenv.engines.base import SandboxSpec
-from aenv.engines.native import NativeEngine
+from aenv.engines.native.engine import NativeEngine
 from aenv.errors import FunctionFailed
+from aenv.http.url import ServerUrl
+from aenv.sdk.blocking import SyncEnvironment
 from tests.conftest import run
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform

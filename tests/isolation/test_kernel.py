@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
-from aenv.isolation import preloaded, rootfs
-from aenv.isolation.rootfs import MASKED
+from aenv.isolation.files import rootfs
+from aenv.isolation.files.rootfs import MASKED
+from aenv.isolation.forking import preloaded
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import Box, make_project
 
 NUMBERS = {

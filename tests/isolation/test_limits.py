@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
 from aenv.errors import AEnvError
-from aenv.isolation.limits import counts_processes_apart
+from aenv.isolation.limits.cgroups import counts_processes_apart
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import PROBE, Box, make_project
 from tests.isolation.host import PATIENCE, Platform, eventually, hands_out_groups, limited_by
 

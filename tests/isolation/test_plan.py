@@ -10,29 +10,29 @@ from typing import cast
 
 import pytest
 
-from aenv.isolation import linux
-from aenv.isolation.plan import Block, Outcome, Plan, Table
+from aenv.isolation.kernel import linux
+from aenv.isolation.kernel.syscall_plan import MemoryBlock, Outcome, PlanTable, SyscallPlan
 
-Do = Callable[[Plan], list[int]]
+Do = Callable[[SyscallPlan], list[int]]
 
 
-def _by_instructions(plan: Plan) -> list[int]:
-    table = Table(plan)
+def _by_instructions(plan: SyscallPlan) -> list[int]:
+    table = PlanTable(plan)
     table.run()
     return [table.result(Outcome(call)) for call in range(table.count)]
 
 
-@pytest.fixture(params=[Plan.run, _by_instructions], ids=["by Python", "by machine instructions"])
+@pytest.fixture(params=[SyscallPlan.run, _by_instructions], ids=["by Python", "by machine instructions"])
 def do(request: pytest.FixtureRequest) -> Do:
     return cast("Do", request.param)
 
 
 @pytest.fixture
-def plan() -> Plan:
-    return Plan()
+def plan() -> SyscallPlan:
+    return SyscallPlan()
 
 
-def test_folders_and_files_are_made(do: Do, plan: Plan, tmp_path: Path) -> None:
+def test_folders_and_files_are_made(do: Do, plan: SyscallPlan, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "file").write_text("")
     plan.folder(f"{tmp_path}/there/below/deep", mode=0o700)
@@ -44,10 +44,10 @@ def test_folders_and_files_are_made(do: Do, plan: Plan, tmp_path: Path) -> None:
     assert (tmp_path / "file").read_text() == "written — so"
 
 
-def test_what_a_call_came_to_is_an_argument_of_others(do: Do, plan: Plan, tmp_path: Path) -> None:
+def test_what_a_call_came_to_is_an_argument_of_others(do: Do, plan: SyscallPlan, tmp_path: Path) -> None:
     before = set(os.listdir("/proc/self/fd"))
     file = plan.do("openat", linux.HERE, f"{tmp_path}/new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    wrote = plan.do("write", file, Block(b"a\0b"), 3)
+    wrote = plan.do("write", file, MemoryBlock(b"a\0b"), 3)
     plan.do("close", file)
     results = do(plan)
     assert results[file.call] > 2
@@ -56,7 +56,7 @@ def test_what_a_call_came_to_is_an_argument_of_others(do: Do, plan: Plan, tmp_pa
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_it_ends_with_the_first_call_that_fails(do: Do, plan: Plan, tmp_path: Path) -> None:
+def test_it_ends_with_the_first_call_that_fails(do: Do, plan: SyscallPlan, tmp_path: Path) -> None:
     plan.mount("nothing", f"{tmp_path}/missing", "tmpfs")
     plan.do("mkdirat", linux.HERE, f"{tmp_path}/after", 0o755)
     with pytest.raises(OSError, match=r"mount\(tmpfs, .*/missing\)") as caught:
@@ -65,17 +65,17 @@ def test_it_ends_with_the_first_call_that_fails(do: Do, plan: Plan, tmp_path: Pa
     assert not (tmp_path / "after").exists()
 
 
-def test_an_error_that_does_not_matter(do: Do, plan: Plan, tmp_path: Path) -> None:
+def test_an_error_that_does_not_matter(do: Do, plan: SyscallPlan, tmp_path: Path) -> None:
     again = plan.do("mkdirat", linux.HERE, str(tmp_path), 0o755, tolerated=errno.EEXIST)
     plan.do("mkdirat", linux.HERE, f"{tmp_path}/after", 0o755)
     assert do(plan)[again.call] == -errno.EEXIST
     assert (tmp_path / "after").is_dir()
 
 
-def test_pointers_within_memory(do: Do, plan: Plan, tmp_path: Path) -> None:
+def test_pointers_within_memory(do: Do, plan: SyscallPlan, tmp_path: Path) -> None:
     target = tmp_path / "gathered"
     file = plan.do("openat", linux.HERE, str(target), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    ranges = Block(
+    ranges = MemoryBlock(
         bytes(8) + (3).to_bytes(8, "little") + bytes(8) + (2).to_bytes(8, "little"), ((0, b"abc"), (16, b"de"))
     )
     plan.do("writev", file, ranges, 2)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
 from aenv.errors import AEnvError, FunctionFailed
-from aenv.isolation import withheld
+from aenv.isolation.files import private_folder
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform
 from tests.tiny import make_root
@@ -204,7 +204,7 @@ def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, platform: Platfor
     project = make_project(tmp_path, ENVIRONMENT, name="large")
     (project / "private").mkdir()
     with (project / "private" / "large.bin").open("wb") as file:
-        file.truncate(withheld.MOST_BYTES + 1)
+        file.truncate(private_folder.MOST_BYTES + 1)
     with pytest.raises(AEnvError, match="larger than 64 MiB"), SyncEnvironment(str(project), max_retries=0) as env:
         env.initialize()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.sync import SyncEnvironment
 from aenv.engines.base import SandboxSpec
-from aenv.engines.native import NativeEngine
+from aenv.engines.native.engine import NativeEngine
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
 
 CODE = """

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aenv.isolation import linux, ptrace
-from aenv.isolation.plan import Plan
+from aenv.isolation.kernel import linux, ptrace
+from aenv.isolation.kernel.syscall_plan import SyscallPlan
 
 pytestmark = pytest.mark.skipif(not ptrace.supported(), reason="written for x86_64")
 WALL = 0x40000000
@@ -52,8 +52,8 @@ def stopped_child(fork: Callable[[], None]) -> Iterator[ptrace.Stopped]:
                     pass
 
 
-def _wrote(path: Path) -> Plan:
-    plan = Plan()
+def _wrote(path: Path) -> SyscallPlan:
+    plan = SyscallPlan()
     plan.do("mkdirat", linux.HERE, str(path), 0o755)
     return plan
 
@@ -94,7 +94,7 @@ def test_signals_sent_meanwhile_are_not_delivered(tmp_path: Path) -> None:
     with stopped_child(fork) as child:
         for _ in range(3):
             os.kill(child.pid, signal.SIGUSR1)
-        plan = Plan()
+        plan = SyscallPlan()
         for number in range(50):
             plan.do("mkdirat", linux.HERE, f"{tmp_path}/{number}", 0o755)
         child.run(plan)
@@ -120,7 +120,8 @@ def test_code_that_another_process_shares_and_changes_is_not_run(tmp_path: Path)
 
 
 def test_a_parent_that_is_traced_may_make_no_other_traced_call() -> None:
-    from aenv.isolation import preloaded, seccomp
+    from aenv.isolation.forking import preloaded
+    from aenv.isolation.kernel import seccomp
 
     said, say = os.pipe()
     go, tell = os.pipe()

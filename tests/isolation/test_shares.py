@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.isolation import shares
+from aenv.isolation.limits import user_shares
 from tests.isolation.conftest import Box
 
 MOST = Path("/proc/sys/fs/inotify/max_user_instances")
@@ -28,7 +28,7 @@ GIVE_BACK = """
 """
 NAMESPACE = "import os; result = os.readlink('/proc/self/ns/user')"
 
-pytestmark = pytest.mark.skipif(not shares.of(shares.INSTANCE), reason="/proc/sys cannot be written here")
+pytestmark = pytest.mark.skipif(not user_shares.of(user_shares.INSTANCE), reason="/proc/sys cannot be written here")
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def taken(box: Box) -> Iterator[int]:
 @pytest.mark.attack("limits")
 def test_an_instance_takes_no_more_than_its_share(box: Box, neighbour: Box, taken: int) -> None:
     alone = box.python(NAMESPACE) != neighbour.python(NAMESPACE)
-    part, whole = shares.INSTANCE if alone else shares.PARENT
+    part, whole = user_shares.INSTANCE if alone else user_shares.PARENT
     assert 0 < taken <= int(MOST.read_text()) * part // whole
     if alone:
         assert int(neighbour.python(TAKE)) > 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aenv import Environment
-from aenv.core.sync import SyncEnvironment
+from aenv.sdk.blocking import SyncEnvironment
 from tests.conftest import run
 from tests.isolation.conftest import PROBE, Box
 from tests.isolation.host import Platform

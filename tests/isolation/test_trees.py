@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.isolation.trees import remove_tree, size_of_tree
+from aenv.isolation.files.trees import remove_tree, size_of_tree
 
 DEEP = 3000
 """Levels: more than Python's recursion limit, and more than a path has room for."""

@@ -9,18 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from aenv.api import storages
-from aenv.core.sync import SyncEnvironment
-from aenv.isolation import container, users
+from aenv.images import container
+from aenv.isolation.limits import host_users
+from aenv.platform.services import storages
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import Box, make_project
 from tests.isolation.host import Platform
 
 CLAIM = """
 import sys
-from aenv.isolation import users
+from aenv.isolation.limits import host_users
 
 try:
-    print(users.claim([sys.argv[1]], first=1000, count=int(sys.argv[2])), flush=True)
+    print(host_users.claim([sys.argv[1]], first=1000, count=int(sys.argv[2])), flush=True)
 except OSError as error:
     print(error.strerror, flush=True)
 input()
@@ -49,10 +50,10 @@ def test_no_two_processes_have_one_user_until_one_is_killed(tmp_path: Path) -> N
     try:
         assert sorted(claimer.said for claimer in claimers[:3]) == ["1000", "1001", "1002"]
         assert "are taken" in claimers[3].said
-        assert all(users.is_claimed(user, [str(tmp_path)]) for user in (1000, 1001, 1002))
+        assert all(host_users.is_claimed(user, [str(tmp_path)]) for user in (1000, 1001, 1002))
         freed = claimers[1].said
         claimers[1].kill()
-        assert not users.is_claimed(int(freed), [str(tmp_path)])
+        assert not host_users.is_claimed(int(freed), [str(tmp_path)])
         claimers.append(Claimer(tmp_path, 3))
         assert claimers[-1].said == freed
     finally:
@@ -71,7 +72,10 @@ def test_a_user_is_taken_in_every_process_namespace(tmp_path: Path) -> None:
 
 
 def test_a_user_is_had_as_long_as_a_program_that_was_executed_lives(tmp_path: Path) -> None:
-    claim = "import os, sys; from aenv.isolation import users; users.claim([sys.argv[1]], first=1000, count=1)"
+    claim = (
+        "import os, sys; from aenv.isolation.limits import host_users; "
+        "host_users.claim([sys.argv[1]], first=1000, count=1)"
+    )
     become = "os.execv(sys.executable, [sys.executable, '-c', 'print(1, flush=True); input()'])"
     process = subprocess.Popen(
         [sys.executable, "-c", f"{claim}; {become}", str(tmp_path)],
@@ -80,23 +84,23 @@ def test_a_user_is_had_as_long_as_a_program_that_was_executed_lives(tmp_path: Pa
     assert process.stdout is not None
     process.stdout.readline()
     try:
-        assert users.is_claimed(1000, [str(tmp_path)])
+        assert host_users.is_claimed(1000, [str(tmp_path)])
     finally:
         process.communicate("\n")
-    assert not users.is_claimed(1000, [str(tmp_path)])
+    assert not host_users.is_claimed(1000, [str(tmp_path)])
 
 
 def test_a_file_that_others_may_write_is_passed_over(tmp_path: Path) -> None:
     open_one, link, own = (tmp_path / name for name in ("open", "link", "own"))
     for folder in (open_one, link, own):
         folder.mkdir()
-    (open_one / users.NAME).touch()
-    (open_one / users.NAME).chmod(0o666)
-    (link / users.NAME).symlink_to(open_one / users.NAME)
-    assert not users.is_claimed(1000, [str(tmp_path / "missing"), str(open_one), str(link), str(own)])
-    assert (own / users.NAME).stat().st_mode & 0o777 == 0o600
+    (open_one / host_users.NAME).touch()
+    (open_one / host_users.NAME).chmod(0o666)
+    (link / host_users.NAME).symlink_to(open_one / host_users.NAME)
+    assert not host_users.is_claimed(1000, [str(tmp_path / "missing"), str(open_one), str(link), str(own)])
+    assert (own / host_users.NAME).stat().st_mode & 0o777 == 0o600
     with pytest.raises(OSError, match="belongs to another user"):
-        users.is_claimed(1000, [str(open_one)])
+        host_users.is_claimed(1000, [str(open_one)])
 
 
 def owner_of(platform: Platform, project: Path) -> int:
@@ -113,7 +117,7 @@ def test_instances_of_two_projects_have_users_that_they_have_claimed(platform: P
             Box(env).python("result = 1")
         found = [owner_of(platform, project) for project in projects]
         assert len(set(found)) == 2
-        assert all(users.is_claimed(user) for user in found)
+        assert all(host_users.is_claimed(user) for user in found)
 
 
 @as_root
@@ -127,7 +131,7 @@ def test_no_descriptor_of_the_file_is_in_an_instance(box: Box) -> None:
             except OSError:
                 pass
     """
-    assert not [link for link in box.python(links) if users.NAME in link]
+    assert not [link for link in box.python(links) if host_users.NAME in link]
 
 
 def test_two_storages_never_belong_to_one_user(tmp_path: Path) -> None:
@@ -138,5 +142,8 @@ def test_two_storages_never_belong_to_one_user(tmp_path: Path) -> None:
     assert storages.owner(tmp_path / "a", {first, second}) not in (first, second)
     last = storages.FIRST_USER + storages.USERS
     assert all(storages.FIRST_USER <= storages.owner(tmp_path / str(n), ()) < last for n in range(100))
-    ranges = (range(users.FIRST, users.FIRST + users.COUNT), range(container.FIRST, container.FIRST + container.COUNT))
+    ranges = (
+        range(host_users.FIRST, host_users.FIRST + host_users.COUNT),
+        range(container.FIRST, container.FIRST + container.COUNT),
+    )
     assert all(each.stop <= storages.FIRST_USER or each.start >= last for each in ranges)

@@ -14,9 +14,9 @@ from typing import IO
 
 import pytest
 
-from aenv.client import identity, local
-from aenv.core.sync import SyncEnvironment
+from aenv.client import local_lease, platform_identity
 from aenv.errors import AEnvError
+from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.host import Platform, Process, eventually, forget_lease
 
 HERE = Path(__file__).parent
@@ -75,7 +75,7 @@ def victim(platform: Platform, who: str, dice: random.Random) -> Process | None:
 
 def in_use(platform: Platform) -> list[str]:
     """Instances that somebody has, by the platform's own account."""
-    from aenv.client.api import ApiClient
+    from aenv.client.platform_client import ApiClient
     from tests.conftest import run
 
     async def ask() -> list[str]:
@@ -191,8 +191,8 @@ def test_a_platform_of_another_version_is_not_ended_while_it_is_used(
         assert line_of(process).startswith("ready")
         old = platform.server()
         assert old is not None
-        monkeypatch.setattr(identity, "__version__", "0.0.0+another")  # what this program was upgraded to
-        monkeypatch.setattr(local, "_lease", None)
+        monkeypatch.setattr(platform_identity, "__version__", "0.0.0+another")  # what this program was upgraded to
+        monkeypatch.setattr(local_lease, "_lease", None)
         works()
         new = platform.server()
         assert new is not None
@@ -220,7 +220,7 @@ def test_the_socket_of_a_platform_that_was_killed_is_removed(platform: Platform)
 
 def test_a_program_that_outlives_its_platform_leaves_no_socket_open(platform: Platform) -> None:
     kill_the_server(platform)
-    lease = local._lease
+    lease = local_lease._lease
     assert lease is not None
     works()
     assert lease._connection.fileno() == -1
@@ -231,12 +231,12 @@ def test_stopping_takes_everything_along(platform: Platform) -> None:
         assert line_of(process).startswith("ready")
         assert len(platform.instances()) >= 3
         platform.stop()
-        assert local.stop(platform.paths) is False
+        assert local_lease.stop(platform.paths) is False
 
 
 def test_a_platform_whose_janitor_was_killed_leaves_nothing_when_it_is_stopped(platform: Platform) -> None:
     works()
-    janitors = [process for process in platform.processes() if "janitor" in process.command]
+    janitors = [process for process in platform.processes() if "crash_cleanup" in process.command]
     assert janitors
     for janitor in janitors:
         janitor.kill()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.client import local
+from aenv.client import local_lease
 from tests.conftest import left_in, stop_all
 
 ENV = '''
@@ -55,11 +55,11 @@ def reward() -> float:
 
 
 @pytest.fixture(scope="module")
-def platform(sandboxes: None) -> Iterator[local.LocalPaths]:
+def platform(sandboxes: None) -> Iterator[local_lease.LocalPaths]:
     """A local platform of this module's own, which the first Environment starts."""
     folder = tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp")
     try:
-        yield local.LocalPaths(Path(folder))
+        yield local_lease.LocalPaths(Path(folder))
     finally:
         stop_all(Path(folder))
         left = left_in(Path(folder))
@@ -87,9 +87,9 @@ def _remove(folder: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _use_platform(platform: local.LocalPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+def _use_platform(platform: local_lease.LocalPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AENV_RUNTIME_DIR", str(platform.runtime))
-    held = local.lease()
+    held = local_lease.lease()
     if held is not None and held.where != platform:
         held.close()
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from aenv import Environment
-from aenv.client.api import ApiClient
-from aenv.core.placement import OnPlatform
+from aenv.client.platform_client import ApiClient
 from aenv.errors import InstanceEnded
-from aenv.isolation.limits import Cgroups
+from aenv.isolation.limits.cgroups import Cgroups
+from aenv.sdk.placement import OnPlatform
 from tests.conftest import run
 
 DEADLY = """
@@ -166,7 +166,7 @@ def test_a_kill_from_outside_is_infra(deadly: Path) -> None:
 
 
 def kill_listener(path: Path) -> None:
-    from aenv.isolation.accounting import listener
+    from aenv.isolation.limits.process_usage import listener
 
     pid = listener(path)
     assert pid is not None
@@ -177,14 +177,14 @@ def test_the_end_of_the_local_platform_is_infra(deadly: Path, short_folder: Path
     code = f"""
 import asyncio
 from aenv import Environment
-from aenv.client import local
+from aenv.client import local_lease
 from aenv.errors import InstanceEnded
 
 async def main():
     env = Environment({str(deadly)!r})
     await env.initialize()
     await env.call_tool("count")
-    local.stop(local.lease().where)
+    local_lease.stop(local_lease.lease().where)
     try:
         await env.call_tool("count")
     except InstanceEnded as error:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from aenv import Environment, SyncEnvironment
-from aenv.client import local
+from aenv.client import local_lease
 from aenv.errors import AEnvError, ConfigError, EnvironmentError, NotFound
 from tests.conftest import fetch, run, stop_all
 
@@ -280,7 +280,7 @@ def test_plain_processes_are_there_by_name(project: Path, monkeypatch: pytest.Mo
     assert "plain processes" in next(short_folder.glob("*/platform.log")).read_text()
 
 
-def test_the_command_looks_after_it(project: Path, platform: local.LocalPaths) -> None:
+def test_the_command_looks_after_it(project: Path, platform: local_lease.LocalPaths) -> None:
     def aenv(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "aenv.cli", "local", *words], capture_output=True, text=True, check=False

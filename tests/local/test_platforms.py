@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from aenv.client import platforms
-from aenv.client.identity import Identity
-from aenv.client.platforms import About, LocalPaths, all_of_user, ensure_running, health, is_alive
+from aenv.client import local_platforms
+from aenv.client.local_platforms import LocalPaths, PlatformInfo, all_of_user, ensure_running, health, is_alive
+from aenv.client.platform_identity import Identity
 from aenv.errors import EnvironmentError
 from tests.conftest import left_in, stop_all
 
@@ -110,7 +110,7 @@ class Trainer:
 def make_venv(folder: Path, runtime: Path, owner: str) -> Venv:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     venv = Venv(folder, runtime)
-    source = Path(platforms.__file__).parent.parent.parent
+    source = Path(local_platforms.__file__).parent.parent.parent
     (venv.packages / "shared.pth").write_text("\n".join([*site.getsitepackages(), str(source)]))
     (venv.packages / "whose.py").write_text(f"OWNER = {owner!r}\n")
     return venv
@@ -240,7 +240,7 @@ def test_many_who_start_at_once_start_one(short_folder: Path, monkeypatch: pytes
     second = subprocess.run(
         [sys.executable, "-m", "aenv.cli", "serve", "--local", "--key", where.key], env=os.environ, check=False
     )
-    assert second.returncode == platforms.OTHER_SERVES
+    assert second.returncode == local_platforms.OTHER_SERVES
     assert health(where) is not None
 
 
@@ -267,15 +267,15 @@ def test_folders_of_platforms_that_are_long_gone_are_removed(short_folder: Path)
     for name in ("00000001", "00000002", "00000003"):
         (short_folder / name).mkdir()
         (short_folder / name / "alive").touch()
-    old = time.time() - 2 * platforms.FORGOTTEN
+    old = time.time() - 2 * local_platforms.FORGOTTEN
     for name in ("00000001", "00000003"):
         os.utime(short_folder / name, (old, old))
     with (short_folder / "00000003" / "alive").open() as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
-        platforms.forget_old(where, time.time())
+        local_platforms.forget_old(where, time.time())
         assert [each.key for each in all_of_user(where)] == ["00000002", "00000003"]
         assert is_alive(LocalPaths(short_folder, None, "00000003"))
-    assert About.read(where) is None
+    assert PlatformInfo.read(where) is None
 
 
 def wheel(folder: Path, owner: str) -> Path:
@@ -326,7 +326,7 @@ def test_the_package_index_and_the_proxies_are_the_callers(
     assert "cannot be installed" in found[0]
     assert found[1:] == ["ann", "bob"]
     assert len(all_of_user(LocalPaths.of_user())) == 1
-    about = About.read(LocalPaths.of_user())
+    about = PlatformInfo.read(LocalPaths.of_user())
     assert about is not None
     environ = Path(f"/proc/{about.pid}/environ").read_bytes()
     assert b"127.0.0.1:9" not in environ
@@ -345,8 +345,8 @@ def test_a_runtime_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatc
     monkeypatch.delenv("AENV_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(others))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(platforms, "for_sockets", lambda: str(tmp_path))
-    monkeypatch.setattr(platforms, "LONGEST_FOLDER", 1000)
+    monkeypatch.setattr(local_platforms, "for_sockets", lambda: str(tmp_path))
+    monkeypatch.setattr(local_platforms, "LONGEST_FOLDER", 1000)
     assert LocalPaths.of_user("01234567").runtime == tmp_path / f"aenv-{os.geteuid()}"
     assert not (others / "aenv").exists()
     own = tmp_path / "own"

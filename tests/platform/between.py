@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from aenv.api.access import OWNER, Allowance, Caller, Doorkeeper
-from aenv.api.app import PlatformApp
-from aenv.api.gateway import Gateway
-from aenv.api.instances import Instances
-from aenv.api.sources import Sources
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.http.server import HttpServer
+from aenv.platform.access.platform_tokens import OWNER, Allowance, Authenticator, Caller
+from aenv.platform.app import PlatformApp
+from aenv.platform.gateway.gateway import Gateway
+from aenv.platform.instances.env_sources import Sources
+from aenv.platform.instances.lifecycle import Instances
 from aenv.project.locate import Located
-from aenv.runtime.http import HttpServer
-from aenv.schema.instance import EnvInstanceCreateRequest
+from aenv.schema.instances import EnvInstanceCreateRequest
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -90,7 +90,7 @@ async def between(folder: Path, talk: Talk) -> AsyncIterator[Between]:
     inner = await asyncio.start_unix_server(serve, uds)
     engine = OneEngine(uds)
     instances = Instances(engine, NoSources(), direct=False)
-    door = Doorkeeper(None, Allowance(), only_loopback=True)
+    door = Authenticator(None, Allowance(), only_loopback=True)
     gateway = Gateway(instances, door)
     app = PlatformApp(instances, door=door, gateway=gateway)
     outer = HttpServer(app, max_body=1 << 26, stream_over=1 << 16)

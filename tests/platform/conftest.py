@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from aenv.hub.local import LocalHub
-from aenv.hub.open import Place, open_catalog
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
 from tests.hub.parts import push
 from tests.platform.parts import ENV, Served, serving
 
 
 async def publish(data: Path, name: str = "counter", content: str = ENV) -> None:
     """Put an environment into the hub that a platform on this data folder serves."""
-    hub = LocalHub(open_catalog(Place.of(data=data)))
+    hub = LocalHub(open_catalog(HubLocation.of(data=data)))
     try:
         await push(hub, name, "1.2.0", content, public=True)
     finally:

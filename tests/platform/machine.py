@@ -40,11 +40,11 @@ class Machine:
         return [p for p in self.processes() if "aenv.cli serve" in p.command or "tests/chaos/server.py" in p.command]
 
     def keepers(self) -> list[Process]:
-        return [p for p in self.processes() if "keeper.py" in p.command]
+        return [p for p in self.processes() if "fd_holder.py" in p.command]
 
     def zygotes(self) -> list[Process]:
         """The outer process of each, which waits, and the inner ones, which fork."""
-        found = [p for p in self.processes() if "aenv.isolation.zygote" in p.command]
+        found = [p for p in self.processes() if "aenv.isolation.forking.zygote" in p.command]
         return [p for p in found if p.depth == 1 or (p.depth == 2 and p.is_first)]
 
     def sandboxes(self) -> set[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from aenv.core.environment import Environment
+from aenv.sdk.environment import Environment
 
 STOP_SECONDS = 30.0
 

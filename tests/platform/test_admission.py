@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aenv.api.admission import Admission, Capacity, Turn
-from aenv.client.api import ApiClient
+from aenv.client.platform_client import ApiClient
 from aenv.errors import Overloaded, QuotaExceeded
+from aenv.platform.instances.admission import Admission, AdmissionTicket, Capacity
 from tests.conftest import fetch, run
 from tests.platform.parts import Served, serving
 
@@ -26,7 +26,7 @@ def full(data: Path) -> Iterator[Served]:
         yield served
 
 
-def order_of(admission: Admission, turns: list[Turn]) -> list[str]:
+def order_of(admission: Admission, turns: list[AdmissionTicket]) -> list[str]:
     """Who is let in, one after the other, when each leaves at once."""
     order: list[str] = []
     while len(order) < len(turns):
@@ -98,7 +98,7 @@ def test_groups_that_together_do_not_fit_never_hold_half_each() -> None:
 def test_there_are_never_too_many_and_nobody_is_forgotten(asks: list[tuple[str, str, int]], leaves: list[int]) -> None:
     async def main() -> None:
         admission = Admission(Capacity(alive=4))
-        turns: list[Turn] = []
+        turns: list[AdmissionTicket] = []
         for number in range(max(len(asks), len(leaves))):
             if number < len(asks):
                 experiment, owner, count = asks[number]

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aenv.client.url import ServerUrl
 from aenv.errors import Forbidden, InvalidArguments, NotFound, UsageError
+from aenv.http.url import ServerUrl
 from tests.conftest import fetch, run
 from tests.platform.parts import Served
 

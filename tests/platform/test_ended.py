@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from aenv.api import ended
-from aenv.api.access import OWNER, Caller
-from aenv.api.ended import EndedInstances
-from aenv.api.instances import Instances
-from aenv.api.ledger import KEPT
-from aenv.client.api import ApiClient
+from aenv.client.platform_client import ApiClient
 from aenv.engines.base import Exit, SandboxRef
 from aenv.errors import InstanceEnded, NotFound
-from aenv.schema.instance import EnvInstanceCreateRequest, EnvStatus
+from aenv.platform.access.platform_tokens import OWNER, Caller
+from aenv.platform.instances import ended
+from aenv.platform.instances.ended import EndedInstances
+from aenv.platform.instances.ledger import KEPT
+from aenv.platform.instances.lifecycle import Instances
+from aenv.schema.instances import EnvInstanceCreateRequest, EnvStatus
 from aenv.storage.sqlite import SqliteStore
 from tests.conftest import run
 from tests.platform.parts import serving
@@ -157,7 +157,7 @@ def test_a_restarted_platform_says_why_an_instance_of_before_has_ended(data: Pat
     """Over HTTP: the record and the log of what was deleted before, and of what ended with the server."""
 
     async def first(url: str) -> list[str]:
-        from aenv.core.environment import Environment
+        from aenv.sdk.environment import Environment
 
         names = []
         async with ApiClient(url) as api:

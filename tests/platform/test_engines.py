@@ -27,7 +27,7 @@ class Theirs(ProcessEngine):
 @pytest.fixture
 def service(data: Path) -> Iterator[str]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "aenv.testing.service", "--port", "0"],
+        [sys.executable, "-m", "aenv.testing.standard_service", "--port", "0"],
         stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, env={**environ(data), "AENV_ENGINE_TOKEN": "t"},
     )  # fmt: skip
     with process:

@@ -13,21 +13,22 @@ from pathlib import Path
 
 import pytest
 
-from aenv.api import keeper, kept
-from aenv.api.access import OWNER, Caller
-from aenv.api.admission import Capacity
-from aenv.api.instances import Instances
-from aenv.api.ledger import Ledger
-from aenv.api.record import Replica
-from aenv.api.services import Services
-from aenv.api.sources import Sources
-from aenv.client.api import ApiClient
-from aenv.engines.native import NativeEngine
+from aenv.client.platform_client import ApiClient
+from aenv.engines.native.engine import NativeEngine
 from aenv.errors import InvalidArguments, NotFound
-from aenv.hub.local import LocalHub
-from aenv.hub.open import Place, open_catalog
-from aenv.schema.instance import EnvInstanceCreateRequest, EnvServiceCreateRequest, EnvServiceUpdateRequest, HubAccess
-from aenv.storage.open import open_store
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
+from aenv.platform.access.platform_tokens import OWNER, Caller
+from aenv.platform.instances import handover
+from aenv.platform.instances.admission import Capacity
+from aenv.platform.instances.env_sources import Sources
+from aenv.platform.instances.instance_record import Replica
+from aenv.platform.instances.ledger import Ledger
+from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.services import reconciler
+from aenv.platform.services.services import Services
+from aenv.schema.instances import EnvInstanceCreateRequest, EnvServiceCreateRequest, EnvServiceUpdateRequest, HubAccess
+from aenv.storage.open_url import open_store
 from tests.conftest import fetch, run
 from tests.hub.parts import push
 from tests.isolation.test_trees import nest
@@ -53,7 +54,7 @@ def data(sandboxes: None) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
 
     async def publish() -> None:
-        hub = LocalHub(open_catalog(Place.of(data=folder)))
+        hub = LocalHub(open_catalog(HubLocation.of(data=folder)))
         try:
             await push(hub, "ill", "1.0.0", CODE, public=True)
         finally:
@@ -71,7 +72,7 @@ async def running(data: Path, capacity: Capacity | None = None) -> AsyncIterator
     ledger = Ledger(store)
     await ledger.open()
     hub = HubAccess(data=str(data), cache=str(data / "cache"))
-    sources = Sources(lambda access: LocalHub(open_catalog(Place.of(data=data))), only=hub)
+    sources = Sources(lambda access: LocalHub(open_catalog(HubLocation.of(data=data))), only=hub)
     engine = NativeEngine(data / "run", pool=0)
     instances = Instances(engine, sources, direct=False, ledger=ledger, capacity=capacity)
     kept = Services(instances, sources, ledger, data / "storage", grace=1.0)
@@ -90,7 +91,7 @@ async def running(data: Path, capacity: Capacity | None = None) -> AsyncIterator
 
 
 def test_an_update_that_never_gets_healthy_is_taken_back(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "START_SECONDS", 1.0)
+    monkeypatch.setattr(reconciler, "START_SECONDS", 1.0)
 
     async def main() -> None:
         async with running(data) as (kept, instances):
@@ -113,7 +114,7 @@ def test_an_update_that_never_gets_healthy_is_taken_back(data: Path, monkeypatch
 def test_one_that_crashes_again_and_again_is_started_ever_more_slowly(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "BACK_OFF", 0.01)
+    monkeypatch.setattr(reconciler, "BACK_OFF", 0.01)
 
     async def main() -> None:
         async with running(data) as (kept, instances):
@@ -220,12 +221,12 @@ def test_what_is_kept_of_a_replica_names_its_service_and_older_notes_are_not_bel
             (name,) = (await services.get("s", OWNER, wait=30)).instances or []
             record = instances.find(name)
             assert record.ref is not None
-            note = kept.written(record)
-            again = kept.read(note, record.ref)
+            note = handover.written(record)
+            again = handover.read(note, record.ref)
             assert again is not None
             assert again.replica == Replica(service="s", revision=1)
             older = {key: value for key, value in json.loads(note).items() if key not in ("service", "revision")}
-            assert kept.read(json.dumps(older), record.ref) is None
+            assert handover.read(json.dumps(older), record.ref) is None
 
     run(main())
 

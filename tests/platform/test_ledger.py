@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from aenv.api.ledger import DEAD_AFTER, INSTANCE, KEPT, SERVER, Entry, Ledger, ServerEntry
 from aenv.errors import Unavailable
-from aenv.schema.instance import EnvInstance, EnvStatus
+from aenv.platform.instances.ledger import DEAD_AFTER, INSTANCE, KEPT, SERVER, Ledger, LedgerEntry, ServerEntry
+from aenv.schema.instances import EnvInstance, EnvStatus
 from aenv.storage.base import Delete, Put, Store
-from aenv.storage.open import open_store
+from aenv.storage.open_url import open_store
 from tests.conftest import run
 from tests.storage.valkey import Valkey, servers, started
 
@@ -39,7 +39,7 @@ def instance(name: str, status: EnvStatus = EnvStatus.RUNNING) -> EnvInstance:
 
 
 async def put(store: Store, name: str, server: str) -> None:
-    entry = Entry(instance=instance(name), account="ann", server=server)
+    entry = LedgerEntry(instance=instance(name), account="ann", server=server)
     await store.commit(Put(INSTANCE, name, entry.model_dump_json().encode(), (("alive", name),)))
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aenv.api.access import Allowance, Caller
-from aenv.api.quota import Quota
-from aenv.client.api import ApiClient
+from aenv.client.platform_client import ApiClient
 from aenv.errors import QuotaExceeded, RateLimited
-from aenv.isolation.limits import Limits
+from aenv.isolation.limits.cgroups import Limits
+from aenv.platform.access.platform_tokens import Allowance, Caller
+from aenv.platform.access.quota import Quota
 from tests.conftest import fetch, run
 from tests.platform.parts import Served
 

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from aenv.api.admission import Admission, Capacity
-from aenv.api.machine import LEAST, MEMORY_EACH, PROCESSES_EACH, room
-from aenv.api.machine_account import SLOTS, MachineAccount, Used, used
 from aenv.errors import Overloaded
+from aenv.platform.instances.admission import Admission, Capacity
+from aenv.platform.instances.machine_account import SLOTS, MachineAccount, MachineUsage, used
+from aenv.platform.instances.machine_capacity import LEAST, MEMORY_EACH, PROCESSES_EACH, room
 from tests.conftest import run
 
 HOLD = """
 import sys
 from pathlib import Path
-from aenv.api.machine_account import MachineAccount
+from aenv.platform.instances.machine_account import MachineAccount
 account = MachineAccount(Path(sys.argv[1]), "deadbeef")
 account.instances(5)
 account.leases(1)
@@ -41,11 +41,11 @@ def test_what_a_killed_platform_had_in_use_counts_no_more(path: Path) -> None:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
         assert own.others == 5
-        assert used(path) == {"00000001": Used(2, 0), "deadbeef": Used(5, 1)}
+        assert used(path) == {"00000001": MachineUsage(2, 0), "deadbeef": MachineUsage(5, 1)}
         other.kill()
         other.wait()
     assert own.others == 0
-    assert used(path) == {"00000001": Used(2, 0)}
+    assert used(path) == {"00000001": MachineUsage(2, 0)}
     again = MachineAccount(path, "00000002")  # takes the slot of the killed one
     assert (own.others, again.others) == (0, 2)
     for account in (own, again):

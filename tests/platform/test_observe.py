@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from aenv.api.readiness import Readiness
-from aenv.runtime.messages import Request, Response
+from aenv.http.messages import Request, Response
+from aenv.platform.operations.readiness import Readiness
 from aenv.schema import paths
-from aenv.tracing.context import Place
+from aenv.tracing.context import SpanContext
 from tests.conftest import fetch, run
 from tests.isolation.host import eventually
 from tests.platform.collector import Collector, Seen, collecting
@@ -130,9 +130,9 @@ def test_traces_can_be_turned_off_as_everywhere(variables: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("header", "place"),
     [
-        (b"00-%s-%s-01" % (b"a" * 32, b"b" * 16), Place("a" * 32, "b" * 16, True)),
-        (b"00-%s-%s-00" % (b"a" * 32, b"b" * 16), Place("a" * 32, "b" * 16, False)),
-        (b"01-%s-%s-03-more" % (b"a" * 32, b"b" * 16), Place("a" * 32, "b" * 16, True)),
+        (b"00-%s-%s-01" % (b"a" * 32, b"b" * 16), SpanContext("a" * 32, "b" * 16, True)),
+        (b"00-%s-%s-00" % (b"a" * 32, b"b" * 16), SpanContext("a" * 32, "b" * 16, False)),
+        (b"01-%s-%s-03-more" % (b"a" * 32, b"b" * 16), SpanContext("a" * 32, "b" * 16, True)),
         (b"ff-%s-%s-01" % (b"a" * 32, b"b" * 16), None),
         (b"00-%s-%s-01" % (b"0" * 32, b"b" * 16), None),
         (b"00-%s-%s-01" % (b"a" * 32, b"0" * 16), None),
@@ -140,10 +140,10 @@ def test_traces_can_be_turned_off_as_everywhere(variables: dict[str, str]) -> No
         (b"", None),
     ],
 )
-def test_a_traceparent_is_read_as_w3c_says(header: bytes, place: Place | None) -> None:
-    assert Place.parse(header) == place
+def test_a_traceparent_is_read_as_w3c_says(header: bytes, place: SpanContext | None) -> None:
+    assert SpanContext.parse(header) == place
     if place is not None:
-        assert Place.parse(place.header) == place
+        assert SpanContext.parse(place.header) == place
 
 
 def test_every_line_of_the_log_says_what_it_belongs_to(data: Path) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import schemathesis
 from schemathesis import GenerationMode
 
-from aenv.api.app import PlatformApp
-from aenv.api.instances import Instances
-from aenv.api.openapi import OPERATIONS, document
+from aenv.platform.app import PlatformApp
+from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.openapi import OPERATIONS, document
 from tests.conftest import fetch
 from tests.fuzz import withstand
 from tests.platform.between import OneEngine
@@ -25,7 +25,7 @@ Tokens = Callable[..., str]
 def test_the_document_is_published() -> None:
     published = json.loads((ROOT / "docs" / "reference" / "platform.openapi.json").read_text())
     assert published == json.loads(json.dumps(document())), (
-        "run: python -m aenv.api.openapi > docs/reference/platform.openapi.json"
+        "run: python -m aenv.platform.openapi > docs/reference/platform.openapi.json"
     )
     page = (ROOT / "docs" / "reference" / "platform-http.md").read_text()
     for operation in OPERATIONS:

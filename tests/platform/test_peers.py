@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from aenv.api.ledger import SERVER, ServerEntry
-from aenv.api.peers import reached_at
-from aenv.client.api import ApiClient
-from aenv.core.environment import Environment
+from aenv.client.platform_client import ApiClient
 from aenv.errors import InstanceEnded, NotFound
+from aenv.platform.gateway.peers import reached_at
+from aenv.platform.instances.ledger import SERVER, ServerEntry
+from aenv.sdk.environment import Environment
 from aenv.storage.base import Put
-from aenv.storage.open import open_store
+from aenv.storage.open_url import open_store
 from tests.conftest import fetch, run
 from tests.isolation.host import eventually
 from tests.platform.parts import Served, hang_up, serving, waiting_call

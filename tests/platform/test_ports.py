@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import websockets
 
-from aenv.api.ports import Ports
-from aenv.core.environment import Environment
 from aenv.errors import EnvironmentError, Forbidden
-from aenv.runtime.messages import Request
+from aenv.http.messages import Request
+from aenv.platform.gateway.ports import Ports
+from aenv.sdk.environment import Environment
 from tests.conftest import fetch, run
 from tests.platform.conftest import publish
 from tests.platform.parts import Served, serving

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from aenv.api import creating, readiness
-from aenv.api.instances import Instances
-from aenv.api.readiness import Readiness
 from aenv.engines.base import SandboxRef, SandboxSpec
 from aenv.errors import LoadError, Unavailable
-from aenv.runtime.messages import Request, Response
+from aenv.http.messages import Request, Response
+from aenv.platform.instances import create_probe
+from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.operations import readiness
+from aenv.platform.operations.readiness import Readiness
 from aenv.schema import paths
-from aenv.schema.instance import EnvInstanceCreateRequest
+from aenv.schema.instances import EnvInstanceCreateRequest
 from tests.conftest import fetch, run
 from tests.isolation.host import eventually
 from tests.platform.between import NoSources, OneEngine
@@ -58,7 +59,7 @@ async def ask(ready: Readiness) -> tuple[int, Any]:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "FRESH", -1.0)
-    monkeypatch.setattr(creating, "PROBE_EVERY", 0.0)
+    monkeypatch.setattr(create_probe, "PROBE_EVERY", 0.0)
 
 
 async def create(instances: Instances, name: str = "x") -> None:
@@ -143,7 +144,7 @@ def test_a_folder_that_is_full_or_gone_makes_it_unready(tmp_path: Path, monkeypa
         assert (await ask(ready))[0] == 200
         for limit in ("FREE_BYTES", "FREE_FILES"):
             with monkeypatch.context() as patched:
-                patched.setattr(creating, limit, 1 << 62)
+                patched.setattr(create_probe, limit, 1 << 62)
                 status, said = await ask(ready)
                 assert status == 503
                 assert said["disk"].startswith(f"{tmp_path} is full: ")

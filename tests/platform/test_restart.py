@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from aenv.api.home import Home
-from aenv.api.ledger import INSTANCE, Entry
-from aenv.api.settings import ServeSettings
+from aenv.platform.instances.ledger import INSTANCE, LedgerEntry
+from aenv.platform.operations.settings import ServeSettings
+from aenv.platform.operations.state_directory import StateDirectory
 from aenv.storage.base import Delete
-from aenv.storage.open import open_store
+from aenv.storage.open_url import open_store
 from tests.conftest import fetch, run
 from tests.isolation.host import eventually
 from tests.platform.machine import Machine
@@ -133,7 +133,7 @@ def test_neither_an_instance_without_a_record_nor_a_record_without_an_instance(d
 
     async def statuses() -> dict[str, str]:
         store = open_store(store_url)
-        entries = [Entry.model_validate_json(put.value) async for put in store.dump() if put.space == INSTANCE]
+        entries = [LedgerEntry.model_validate_json(put.value) async for put in store.dump() if put.space == INSTANCE]
         await store.close()
         return {entry.instance.id: str(entry.instance.status) for entry in entries}
 
@@ -269,7 +269,7 @@ def _status(valkey: Valkey, name: str) -> str:
         record = await store.get(INSTANCE, name)
         await store.close()
         assert record is not None
-        return str(Entry.model_validate_json(record.value).instance.status)
+        return str(LedgerEntry.model_validate_json(record.value).instance.status)
 
     return str(run(look()))
 
@@ -277,11 +277,11 @@ def _status(valkey: Valkey, name: str) -> str:
 def test_servers_side_by_side_have_a_home_each(tmp_path: Path) -> None:
     async def main() -> None:
         store = ServeSettings(store=f"sqlite:{tmp_path}/x.db").store_url
-        one = await Home.enter(tmp_path, store, 0)
-        two = await Home.enter(tmp_path, store, 0)
+        one = await StateDirectory.enter(tmp_path, store, 0)
+        two = await StateDirectory.enter(tmp_path, store, 0)
         assert one.id != two.id
         await one.close()
-        again = await Home.enter(tmp_path, store, 0)
+        again = await StateDirectory.enter(tmp_path, store, 0)
         assert again.id == one.id
         for home in (two, again):
             await home.close()

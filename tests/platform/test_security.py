@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from aenv.api.openapi import OPERATIONS
-from aenv.client.url import ServerUrl
-from aenv.core.environment import Environment
 from aenv.errors import NotFound
-from aenv.runtime import http
-from aenv.runtime.http import HttpServer
-from aenv.runtime.messages import Request, Response
+from aenv.http import server as http
+from aenv.http.messages import Request, Response
+from aenv.http.server import HttpServer
+from aenv.http.url import ServerUrl
+from aenv.platform.openapi import OPERATIONS
+from aenv.sdk.environment import Environment
 from tests.conftest import fetch, run
 from tests.platform.parts import Served, serving
 

@@ -16,8 +16,8 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from aenv.client.api import ApiClient
-from aenv.client.hub import HubClient
+from aenv.client.hub_client import HubClient
+from aenv.client.platform_client import ApiClient
 from aenv.errors import EnvironmentError, Forbidden, InstanceEnded, NotFound, Unauthorized
 from tests.conftest import fetch, run
 from tests.hub.parts import push

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from aenv.client.api import ApiClient
+from aenv.client.platform_client import ApiClient
 from aenv.errors import AEnvError, Conflict, Forbidden, InvalidArguments, NotFound, QuotaExceeded
-from aenv.hub.local import LocalHub
-from aenv.hub.open import Place, open_catalog
-from aenv.schema.instance import EnvService
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
+from aenv.schema.instances import EnvService
 from tests.conftest import fetch, run
 from tests.hub.parts import push
 from tests.platform.conftest import _remove
@@ -78,7 +78,7 @@ SMALL = "1Mi"
 
 
 async def publish_all(data: Path) -> None:
-    hub = LocalHub(open_catalog(Place.of(data=data)))
+    hub = LocalHub(open_catalog(HubLocation.of(data=data)))
     try:
         for version, code in (("1.0.0", CODE), ("1.1.0", CODE), ("1.2.0", BROKEN)):
             await push(hub, "web", version, code, public=True)

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from aenv.api.instances import Instances
-from aenv.api.metrics import Metrics
-from aenv.api.strangers import SECONDS, Strangers
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
-from aenv.schema.instance import EnvInstanceCreateRequest
+from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.instances.orphan_sandboxes import SECONDS, OrphanReaper
+from aenv.platform.operations.metrics import Metrics
+from aenv.schema.instances import EnvInstanceCreateRequest
 from tests.conftest import run
 
 
@@ -69,7 +69,7 @@ def test_use_is_measured_of_those_that_are_shown_and_of_no_others(tmp_path: Path
 def test_a_sandbox_that_belongs_to_nobody_is_ended_once_it_cannot_be_one_that_is_being_made() -> None:
     async def main() -> None:
         engine, metrics, now = Counting(), Metrics(), 0.0
-        strangers = Strangers(engine, metrics, lambda: now)
+        strangers = OrphanReaper(engine, metrics, lambda: now)
         owned, leaked = [await engine.start(SandboxSpec("x", Path(), Path())) for _ in range(2)]
         await strangers.end({owned.id})
         now = SECONDS

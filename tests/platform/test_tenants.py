@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from aenv.api.access import Caller
-from aenv.api.sources import Sources
-from aenv.client.api import ApiClient
-from aenv.client.hub import HubClient
+from aenv.client.hub_client import HubClient
+from aenv.client.platform_client import ApiClient
 from aenv.errors import Forbidden, NotFound
-from aenv.hub.local import LocalHub
-from aenv.hub.open import Place, open_catalog
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog
+from aenv.platform.access.platform_tokens import Caller
+from aenv.platform.instances.env_sources import Sources
 from aenv.schema.bundle import digest_of
-from aenv.schema.instance import EnvInstanceCreateRequest, HubAccess
+from aenv.schema.instances import EnvInstanceCreateRequest, HubAccess
 from tests.attacks.ledger import Attacks
 from tests.conftest import fetch, run
 from tests.hub.parts import push
@@ -303,7 +303,7 @@ def test_a_name_that_one_user_found_is_not_found_for_another(tmp_path: Path) -> 
     """What was looked up for one caller is not another's, neither soon after nor when the hub is gone."""
 
     async def main() -> None:
-        catalog = open_catalog(Place.of(data=tmp_path))
+        catalog = open_catalog(HubLocation.of(data=tmp_path))
         mine = LocalHub(catalog, hub_caller("ann"))
         await push(mine, ENV, "1.0.0", CODE)
         sources = Sources(lambda access: LocalHub(catalog), only=HubAccess(data="", cache=str(tmp_path / "cache")))
@@ -321,9 +321,9 @@ def test_a_name_that_one_user_found_is_not_found_for_another(tmp_path: Path) -> 
 
 
 def hub_caller(name: str) -> Any:
-    from aenv.hub.access import Caller
+    from aenv.hub.access.hub_tokens import HubCaller
 
-    return Caller(name, "push")
+    return HubCaller(name, "push")
 
 
 @pytest.mark.attack("tenants")

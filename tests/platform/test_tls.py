@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from aenv.client.api import ApiClient
-from aenv.client.http import NotConnected
-from aenv.client.relay import Relay
-from aenv.client.url import ServerUrl
-from aenv.core.environment import Environment
+from aenv.client.platform_client import ApiClient
 from aenv.errors import InstanceUnreachable
+from aenv.http.client import ConnectFailed
+from aenv.http.relay import Relay
+from aenv.http.url import ServerUrl
+from aenv.sdk.environment import Environment
 from tests.conftest import run
 from tests.platform.parts import environ, serving
 from tests.storage.valkey import started
@@ -141,7 +141,7 @@ def test_a_server_with_another_certificate_than_the_store_says_is_not_spoken_to(
             assert answer.status == 200
             answer.whole()
             good.close()
-            with pytest.raises(NotConnected, match="another certificate"):
+            with pytest.raises(ConnectFailed, match="another certificate"):
                 await bad.send(b"GET /health HTTP/1.1\r\nhost: x\r\n", b"")
             await asyncio.sleep(0.1)
 

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from aenv.api.leftovers import Leftovers
-from aenv.cli.sampling import Row
-from aenv.cli.watching import cells, page
+from aenv.cli.instance_table import cells, page
+from aenv.cli.usage_sampling import Row
+from aenv.platform.operations.host_audit import HostAudit
 from tests.conftest import fetch
 from tests.platform.parts import Served, environ
 
@@ -180,8 +180,8 @@ def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path)
     alive = (runtime / "0badcafe" / "alive").open("w")  # its platform lives, whatever its number is elsewhere
     fcntl.flock(alive, fcntl.LOCK_EX)
     try:
-        left = _found(tmp_path, Leftovers(runtime, groups, temporary, young=0.0))
-        assert _found(tmp_path, Leftovers(runtime, groups, temporary)) == [], (
+        left = _found(tmp_path, HostAudit(runtime, groups, temporary, young=0.0))
+        assert _found(tmp_path, HostAudit(runtime, groups, temporary)) == [], (
             "they may be those of a server that starts"
         )
     finally:
@@ -194,5 +194,5 @@ def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path)
     ]
 
 
-def _found(folder: Path, leftovers: Leftovers) -> list[tuple[str, str]]:
+def _found(folder: Path, leftovers: HostAudit) -> list[tuple[str, str]]:
     return sorted((each.kind, each.what) for each in leftovers.all() if str(folder) in each.what)

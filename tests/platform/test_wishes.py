@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from aenv.api.access import Allowance, Caller
-from aenv.api.app import PlatformApp
-from aenv.api.instances import Instances
-from aenv.client.api import ApiClient
+from aenv.client.platform_client import ApiClient
 from aenv.engines.base import SandboxRef, SandboxSpec
 from aenv.errors import NotJson, QuotaExceeded, RateLimited
-from aenv.runtime.messages import Request, Response
-from aenv.schema.instance import EnvInstanceCreateRequest
+from aenv.http.messages import Request, Response
+from aenv.platform.access.platform_tokens import Allowance, Caller
+from aenv.platform.app import PlatformApp
+from aenv.platform.instances.lifecycle import Instances
+from aenv.schema.instances import EnvInstanceCreateRequest
 from tests.conftest import run
 from tests.platform.between import NoSources, OneEngine
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aenv.client import local
+from aenv.client import local_lease
 from aenv.errors import LoadError, Unavailable
-from aenv.project import describe
+from aenv.project import discovery
 
 GOOD = """
 import os
@@ -41,13 +41,13 @@ def health() -> bool:
 
 @pytest.fixture(autouse=True)
 def _no_sandboxes(monkeypatch):
-    monkeypatch.setattr(local, "_lease", None)  # of a platform that another test has used
+    monkeypatch.setattr(local_lease, "_lease", None)  # of a platform that another test has used
     monkeypatch.setenv("AENV_RUNTIME_DIR", "/dev/null/nowhere")
 
 
 def described(tmp_path, text):
     (tmp_path / "env.py").write_text(text)
-    return asyncio.run(describe.describe(tmp_path, "env", sandbox=False))
+    return asyncio.run(discovery.describe(tmp_path, "env", sandbox=False))
 
 
 @pytest.mark.attack("build")
@@ -55,7 +55,7 @@ def test_without_sandboxes_foreign_code_does_not_run(tmp_path):
     mark = tmp_path / "ran"
     (tmp_path / "env.py").write_text(f"open({str(mark)!r}, 'w').close()")
     with pytest.raises(Unavailable, match="could not be loaded in a sandbox") as caught:
-        asyncio.run(describe.describe(tmp_path, "env"))
+        asyncio.run(discovery.describe(tmp_path, "env"))
     assert "--no-sandbox" in caught.value.details["hint"]
     assert not mark.exists()
 
@@ -86,7 +86,7 @@ def test_code_that_does_not_load_is_the_authors(tmp_path, text, said):
 
 
 def test_an_import_that_never_ends_is_ended_with_all_it_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(describe, "PLAIN_SECONDS", 3.0)
+    monkeypatch.setattr(discovery, "PLAIN_SECONDS", 3.0)
     pids = tmp_path / "pids"
     text = (
         "import os, subprocess, time\n"

@@ -10,9 +10,9 @@ import pytest
 
 from aenv.errors import InvalidBundle
 from aenv.project import fetch, publish
-from aenv.project.bundle import pack
+from aenv.project.packing import pack
 from aenv.schema.bundle import digest_of
-from aenv.schema.hub import EnvVersion, Hub
+from aenv.schema.envhub import EnvVersion, Hub
 
 
 class LyingHub:

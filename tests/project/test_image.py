@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from aenv.config import BuildConfig as BuildSettings
-from aenv.config import Registry
+from aenv.config import RegistryConfig
+from aenv.config import UserBuildConfig as BuildSettings
 from aenv.errors import BuildFailed, ConfigError
-from aenv.project import image, manifest, scaffold
-from aenv.project.build import build
-from aenv.project.image import Builder, ImageOptions
+from aenv.project import image_build, manifest, scaffold
+from aenv.project.builder import build
+from aenv.project.image_build import Builder, ImageOptions
 
 FAKE = """#!{python}
 import json, os, sys
@@ -182,7 +182,7 @@ def test_the_registrys_password_is_on_no_command_line_and_in_no_file_afterwards(
     fake.add(builder)
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker/config.json").write_text('{"auths": {"other": {"auth": "x"}}, "credsStore": "desktop"}')
-    settings = BuildSettings(registry=Registry(host="reg.example.com", username="me", password="s3cret"))
+    settings = BuildSettings(registry=RegistryConfig(host="reg.example.com", username="me", password="s3cret"))
     run(project, ImageOptions(push=True), settings=settings)
     auths = [json.loads(auth)["auths"] for _, args, auth in fake.calls() if args[0] in ("build", "push")]
     assert [each["reg.example.com"]["auth"] for each in auths] == ["bWU6czNjcmV0"] * 2
@@ -228,8 +228,8 @@ def test_templates_start_our_runtime_and_not_as_root():
 
 
 def test_a_plan_needs_no_builder(project):
-    plan = image.plan(manifest.load(project), ImageOptions(), Registry())
-    (line,) = image.commands(Builder("docker", "docker", {}), plan, push=False)
+    plan = image_build.plan(manifest.load(project), ImageOptions(), RegistryConfig())
+    (line,) = image_build.commands(Builder("docker", "docker", {}), plan, push=False)
     assert line[:2] == ["docker", "build"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from aenv.errors import ConfigError, Conflict, EnvironmentError, InvalidBundle, UsageError
 from aenv.project import archive, scaffold
 from aenv.project.archive import Archive
-from aenv.project.bundle import pack
+from aenv.project.packing import pack
 from aenv.project.unpack import unpack
 from aenv.schema.bundle import BLOB_LIMIT, Bundle, digest_of
 

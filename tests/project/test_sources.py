@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from aenv.errors import ConfigError
-from aenv.project.sources import sources
+from aenv.project.project_files import sources
 
 
 def make(root, *paths):

@@ -12,11 +12,11 @@ from pydantic_core import from_json, to_json
 
 from aenv import ToolResult
 from aenv.adapters.agents.openai_agents import openai_names
-from aenv.core import docstrings
-from aenv.core.content import to_content
-from aenv.core.environment import Environment, split_env_name_version
-from aenv.core.signature import Signature
+from aenv.authoring import docstrings
+from aenv.authoring.content import to_content
+from aenv.authoring.signature import Signature
 from aenv.errors import InvalidArguments, ToolNotFound
+from aenv.sdk.environment import Environment, split_env_name_version
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aenv import register_function, register_health, register_reward, register_tool
-from aenv.core.declarations import Registry
+from aenv.authoring.declarations import Registry
 from aenv.testing import Server, running
 from tests.conftest import ENVS, afetch, fetch, run, served
 

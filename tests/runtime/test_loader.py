@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aenv.core.declarations import Registry
+from aenv.authoring.declarations import Registry
 from aenv.errors import LoadError, UsageError
 from aenv.runtime.loader import load
 
@@ -122,12 +122,12 @@ def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, text: str, line:
 
 
 def test_a_tool_that_cannot_be_served_is_refused_with_its_line(tmp_path: Path) -> None:
-    from aenv.runtime.catalog import Catalog
+    from aenv.runtime.endpoints import EndpointCatalog
 
     text = "import socket\nfrom aenv import register_tool\n@register_tool\ndef t(s: socket.socket): ...\n"
     write(tmp_path, {"src/bad.py": text})
     with pytest.raises(LoadError, match=r"bad\.py:3.*cannot be sent as JSON"):
-        Catalog(load(tmp_path))
+        EndpointCatalog(load(tmp_path))
 
 
 def test_nothing_declared_is_refused(tmp_path: Path) -> None:

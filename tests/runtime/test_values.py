@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aenv import ToolResult
-from aenv.core.content import dump, dump_finite, to_content
+from aenv.authoring.content import dump, dump_finite, to_content
 from aenv.testing import Server, running
 from tests.conftest import fetch
 

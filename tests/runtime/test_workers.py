@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from aenv.core.call import Call
+from aenv.authoring.call import Call
 from aenv.runtime.workers import Workers
 from tests.conftest import run
 

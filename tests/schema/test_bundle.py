@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aenv.schema import bundle
-from aenv.schema.bundle import BLOB_LIMIT, Bundle, File, digest_of
+from aenv.schema.bundle import BLOB_LIMIT, Bundle, BundleFile, digest_of
 
 BLOB = digest_of(b"x")
 
@@ -149,7 +149,7 @@ def test_what_is_no_manifest_is_refused(text):
 
 
 def test_the_parts_of_a_file_are_full_but_for_the_last():
-    whole = File(path="a", size=BLOB_LIMIT * 2 + 5, blobs=[digest_of(bytes([n])) for n in range(3)])
+    whole = BundleFile(path="a", size=BLOB_LIMIT * 2 + 5, blobs=[digest_of(bytes([n])) for n in range(3)])
     assert [size for _, size in whole.parts()] == [BLOB_LIMIT, BLOB_LIMIT, 5]
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from aenv.core.declarations import Registry
-from aenv.runtime.http import HttpServer
-from aenv.runtime.messages import Request, Response
+from aenv.authoring.declarations import Registry
+from aenv.http.messages import Request, Response
+from aenv.http.server import HttpServer
 from tests.conftest import served
 
 Fault = Callable[[Request], Response | None]

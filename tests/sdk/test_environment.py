@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from aenv import Environment, EnvironmentError, SyncEnvironment, ToolError, UnrecoverableEnvironmentError, setup_logging
-from aenv.core.breaker import Breaker
 from aenv.errors import (
     AEnvError,
     Conflict,
@@ -31,6 +30,7 @@ from aenv.errors import (
     UsageError,
     ValidationError,
 )
+from aenv.sdk.circuit_breaker import CircuitBreaker
 from aenv.testing import Server, running
 from tests.conftest import ENVS, run
 
@@ -298,7 +298,7 @@ def test_without_a_data_plane_calls_are_refused() -> None:
 
 def test_nobody_there_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUMMY_INSTANCE_IP", f"http://127.0.0.1:{_free_port()}")
-    monkeypatch.setattr("aenv.core.placement.PATIENCE", 0.1)
+    monkeypatch.setattr("aenv.sdk.placement.PATIENCE", 0.1)
     with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
         run(Environment("e").initialize())
     assert caught.value.fault == "infra"
@@ -330,7 +330,7 @@ def test_a_restarted_server_is_found_again(tmp_path: Path, monkeypatch: pytest.M
 def test_a_call_waits_for_a_server_that_is_just_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = _free_port()
     monkeypatch.setenv("DUMMY_INSTANCE_IP", f"http://127.0.0.1:{port}")
-    monkeypatch.setattr("aenv.core.placement.PATIENCE", 30.0)
+    monkeypatch.setattr("aenv.sdk.placement.PATIENCE", 30.0)
 
     async def main() -> Any:
         async def late() -> Any:
@@ -390,7 +390,7 @@ def test_the_breaker_opens_and_a_probe_closes_it(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("DUMMY_INSTANCE_IP", f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
         now = 100.0
         async with Environment("e") as env:
-            env._breaker = Breaker(clock=lambda: now)
+            env._breaker = CircuitBreaker(clock=lambda: now)
             for _ in range(5):
                 with pytest.raises(ToolServerError):
                     await env.call_tool("t", {})

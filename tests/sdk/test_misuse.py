@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from aenv import Environment, SyncEnvironment
-from aenv.client import local
-from aenv.core.batch import Batch
+from aenv.client import local_lease
 from aenv.errors import AEnvError, EnvironmentError, InvalidUse, UsageError
-from aenv.schema.instance import EnvInstance, EnvStatus
+from aenv.schema.instances import EnvInstance, EnvStatus
+from aenv.sdk.batch import Batch
 from tests.conftest import run
 
 NOTHING = object()
@@ -21,7 +21,7 @@ NOTHING = object()
 
 @pytest.fixture(autouse=True)
 def _nothing_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(local, "_lease", None)
+    monkeypatch.setattr(local_lease, "_lease", None)
     monkeypatch.setenv("AENV_RUNTIME_DIR", "/dev/null/nowhere")
     for name in ("DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL", "AENV_API_KEY"):
         monkeypatch.delenv(name, raising=False)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from aenv import Environment, EnvironmentError, register_reward, register_tool
+from aenv.authoring.declarations import Registry
 from aenv.client.scheduler_client import AEnvSchedulerClient
-from aenv.core.declarations import Registry
 from aenv.errors import EnvironmentTimeoutError, InstanceUnreachable, NotFound
-from aenv.runtime.messages import Request, Response
+from aenv.http.messages import Request, Response
 from tests.conftest import run
 from tests.sdk.platform import Platform, platform, unavailable
 

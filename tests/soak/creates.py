@@ -100,9 +100,9 @@ def kind_of(process: Process) -> str:
     command = process.command
     if "serve --local" in command and process.depth == 1:
         return "server"
-    if "janitor" in command:
+    if "crash_cleanup" in command:
         return "janitor"
-    if "keeper" in command:
+    if "fd_holder" in command:
         return "keeper"
     if process.depth == 1:
         return "outer zygote"

@@ -16,7 +16,7 @@ from aenv.errors import ConfigError
 from aenv.schema.bundle import digest_of
 from aenv.storage import s3
 from aenv.storage.blobs import BlobStore, DiskBlobs
-from aenv.storage.open import open_blobs
+from aenv.storage.open_url import open_blobs
 from aenv.testing.stores import BlobContract
 from tests.conftest import run
 

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from aenv.errors import ConfigError, Unavailable
 from aenv.storage.base import Put, Query, Store
-from aenv.storage.open import open_store
+from aenv.storage.open_url import open_store
 from aenv.storage.redis import RedisStore, without_password
 from aenv.storage.sqlite import SqliteStore
 from aenv.testing.stores import StoreContract

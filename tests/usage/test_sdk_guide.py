@@ -15,7 +15,7 @@ import pytest
 
 import aenv
 from aenv import AEnvError, Environment, EnvironmentError, setup_logging
-from aenv.core.declarations import Registry
+from aenv.authoring.declarations import Registry
 from aenv.project import manifest
 from aenv.testing import running
 from tests.conftest import fetch, run

@@ -7,8 +7,8 @@ import pytest
 from conftest import wait_until_gone
 from mini_terminal import close_terminal, list_shells, screen, send_keys
 
-from aenv.core.keys import key_sequence
-from aenv.core.screen import Screen
+from aenv.terminal.keys import key_sequence
+from aenv.terminal.screen import Screen
 
 
 def shown(data, rows=4, columns=10):

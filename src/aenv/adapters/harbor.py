@@ -18,16 +18,16 @@ from harbor.environments.base import BaseEnvironment, ExecResult, transfer_tar_f
 from harbor.environments.capabilities import EnvironmentCapabilities, EnvironmentResourceCapabilities
 from harbor.models.task.config import NetworkMode
 
-from aenv.core.logging import getLogger
-from aenv.engines.boxes import images, packing, tools
-from aenv.engines.boxes.box import PATH, Box
-from aenv.engines.boxes.build import build
-from aenv.engines.boxes.images import Image
-from aenv.engines.boxes.outside import WayOut
-from aenv.engines.egress import Egress
 from aenv.errors import UsageError
-from aenv.isolation.limits import Cgroups, Limits
-from aenv.isolation.network import Network
+from aenv.images import box_files, layered_images, verifier_tools
+from aenv.images.box import PATH, Box
+from aenv.images.box_network import BoxNetwork
+from aenv.images.dockerfile_build import build
+from aenv.images.layered_images import BoxImage
+from aenv.isolation.limits.cgroups import Cgroups, Limits
+from aenv.isolation.network.egress_process import EgressProcess
+from aenv.isolation.network.policy import Network
+from aenv.tracing.logging import getLogger
 
 log = getLogger("harbor")
 
@@ -43,7 +43,7 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         self._public = network
         self._open = AsyncExitStack()
         self._box: Box | None = None
-        self._image: Image | None = None
+        self._image: BoxImage | None = None
         self._variables: dict[str, str] = {}
 
     @staticmethod
@@ -73,17 +73,19 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         """Build the system, if nobody has, and start it."""
         context = Path(self.environment_dir)
         self._image = await build(context / "Dockerfile", context)
-        shown, self._variables = await tools.found_for(_script(context.parent / "tests"))
-        self._variables["PATH"] = f"{self._image.variables.get('PATH', PATH)}:{tools.TOOLS}/bin"
-        place = Path(tempfile.mkdtemp(prefix="harbor-", dir=images.layer_folder("unfinished")))
-        self._open.push_async_callback(images.remove, place)
+        shown, self._variables = await verifier_tools.found_for(_script(context.parent / "tests"))
+        self._variables["PATH"] = f"{self._image.variables.get('PATH', PATH)}:{verifier_tools.TOOLS}/bin"
+        place = Path(tempfile.mkdtemp(prefix="harbor-", dir=layered_images.layer_folder("unfinished")))
+        self._open.push_async_callback(layered_images.remove, place)
         cgroups = Cgroups(f"aenv-harbor-{os.getpid()}-{place.name[-8:]}")
         self._open.callback(cgroups.remove)
-        egress = Egress(lambda name, text: log.info("%s: %s", name, text.strip()))
+        egress = EgressProcess(lambda name, text: log.info("%s: %s", name, text.strip()))
         self._open.push_async_callback(egress.end)
-        way_out = WayOut(self._network(), egress, self.environment_name)
+        way_out = BoxNetwork(self._network(), egress, self.environment_name)
         self._box = await self._open.enter_async_context(
-            way_out.box(self._image, images.new_state(place / "state"), shown=shown, group=cgroups.make(self._limits()))
+            way_out.box(
+                self._image, layered_images.new_state(place / "state"), shown=shown, group=cgroups.make(self._limits())
+            )
         )
         folders = " ".join(f"/logs/{name}" for name in ("agent", "verifier", "artifacts"))
         await self._box.exec(f"mkdir -p {folders} && chmod 777 /logs {folders}")
@@ -95,10 +97,10 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         folder, _, name = str(target_path).rpartition("/")
-        await self._there().unpack(lambda target: packing.pack(target, Path(source_path), name), folder or "/")
+        await self._there().unpack(lambda target: box_files.pack(target, Path(source_path), name), folder or "/")
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await self._there().unpack(lambda target: packing.pack(target, Path(source_dir), "."), str(target_dir))
+        await self._there().unpack(lambda target: box_files.pack(target, Path(source_dir), "."), str(target_dir))
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         with tempfile.TemporaryDirectory(prefix="aenv-harbor-") as place:

@@ -56,7 +56,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class BenchJob:
     """One task to run."""
 
     task: str
@@ -89,10 +89,10 @@ class Benchmark(ABC):
         """
 
     @abstractmethod
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: BenchJob) -> Result:
         """Do one task. An error that it raises becomes a result without a reward."""
 
-    async def grade(self, job: Job) -> Result:
+    async def grade(self, job: BenchJob) -> Result:
         """Grade once more what an earlier `run` has left in the job's folder.
 
         Raises:

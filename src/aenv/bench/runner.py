@@ -7,19 +7,19 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Collection
 
-from aenv.bench.base import Benchmark, Job, Result
-from aenv.bench.runs import Run
-from aenv.core.logging import getLogger
+from aenv.bench.base import BenchJob, Benchmark, Result
+from aenv.bench.runs import BenchRun
 from aenv.errors import UsageError
+from aenv.tracing.logging import getLogger
 
 log = getLogger("bench")
 
-Work = Callable[[Job], Awaitable[Result]]
+Work = Callable[[BenchJob], Awaitable[Result]]
 Said = Callable[[Result, int, int], None]
 """Hears of each result, how many there are now, and how many there will be."""
 
 
-async def run_all(benchmark: Benchmark, run: Run, *, parallel: int, said: Said) -> None:
+async def run_all(benchmark: Benchmark, run: BenchRun, *, parallel: int, said: Said) -> None:
     """Run what has no result yet, or one without a reward."""
     known = {result.task: result for result in run.results()}
     wanted = list(benchmark.tasks())[: run.asked.limit]
@@ -27,7 +27,7 @@ async def run_all(benchmark: Benchmark, run: Run, *, parallel: int, said: Said) 
     await _each(benchmark, run, left, len(wanted), benchmark.run, parallel, said)
 
 
-async def grade_all(benchmark: Benchmark, run: Run, tasks: Collection[str], *, parallel: int, said: Said) -> None:
+async def grade_all(benchmark: Benchmark, run: BenchRun, tasks: Collection[str], *, parallel: int, said: Said) -> None:
     """Grade once more what was run; all of it, or these tasks."""
     known = [result.task for result in run.results()]
     for task in tasks:
@@ -38,7 +38,7 @@ async def grade_all(benchmark: Benchmark, run: Run, tasks: Collection[str], *, p
 
 
 async def _each(
-    benchmark: Benchmark, run: Run, left: list[str], total: int, do: Work, parallel: int, said: Said
+    benchmark: Benchmark, run: BenchRun, left: list[str], total: int, do: Work, parallel: int, said: Said
 ) -> None:
     room = asyncio.Semaphore(parallel)
     done = total - len(left)
@@ -46,7 +46,7 @@ async def _each(
     async def one(task: str) -> None:
         nonlocal done
         async with room:
-            result = await _one(do, Job(task, run.asked.agent, run.place(task)))
+            result = await _one(do, BenchJob(task, run.asked.agent, run.place(task)))
         run.save(result)
         done += 1
         said(result, done, total)
@@ -59,7 +59,7 @@ async def _each(
         await benchmark.close()
 
 
-async def _one(do: Work, job: Job) -> Result:
+async def _one(do: Work, job: BenchJob) -> Result:
     job.folder.mkdir(parents=True, exist_ok=True)
     began, clock = time.time(), time.monotonic()
     try:

@@ -25,7 +25,7 @@ def folder() -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RunRequest:
     """What a run was begun with; it is taken up again with the same."""
 
     benchmark: str
@@ -38,14 +38,14 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class BenchRun:
     """One run."""
 
     path: Path
-    asked: Asked
+    asked: RunRequest
 
     @classmethod
-    def begin(cls, path: Path | None, asked: Asked) -> Run:
+    def begin(cls, path: Path | None, asked: RunRequest) -> BenchRun:
         """A new one; or, where there is one at the path that was begun with the same, that one.
 
         Raises:
@@ -69,7 +69,7 @@ class Run:
         return cls(path, asked)
 
     @classmethod
-    def open(cls, path: Path) -> Run:
+    def open(cls, path: Path) -> BenchRun:
         """One that is there: by its folder, or by its name among the user's runs.
 
         Raises:
@@ -79,7 +79,7 @@ class Run:
         for place in (path.absolute(), folder() / path):
             if (place / _ABOUT).is_file():
                 try:
-                    return cls(place, Asked(**json.loads((place / _ABOUT).read_text())))
+                    return cls(place, RunRequest(**json.loads((place / _ABOUT).read_text())))
                 except (ValueError, TypeError) as error:
                     raise ConfigError(f"{place / _ABOUT} cannot be read: {error}") from None
         raise UsageError(f"there is no run {path}", {"hint": "See them all: aenv bench show"})
@@ -119,12 +119,12 @@ class Run:
         }
 
 
-def known() -> list[Run]:
+def known() -> list[BenchRun]:
     """The user's runs, the newest last."""
-    return [Run.open(path.parent) for path in sorted(folder().glob(f"*/{_ABOUT}"))]
+    return [BenchRun.open(path.parent) for path in sorted(folder().glob(f"*/{_ABOUT}"))]
 
 
-def _same(asked: Asked) -> dict[str, Any]:
+def _same(asked: RunRequest) -> dict[str, Any]:
     return {**asdict(asked), "nothing": None}
 
 

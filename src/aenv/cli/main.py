@@ -21,35 +21,53 @@ from aenv.cli.output import color, note
 from aenv.cli.session import Session
 from aenv.errors import AEnvError
 
-COMMANDS = {
-    "init": "Make a new environment project.",
-    "run": "Serve an environment on this machine.",
-    "test": "Run a project's tests.",
-    "serve": "Serve instances of environments.",
-    "instance": "Make, look at and end instances.",
-    "instances": "List instances; the same as 'aenv instance list'.",
-    "ps": "Show the instances that run, and what they use.",
-    "top": "Watch instances: their CPU, memory and calls.",
-    "doctor": "Say what this machine can do, and what is missing.",
-    "service": "Keep environments running, in replicas behind one URL.",
-    "build": "Make a bundle of a project, and its image.",
-    "push": "Publish a project's bundle in the hub.",
-    "pull": "Get an environment's files from the hub.",
-    "list": "List the environments in the hub.",
-    "get": "Show one environment of the hub.",
-    "search": "Find environments in the hub by words.",
-    "release": "Make a version final.",
-    "deprecate": "Advise against a version.",
-    "yank": "Hide a version from all who do not name it exactly.",
-    "config": "Show and change your settings.",
-    "hub": "Serve a hub, and look after it.",
-    "bench": "Run agents on benchmarks.",
-    "local": "Look after the local platform.",
-    "base": "Look after the systems that instances can run on.",
-    "version": "Show which aenv this is.",
-    "completion": "Print a script that completes aenv commands in your shell.",
+GROUPS: dict[str, dict[str, str]] = {
+    "author": {
+        "init": "Create a new environment project.",
+        "run": "Serve an environment on this machine.",
+        "test": "Run a project's tests.",
+        "build": "Build a project's bundle, and its image.",
+    },
+    "publish": {
+        "push": "Publish a project's bundle to the hub.",
+        "pull": "Download an environment's files from the hub.",
+        "list": "List the environments in the hub.",
+        "get": "Show one environment of the hub.",
+        "search": "Search the hub for environments.",
+        "release": "Make a version final.",
+        "deprecate": "Mark a version as deprecated.",
+        "yank": "Hide a version from all who do not name it exactly.",
+    },
+    "run": {
+        "instance": "Create, inspect and delete instances.",
+        "instances": "List instances; the same as 'aenv instance list'.",
+        "service": "Run environments as services: replicas behind one URL.",
+        "ps": "Show running instances and what they use.",
+        "top": "Watch instances: their CPU, memory and calls.",
+    },
+    "evaluate": {
+        "bench": "Run agents on benchmarks.",
+    },
+    "operate": {
+        "serve": "Serve instances of environments to others.",
+        "hub": "Serve and maintain a hub.",
+        "local": "Show and stop the local platforms of this machine.",
+        "base": "Add, list and remove base systems for instances.",
+    },
+    "setup": {
+        "doctor": "Check what this machine can do, and what is missing.",
+        "config": "Show and change your settings.",
+        "version": "Show the version of aenv.",
+        "completion": "Print a shell completion script.",
+    },
 }
-"""Name to short help; the code is ``aenv.cli.commands.<name>``. Said here so that help needs no command."""
+"""Group to commands with their short help, so that help imports no command.
+
+The code of a command is ``aenv.cli.commands.<group>.<name>``; ``--help`` lists the groups in this order.
+"""
+
+COMMANDS = {name: group for group, commands in GROUPS.items() for name in commands}
+"""Command to its group."""
 
 INTERRUPTED = 130
 
@@ -63,7 +81,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = import_module(f"aenv.cli.commands.{cmd_name}").command
+        command: click.Command = import_module(f"aenv.cli.commands.{COMMANDS[cmd_name]}.{cmd_name}").command
         return command
 
     def resolve_command(
@@ -77,8 +95,10 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for group, commands in GROUPS.items():
+            with formatter.section(group.capitalize()):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,5 +1,5 @@
 """The name under which existing code imports the platform's client."""
 
-from aenv.client.api import ApiClient as AEnvSchedulerClient
+from aenv.client.platform_client import ApiClient as AEnvSchedulerClient
 
 __all__ = ["AEnvSchedulerClient"]

@@ -1,4 +1,4 @@
-"""What users hold: declarations to write an environment, ``Environment`` to use one."""
+"""Import paths of the earlier package; the code lives in ``aenv.authoring``, ``aenv.sdk`` and ``aenv.tracing``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from aenv.core.declarations import (
+    from aenv.authoring.declarations import (
         get_function_registry,
         get_registry,
         register_function,
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         register_reward,
         register_tool,
     )
-    from aenv.core.environment import Environment
     from aenv.errors import (
         EnvironmentError,
         NetworkError,
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
         ToolTimeoutError,
         UnrecoverableEnvironmentError,
     )
+    from aenv.sdk.environment import Environment
 
 _ERRORS = (
     "EnvironmentError", "NetworkError", "ToolError", "ToolTimeoutError", "UnrecoverableEnvironmentError",
@@ -38,7 +38,7 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module 'aenv.core' has no attribute {name!r}")
     if name == "Environment":
-        module = "aenv.core.environment"
+        module = "aenv.sdk.environment"
     else:
-        module = "aenv.errors" if name in _ERRORS else "aenv.core.declarations"
+        module = "aenv.errors" if name in _ERRORS else "aenv.authoring.declarations"
     return getattr(import_module(module), name)

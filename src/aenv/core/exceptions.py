@@ -1,4 +1,4 @@
-"""Names that existing code imports from here."""
+"""Earlier import path of the errors; the code is in ``aenv.errors``."""
 
 from aenv.errors import (
     AEnvError,

@@ -1,6 +1,6 @@
-"""Names that existing code imports from here."""
+"""Earlier import path of the function registry; the code is in ``aenv.authoring.declarations``."""
 
-from aenv.core.declarations import (
+from aenv.authoring.declarations import (
     Registry,
     get_function_registry,
     register_function,

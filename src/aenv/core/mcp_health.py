@@ -1,13 +1,13 @@
-"""Names that existing code imports from here; the runtime answers /health by itself."""
+"""Earlier import path of the health helpers; the runtime answers ``/health`` by itself."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from aenv.client.instance import InstanceClient
-from aenv.client.url import ServerUrl
+from aenv.client.instance_client import InstanceClient
 from aenv.errors import AEnvError
+from aenv.http.url import ServerUrl
 from aenv.schema import paths
 
 _last_active = time.time()

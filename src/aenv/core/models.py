@@ -1,6 +1,6 @@
-"""Names that existing code imports from here."""
+"""Earlier import path of the wire models; the code is in ``aenv.schema.instances``."""
 
-from aenv.schema.instance import (
+from aenv.schema.instances import (
     Address,
     APIError,
     APIResponse,

@@ -1,57 +1,7 @@
-"""A tool as agents see it, and the names that existing code imports from here."""
+"""Earlier import path of ``Tool`` and its registry; the code is in ``aenv.authoring``."""
 
-from __future__ import annotations
-
-from typing import Any
-
-from pydantic import BaseModel
-
-from aenv.core.declarations import Declaration, get_registry, register_tool
-from aenv.core.declarations import Registry as ToolRegistry
-from aenv.core.signature import Signature
+from aenv.authoring.declarations import Registry as ToolRegistry
+from aenv.authoring.declarations import get_registry, register_tool
+from aenv.authoring.tool import Tool
 
 __all__ = ["Tool", "ToolRegistry", "get_registry", "register_tool"]
-
-
-class Tool(BaseModel):
-    """Name, description and schemas of a tool."""
-
-    name: str
-    description: str | None = None
-    inputSchema: dict[str, Any]
-    outputSchema: dict[str, Any] | None = None
-    hidden: bool = False
-
-    @classmethod
-    def of(cls, declaration: Declaration, signature: Signature | None = None) -> Tool:
-        """The tool that a decorated function is."""
-        signature = signature or Signature(declaration.func, declaration.where)
-        return cls(
-            name=declaration.name,
-            description=declaration.description or signature.description,
-            inputSchema=signature.input_schema,
-            outputSchema=signature.output_schema,
-            hidden=declaration.hidden,
-        )
-
-    def get_mcp_tool(self) -> Any:
-        """The same as an object of the MCP SDK."""
-        from importlib import import_module  # the SDK costs a second of CPU; only who asks for it pays
-
-        return import_module("mcp.types").Tool(
-            name=self.name,
-            description=self.description,
-            inputSchema=self.inputSchema,
-            outputSchema=self.outputSchema,
-        )
-
-    def get_openai_tool(self) -> dict[str, Any]:
-        """The same in the form that OpenAI's chat completions take."""
-        return {
-            "type": "function",
-            "function": {
-                "name": self.name,
-                "description": self.description or "",
-                "parameters": self.inputSchema,
-            },
-        }

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from aenv.client.travelling import index_of
-from aenv.engines.endings import Exit as Exit
-from aenv.engines.holding import Keeper
-from aenv.isolation.limits import Limits
-from aenv.isolation.network import Mode, Network
-from aenv.isolation.volumes import Volume
+from aenv.client.caller_variables import index_of
+from aenv.engines.exits import Exit as Exit
+from aenv.engines.fd_holders import FdHolderClient
+from aenv.isolation.files.volumes import Volume
+from aenv.isolation.limits.cgroups import Limits
+from aenv.isolation.network.policy import Mode, Network
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class Engine(ABC):
     async def close(self) -> None:
         """Stop everything, and remove every trace."""
 
-    async def adopt(self, keeper: Keeper) -> list[tuple[SandboxRef, str]]:
+    async def adopt(self, keeper: FdHolderClient) -> list[tuple[SandboxRef, str]]:
         """Before anything is started: have a keeper hold all that `keep` is called for, and go on with what it holds
         already, from an engine before this one. These, each with its note; what had no note is ended.
         """

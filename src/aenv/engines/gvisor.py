@@ -16,14 +16,15 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
-from aenv.core.logging import getLogger
-from aenv.engines import layers
+from aenv.engines import package_layers
 from aenv.engines.base import SandboxRef, SandboxSpec
 from aenv.engines.process import ProcessEngine
 from aenv.errors import LoadError, Unavailable
-from aenv.isolation import linux, rootfs, withheld
-from aenv.isolation.limits import Cgroup, Cgroups, group_name
-from aenv.isolation.trees import remove_tree
+from aenv.isolation.files import private_folder, rootfs
+from aenv.isolation.files.trees import remove_tree
+from aenv.isolation.kernel import linux
+from aenv.isolation.limits.cgroups import Cgroup, Cgroups, group_name
+from aenv.tracing.logging import getLogger
 
 log = getLogger("gvisor")
 
@@ -64,8 +65,10 @@ class GvisorEngine(ProcessEngine):
     async def _launch(
         self, name: str, spec: SandboxSpec, token: str, log_file: IO[bytes]
     ) -> asyncio.subprocess.Process:
-        wanted = layers.requirements_of(spec.project)
-        shown = [str(await layers.layer(wanted, layers.cache_folder(), spec.fetching))] if wanted else []
+        wanted = package_layers.requirements_of(spec.project)
+        shown = (
+            [str(await package_layers.layer(wanted, package_layers.cache_folder(), spec.fetching))] if wanted else []
+        )
         await asyncio.to_thread(_make_bundle, self._place(name), spec, token, shown)
         group = self._cgroups.make(spec.limits)
         joins = group.open_for_joining() if group else []
@@ -146,9 +149,11 @@ def _make_bundle(place: Path, spec: SandboxSpec, token: str, shown: list[str]) -
     withheld_at = ""
     if spec.files is None:
         shutil.copytree(spec.project, project, ignore=_LEFT_OUT, symlinks=True)
-        if withheld.has_folder(str(project)):  # the runtime reads it there, and removes it before it loads anything
+        if private_folder.has_folder(
+            str(project)
+        ):  # the runtime reads it there, and removes it before it loads anything
             withheld_at = _WITHHELD
-            (project / withheld.FOLDER).rename(root / withheld_at[1:])
+            (project / private_folder.FOLDER).rename(root / withheld_at[1:])
     else:
         project.mkdir()
         for name in spec.files:

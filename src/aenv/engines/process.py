@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO
 
-from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
-from aenv.engines.endings import classify
+from aenv.engines.exits import classify
 from aenv.errors import LoadError
+from aenv.tracing.logging import getLogger
 
 log = getLogger("process")
 

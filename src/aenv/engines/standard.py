@@ -15,13 +15,13 @@ from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
 
-from aenv.client.http import HttpClient
-from aenv.client.url import ServerUrl
-from aenv.core.logging import getLogger
 from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
 from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NetworkError, NotFound, Unavailable, from_answer
+from aenv.http.client import HttpClient
+from aenv.http.url import ServerUrl
 from aenv.schema import paths
-from aenv.schema.instance import EnvInstance, EnvStatus
+from aenv.schema.instances import EnvInstance, EnvStatus
+from aenv.tracing.logging import getLogger
 
 log = getLogger("standard")
 

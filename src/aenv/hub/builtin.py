@@ -14,8 +14,8 @@ from pathlib import Path
 from aenv._version import __version__
 from aenv.errors import AEnvError
 from aenv.hub.catalog import Catalog
-from aenv.project.builtin import folder
-from aenv.schema.hub import PushRequest, Schemas
+from aenv.project.builtin_envs import folder
+from aenv.schema.envhub import PushRequest, Schemas
 from aenv.storage.base import Put
 
 log = logging.getLogger("aenv.hub")
@@ -44,7 +44,7 @@ async def seed(catalog: Catalog) -> None:
 
 
 async def _seed_one(catalog: Catalog, project: Path) -> None:
-    from aenv.project.bundle import pack  # a hub that has them already needs none of it
+    from aenv.project.packing import pack  # a hub that has them already needs none of it
 
     packed = pack(project)
     digests = list(packed.bundle.blobs())

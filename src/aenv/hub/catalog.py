@@ -1,8 +1,8 @@
 """The catalogue: how a version comes, changes and goes.
 
 Every change is one batch that starts from the revisions it has seen, so of two who push at once one is first and the
-other is told, and there is never half of a version. It does not ask who may do what; `aenv.hub.local` does, for a push
-through a `Gate`, since whose a name is must be decided in the batch that takes it.
+other is told, and there is never half of a version. It does not ask who may do what; `aenv.hub.local_hub` does, for a
+push through a `Gate`, since whose a name is must be decided in the batch that takes it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pydantic import ValidationError
 
 from aenv.errors import Conflict, Forbidden, InvalidArguments, InvalidBundle, NotFound
 from aenv.hub import records
-from aenv.hub.finding import Finding, no_env
-from aenv.hub.notices import Notices
-from aenv.hub.quota import DEFAULT, Quotas
+from aenv.hub.access.rights import Namespaces
+from aenv.hub.access.storage_quota import DEFAULT, Quotas
+from aenv.hub.queries import EnvQueries, no_env
 from aenv.hub.records import DELETED, DETAIL, ENV, VERSION, Head, Tombstone
 from aenv.hub.references import References
-from aenv.hub.rights import Namespaces
+from aenv.hub.web.webhooks import Webhooks
 from aenv.schema.bundle import Bundle, differences, explain
-from aenv.schema.hub import RELEASED, EnvDetail, EnvSummary, Pushed, PushRequest
-from aenv.schema.ref import EnvRef, Span
+from aenv.schema.envhub import RELEASED, EnvDetail, EnvSummary, Pushed, PushRequest
+from aenv.schema.ref import EnvRef, VersionRange
 from aenv.storage.base import ABSENT, Change, Check, Delete, Put, Stale, Store
 from aenv.storage.blobs import BlobStore
 
@@ -52,14 +52,14 @@ class Known:
     head_revision: int
 
 
-class Catalog(Finding):
+class Catalog(EnvQueries):
     """Environments in a store, their files in a place for blobs."""
 
     def __init__(
         self,
         store: Store,
         blobs: BlobStore,
-        notices: Notices | None = None,
+        notices: Webhooks | None = None,
         *,
         clock: Callable[[], float] = time.time,
         prepare: Callable[[Catalog], Awaitable[None]] | None = None,
@@ -71,7 +71,7 @@ class Catalog(Finding):
         self.references = References(store)
         self.quotas = Quotas(store, quota, clock)
         self.namespaces = Namespaces(store)
-        self.notices = notices or Notices(None)
+        self.notices = notices or Webhooks(None)
         self.clock = clock
 
     # --- coming
@@ -343,7 +343,7 @@ class Catalog(Finding):
         """What the name stands for once a version has changed (or, without one, is gone)."""
         others = head.current
         if before is not None and others is not None and others.version == before.version:
-            others = await self._newest(head.name, Span("", ""), without=before.version)
+            others = await self._newest(head.name, VersionRange("", ""), without=before.version)
         found = records.better(others, after)
         return found and records.shown(found, head)
 

@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, Field
 
-from aenv.hub import words
-from aenv.schema.hub import RELEASED, Access, EnvDetail, EnvSummary, EnvVersion
+from aenv.hub import search_terms
+from aenv.schema.envhub import RELEASED, Access, EnvDetail, EnvSummary, EnvVersion
 from aenv.schema.ref import is_prerelease, order
 from aenv.storage.base import Put, Record
 
@@ -128,7 +128,7 @@ def put_head(head: Head, expect: int) -> Put:
     if head.owner:
         indexes.add(of_owner(head.owner))
     if head.current is not None:
-        named, anything = words.terms(head.current)
+        named, anything = search_terms.terms(head.current)
         indexes |= {HEADS, *(of_tag(tag) for tag in head.current.tags)}
         indexes |= {f"name/{term}" for term in named} | {f"word/{term}" for term in anything}
         if head.public:

@@ -15,7 +15,7 @@ from aenv.errors import NotFound
 from aenv.hub import records
 from aenv.hub.records import VERSION
 from aenv.schema.bundle import Bundle
-from aenv.schema.hub import EnvSummary
+from aenv.schema.envhub import EnvSummary
 from aenv.storage.base import Change, Delete, Put, Query, Store
 from aenv.storage.blobs import BlobStore
 

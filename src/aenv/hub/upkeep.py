@@ -33,7 +33,7 @@ FORMAT = {"format": 1, "what": "aenv hub backup"}
 
 
 @dataclass(slots=True)
-class Moved:
+class MigrationResult:
     """What was taken along."""
 
     records: int = 0
@@ -44,7 +44,7 @@ class Moved:
 
 
 @dataclass(slots=True)
-class Collected:
+class CollectionResult:
     """What was found out, and thrown away."""
 
     kept: int = 0
@@ -58,9 +58,9 @@ Progress = Callable[[int], None]
 
 async def migrate(
     source: Store, source_blobs: BlobStore, target: Store, target_blobs: BlobStore, progress: Progress
-) -> Moved:
+) -> MigrationResult:
     """Copy everything. It can be run again: what is there already is written once more."""
-    moved = Moved()
+    moved = MigrationResult()
     if source_blobs.url != target_blobs.url:
         async for digest in needed(source):
             await _take(moved, source_blobs, target_blobs, digest)
@@ -79,9 +79,9 @@ async def migrate(
     return moved
 
 
-async def backup(store: Store, blobs: BlobStore, file: Path, progress: Progress) -> Moved:
+async def backup(store: Store, blobs: BlobStore, file: Path, progress: Progress) -> MigrationResult:
     """Write everything into one file, which is there whole or not at all."""
-    moved = Moved()
+    moved = MigrationResult()
     part = file.with_name(f".{file.name}.part")
     try:
         with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as raw:
@@ -111,13 +111,13 @@ async def backup(store: Store, blobs: BlobStore, file: Path, progress: Progress)
     return moved
 
 
-async def restore(store: Store, blobs: BlobStore, file: Path, progress: Progress, *, force: bool) -> Moved:
+async def restore(store: Store, blobs: BlobStore, file: Path, progress: Progress, *, force: bool) -> MigrationResult:
     """Bring a backup back. A hub that has versions of its own is left alone, unless ``force`` mixes the two."""
     if not force and [put async for put in _own_versions(store)]:
         raise UsageError(
             f"the hub at {store.url} is not empty", {"hint": "Use --force to bring the backup's versions into it."}
         )
-    moved = Moved()
+    moved = MigrationResult()
     records: list[Put] = []
     try:
         with tarfile.open(file, "r|*") as tar:
@@ -142,10 +142,12 @@ async def restore(store: Store, blobs: BlobStore, file: Path, progress: Progress
     return moved
 
 
-async def collect(store: Store, blobs: BlobStore, *, grace: float = GRACE_SECONDS, dry_run: bool = False) -> Collected:
+async def collect(
+    store: Store, blobs: BlobStore, *, grace: float = GRACE_SECONDS, dry_run: bool = False
+) -> CollectionResult:
     """Remove the blobs that no version needs."""
     wanted = {digest async for digest in _with_files(blobs, await _manifests(store))}
-    done = Collected()
+    done = CollectionResult()
     async for digest in blobs.walk():
         if digest in wanted:
             done.kept += 1
@@ -190,7 +192,7 @@ def _files(manifest: bytes) -> list[str]:
         return [blob for file in json.loads(manifest).get("files", ()) for blob in file.get("blobs", ())]
 
 
-async def _take(moved: Moved, source: BlobStore, target: BlobStore, manifest: str) -> None:
+async def _take(moved: MigrationResult, source: BlobStore, target: BlobStore, manifest: str) -> None:
     async for digest in _with_files(source, {manifest: None}):
         if (await target.sizes([digest]))[0] is not None:
             continue

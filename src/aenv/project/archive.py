@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from aenv.errors import InvalidBundle, UsageError
-from aenv.project.bundle import Packed
-from aenv.project.sources import BUNDLE_SUFFIX
+from aenv.project.packing import Packed
+from aenv.project.project_files import BUNDLE_SUFFIX
 from aenv.schema.bundle import MANIFEST_LIMIT, Bundle, parse
 
 MANIFEST = "bundle.json"

@@ -9,7 +9,7 @@ from pathlib import Path
 from aenv.errors import InvalidBundle, NotFound
 from aenv.project.unpack import unpack
 from aenv.schema.bundle import Bundle, parse
-from aenv.schema.hub import EnvVersion, Hub
+from aenv.schema.envhub import EnvVersion, Hub
 from aenv.schema.ref import is_digest
 
 Progress = Callable[[int], None]

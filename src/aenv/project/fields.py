@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
-from aenv.isolation.network import Network
+from aenv.isolation.network.policy import Network
 from aenv.project import quantities
 from aenv.schema import duration
 from aenv.schema.names import STATUSES, Name, Version, check_name, check_version, shown, suggest_name

@@ -29,7 +29,7 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from aenv.errors import ConfigError
-from aenv.isolation.network import Network
+from aenv.isolation.network.policy import Network
 from aenv.project import jsontext, problems, quantities
 from aenv.project.fields import (
     AbsolutePath,
@@ -281,11 +281,11 @@ class Manifest(Block):
         deploy = self.deploy_config
         return Resources(deploy.amount("cpu"), deploy.amount("memory"), deploy.amount("ephemeral_storage"))
 
-    def service(self) -> Service:
+    def service(self) -> ServicePlan:
         """The service that this environment describes, with every default filled in."""
         value = self.deploy_config.service_value
         size = value("storage_size")
-        return Service(
+        return ServicePlan(
             name=value("service_name"),
             replicas=value("replicas"),
             port=value("port"),
@@ -340,7 +340,7 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class Service:
+class ServicePlan:
     """A service with nothing left open, except a name that its server will choose."""
 
     name: str | None

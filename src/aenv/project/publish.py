@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from aenv.errors import ConfigError, Conflict, InvalidBundle, NotFound
 from aenv.project import manifest
-from aenv.project.bundle import Packed
 from aenv.project.fetch import bundle_of
+from aenv.project.packing import Packed
 from aenv.schema.bundle import differences
-from aenv.schema.hub import MISSING_LIMIT, RELEASED, EnvVersion, Hub, Pushed, PushRequest, Schemas
+from aenv.schema.envhub import MISSING_LIMIT, RELEASED, EnvVersion, Hub, Pushed, PushRequest, Schemas
 from aenv.schema.requirements import LOCK
 
 AT_ONCE = 4

@@ -9,9 +9,9 @@ from urllib.parse import parse_qsl
 
 from pydantic_core import from_json, to_json
 
-from aenv.core.call import Call
-from aenv.core.content import dump, dump_finite
-from aenv.core.signature import Signature
+from aenv.authoring.call import Call
+from aenv.authoring.content import dump, dump_finite
+from aenv.authoring.signature import Signature
 from aenv.errors import (
     AEnvError,
     FunctionFailed,
@@ -19,12 +19,12 @@ from aenv.errors import (
     Unauthorized,
     problem,
 )
-from aenv.runtime.catalog import Catalog, Endpoint
-from aenv.runtime.guard import refuse_web_pages
-from aenv.runtime.inside import Inside
-from aenv.runtime.messages import Answer, ASGIApp, Request, Response, Stream, Timing
+from aenv.http.guard import refuse_web_pages
+from aenv.http.messages import Answer, ASGIApp, Request, Response, Stream, Timing
+from aenv.runtime.endpoints import Endpoint, EndpointCatalog
+from aenv.runtime.sandbox_routes import SandboxRoutes
 from aenv.schema import paths
-from aenv.tracing.context import HEADER, Place
+from aenv.tracing.context import HEADER, SpanContext
 
 _TOOL_PREFIX = paths.TOOLS + "/"
 _FUNCTION_PREFIX = paths.FUNCTIONS + "/"
@@ -47,12 +47,12 @@ class App:
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: EndpointCatalog,
         mcp: McpApp,
         *,
         token: str | None = None,
         only_loopback: bool = True,
-        inside: Inside | None = None,
+        inside: SandboxRoutes | None = None,
     ) -> None:
         self.catalog = catalog
         self._inside = inside
@@ -95,7 +95,7 @@ class App:
 
     async def _timed(self, request: Request, traced: bytes) -> Answer:
         """For who records a trace: we cannot, so the answer says how long it took."""
-        place = Place.parse(traced)
+        place = SpanContext.parse(traced)
         if place is None or not place.sampled:
             return await self._route(request)
         timing = request.timing = Timing(place)

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from aenv.errors import AEnvError
-from aenv.runtime.catalog import Catalog
+from aenv.runtime.endpoints import EndpointCatalog
 from aenv.runtime.loader import load
 
 
@@ -21,7 +21,7 @@ def main(path: str) -> int:
     answer = os.dup(1)
     os.dup2(2, 1)
     try:
-        catalog = Catalog(load(Path(path)))
+        catalog = EndpointCatalog(load(Path(path)))
         catalog.check()
         said = {
             "tools": [tool.model_dump(exclude_none=True) for tool in catalog.listed_tools],

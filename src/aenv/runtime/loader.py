@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from aenv.core.declarations import Registry, get_registry
+from aenv.authoring.declarations import Registry, get_registry
 from aenv.errors import LoadError, UsageError
 from aenv.runtime.imports import Imports
 

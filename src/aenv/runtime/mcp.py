@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
-from aenv.core.call import Call
-from aenv.core.signature import Signature
+from aenv.authoring.call import Call
+from aenv.authoring.signature import Signature
 
 if TYPE_CHECKING:
     import mcp.types as types
     from mcp.server.context import ServerRequestContext
 
-    from aenv.runtime.catalog import Catalog, ToolOutcome
-    from aenv.runtime.messages import ASGIApp, Message, Receive, Scope, Send
+    from aenv.http.messages import ASGIApp, Message, Receive, Scope, Send
+    from aenv.runtime.endpoints import EndpointCatalog, ToolOutcome
 
 FAULT_META = "aenv/fault"
 MODERN = "2026-07-28"
@@ -29,7 +29,7 @@ MODERN = "2026-07-28"
 class McpEndpoint:
     """Starts the SDK's session manager when the first client comes, and keeps it in a task of its own."""
 
-    def __init__(self, catalog: Catalog, *, name: str, version: str, max_body: int) -> None:
+    def __init__(self, catalog: EndpointCatalog, *, name: str, version: str, max_body: int) -> None:
         self._catalog = catalog
         self._name = name
         self._version = version

@@ -19,7 +19,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from aenv.runtime.unkillable import Victims
+from aenv.runtime.protection import OomVictims
 
 PAUSE = 0.5
 """Seconds. Waiting for orphans at once would keep a fork bomb alive, and this process busy with nothing else."""
@@ -30,7 +30,7 @@ class Orphans:
     """Call `watch` before the author's code runs, and `reap_from_now_on` in the loop that then does."""
 
     def __init__(self) -> None:
-        self.victims = Victims()
+        self.victims = OomVictims()
         self._own: set[int] = set()
         self._children = ""
         self._soon: asyncio.TimerHandle | None = None

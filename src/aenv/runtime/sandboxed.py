@@ -20,19 +20,20 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from aenv.core import private
-from aenv.core.logging import setup_logging
+from aenv.authoring import private_files
 from aenv.errors import AEnvError
-from aenv.isolation import linux, withheld
-from aenv.isolation.forkable import VariablesRead, Watch
-from aenv.runtime import rehearsal
-from aenv.runtime.catalog import Catalog
-from aenv.runtime.forked import ForkedLoop
+from aenv.isolation.files import private_folder
+from aenv.isolation.forking.forkable import VariablesRead, Watch
+from aenv.isolation.kernel import linux
+from aenv.runtime import warm_up
+from aenv.runtime.endpoints import EndpointCatalog
+from aenv.runtime.forked_loop import ForkedLoop
 from aenv.runtime.imports import Imports
 from aenv.runtime.loader import load
 from aenv.runtime.orphans import Orphans
-from aenv.runtime.serve import ServeOptions, Service
-from aenv.runtime.unkillable import ignore_signals_from_inside
+from aenv.runtime.protection import ignore_signals_from_inside
+from aenv.runtime.serve import EnvServer, ServeOptions
+from aenv.tracing.logging import setup_logging
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -65,7 +66,7 @@ def serve(listener: socket.socket, told: bytes, report: Report) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRuntime:
     """An environment that is loaded."""
 
     serve: Callable[[Callable[[], tuple[socket.socket, bytes]]], int]
@@ -75,7 +76,7 @@ class Prepared:
     """The variables that loading it depended on; None: it may have been all of them."""
 
 
-def prepare(told: bytes, report: Report) -> Prepared | None:
+def prepare(told: bytes, report: Report) -> PreparedRuntime | None:
     """Load the author's code with these parameters."""
     parameters = from_json(told)
     if parameters["packages_only"]:
@@ -86,7 +87,7 @@ def prepare(told: bytes, report: Report) -> Prepared | None:
     catalog = _load(parameters, report, read)
     if catalog is None:
         return None
-    rehearsal.of(catalog)
+    warm_up.of(catalog)
 
     def serve(fork: Callable[[], tuple[socket.socket, bytes]]) -> int:
         loop = ForkedLoop()
@@ -103,10 +104,10 @@ def prepare(told: bytes, report: Report) -> Prepared | None:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             return runner.run(_serve(catalog, orphans, parameters, begin, report))
 
-    return Prepared(serve, read.names)
+    return PreparedRuntime(serve, read.names)
 
 
-def _prepare_packages(parameters: dict[str, Any], report: Report) -> Prepared:
+def _prepare_packages(parameters: dict[str, Any], report: Report) -> PreparedRuntime:
     """Import the packages that the project uses. Forks load the project's code themselves."""
     _settle_in({**parameters, "variables": {}})
     _import_packages(parameters["packages"])
@@ -114,7 +115,7 @@ def _prepare_packages(parameters: dict[str, Any], report: Report) -> Prepared:
     def serve_loading(fork: Callable[[], tuple[socket.socket, bytes]]) -> int:
         return serve(*fork(), report)
 
-    return Prepared(serve_loading, [])
+    return PreparedRuntime(serve_loading, [])
 
 
 def _import_packages(names: list[str]) -> None:
@@ -135,13 +136,15 @@ def _import_packages(names: list[str]) -> None:
 
 def _load(
     parameters: dict[str, Any], report: Report, watch: AbstractContextManager[object] | None = None
-) -> Catalog | None:
+) -> EndpointCatalog | None:
     _settle_in(parameters)
-    private.hold(withheld.files)
+    private_files.hold(private_folder.files)
     _import_packages(parameters["packages"])
     try:
         with watch or nullcontext():
-            catalog = Catalog(load(Path(parameters["path"]), Imports(parameters["directory"], parameters["snapshot"])))
+            catalog = EndpointCatalog(
+                load(Path(parameters["path"]), Imports(parameters["directory"], parameters["snapshot"]))
+            )
     except AEnvError as error:
         report({"error": error.message, "code": error.code})
         return None
@@ -149,9 +152,11 @@ def _load(
     return catalog
 
 
-async def _serve(catalog: Catalog, orphans: Orphans, parameters: dict[str, Any], begin: Begin, report: Report) -> int:
+async def _serve(
+    catalog: EndpointCatalog, orphans: Orphans, parameters: dict[str, Any], begin: Begin, report: Report
+) -> int:
     """What needs not be known before `begin` is made before it: that may be in another process."""
-    service = Service(ServeOptions(Path(parameters["path"]), name=parameters["name"], sandboxed=True), catalog)
+    service = EnvServer(ServeOptions(Path(parameters["path"]), name=parameters["name"], sandboxed=True), catalog)
     ready = b'{"ready": true, "healthy": %s}' % (b"false" if catalog.health else b"true")
     loop = asyncio.get_running_loop()
 
@@ -166,7 +171,7 @@ async def _serve(catalog: Catalog, orphans: Orphans, parameters: dict[str, Any],
     if own["spare"]:  # nobody has asked for it yet, so there is time
         service.app.lock(token, _settle)
         service.server.accept_on(listener)
-        await rehearsal.before_the_first_call(service.server, catalog, token)
+        await warm_up.before_the_first_call(service.server, catalog, token)
     else:
         service.app.lock(token)
         service.server.accept_on(listener)
@@ -210,15 +215,15 @@ def _reseed(variables: dict[str, str]) -> None:
 
 def warm() -> None:
     """Import and use all that serving needs, so that no sandbox does it for the first time."""
-    rehearsal.for_all()
-    rehearsal.for_mcp()
+    warm_up.for_all()
+    warm_up.for_mcp()
 
 
 def warm_without_mcp() -> None:
     """The same for sandboxes that no MCP client is expected at: half the memory, and faster to fork."""
-    rehearsal.for_all()
+    warm_up.for_all()
 
 
 def rehearse() -> None:
     """Serve once more: what that writes to is copied now, and not when somebody waits."""
-    rehearsal.once()
+    warm_up.once()

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aenv._version import __version__
-from aenv.core import private
+from aenv.authoring import private_files
 from aenv.errors import UsageError
-from aenv.isolation import withheld
-from aenv.isolation.rootfs import PROJECT
+from aenv.http.server import HttpServer
+from aenv.isolation.files import private_folder
+from aenv.isolation.files.rootfs import PROJECT
 from aenv.runtime.app import App
-from aenv.runtime.catalog import Catalog
-from aenv.runtime.http import HttpServer
+from aenv.runtime.endpoints import EndpointCatalog
 from aenv.runtime.imports import Imports
-from aenv.runtime.inside import Inside, takes_any_body
 from aenv.runtime.loader import load
 from aenv.runtime.mcp import McpEndpoint
-from aenv.schema.exits import STOPPED_BY_SIGNAL
+from aenv.runtime.sandbox_routes import SandboxRoutes, takes_any_body
+from aenv.schema.exit_codes import STOPPED_BY_SIGNAL
 
 log = logging.getLogger("aenv.runtime")
 
@@ -57,14 +57,14 @@ class ServeOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class RuntimeReady:
     """The server listens."""
 
     url: str
-    catalog: Catalog
+    catalog: EndpointCatalog
 
 
-def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None) -> int:
+def serve(options: ServeOptions, on_ready: Callable[[RuntimeReady], None] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code.
 
     Raises:
@@ -75,37 +75,41 @@ def serve(options: ServeOptions, on_ready: Callable[[Ready], None] | None = None
     if options.withheld is not None:
         _take_private(options.withheld)
     imports = Imports(PROJECT, options.snapshot) if options.snapshot else None
-    catalog = Catalog(load(options.path, imports))
+    catalog = EndpointCatalog(load(options.path, imports))
     catalog.check()
     return serve_catalog(options, catalog, on_ready)
 
 
 def _take_private(folder: str) -> None:
     """Have the private files in memory, and nowhere else, before any of the author's code runs."""
-    private.hold(withheld.read(folder) if folder else {})
+    private_files.hold(private_folder.read(folder) if folder else {})
     if folder:
         shutil.rmtree(folder)
 
 
-def serve_catalog(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None = None) -> int:
+def serve_catalog(
+    options: ServeOptions, catalog: EndpointCatalog, on_ready: Callable[[RuntimeReady], None] | None = None
+) -> int:
     """Serve what is loaded already."""
     return asyncio.run(_serve(options, catalog, on_ready))
 
 
-async def _serve(options: ServeOptions, catalog: Catalog, on_ready: Callable[[Ready], None] | None) -> int:
-    service = Service(options, catalog)
+async def _serve(
+    options: ServeOptions, catalog: EndpointCatalog, on_ready: Callable[[RuntimeReady], None] | None
+) -> int:
+    service = EnvServer(options, catalog)
     url = await _listen(service.server, options)
     service.heed_signals()
     if on_ready is not None:
-        on_ready(Ready(url, catalog))
+        on_ready(RuntimeReady(url, catalog))
     return await service.until_stopped()
 
 
-class Service:
+class EnvServer:
     """The parts of a server, put together; nothing listens yet."""
 
-    def __init__(self, options: ServeOptions, catalog: Catalog) -> None:
-        inside = Inside(catalog.workers) if options.sandboxed else None
+    def __init__(self, options: ServeOptions, catalog: EndpointCatalog) -> None:
+        inside = SandboxRoutes(catalog.workers) if options.sandboxed else None
         only_loopback = options.uds is None and is_loopback(options.host)
         self._mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
         self.app = App(catalog, self._mcp, token=options.token, only_loopback=only_loopback, inside=inside)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any
 
-from aenv.core.call import Call, serve
+from aenv.authoring.call import Call, serve
 
 MAX_THREADS = 256  # more calls than this at a time wait for a thread
 
@@ -28,7 +28,7 @@ function is most of what the call costs.
 RETRY = 100  # calls after which a function that was not brief may show that it has become so
 
 
-class Job:
+class WorkerJob:
     """One function to call in a thread."""
 
     __slots__ = ("_guard", "call", "done", "error", "future", "loop", "result", "work")
@@ -94,7 +94,7 @@ class Workers:
     """Runs calls off the server's loop."""
 
     def __init__(self, max_threads: int = MAX_THREADS) -> None:
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[WorkerJob | None] = SimpleQueue()
         self._max = max_threads
         self._threads = 0
         self._busy = 0  # jobs given out and not done; like _threads, touched on the server's loop only
@@ -102,7 +102,7 @@ class Workers:
 
     async def run(self, work: Work, call: Call, brevity: Brevity | None = None) -> Any:
         """The result of ``work()``, called in a thread. Cancelling it marks the call; the thread runs on."""
-        job = Job(work, call, asyncio.get_running_loop())
+        job = WorkerJob(work, call, asyncio.get_running_loop())
         self._busy += 1
         if self._busy > self._threads and self._threads < self._max:
             self._threads += 1
@@ -122,7 +122,7 @@ class Workers:
             raise job.error
         return job.result
 
-    async def _settled(self, job: Job, future: asyncio.Future[Any]) -> Any:
+    async def _settled(self, job: WorkerJob, future: asyncio.Future[Any]) -> Any:
         future.add_done_callback(self._done)
         try:
             return await asyncio.shield(future)

@@ -112,7 +112,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
-class File(_Part):
+class BundleFile(_Part):
     """A file and the blobs that hold its bytes, in order. All but the last are full."""
 
     path: Place
@@ -136,7 +136,7 @@ class File(_Part):
             left -= BLOB_LIMIT
 
 
-class Link(_Part):
+class BundleLink(_Part):
     """A symbolic link to something else in the bundle."""
 
     path: Place
@@ -154,8 +154,8 @@ class Bundle(_Part):
     format: Literal[1] = 1
     name: Annotated[str, AfterValidator(check_name)]
     version: Annotated[str, AfterValidator(check_version)]
-    files: list[File] = Field(default_factory=list, max_length=ENTRY_LIMIT)
-    links: list[Link] = Field(default_factory=list, max_length=ENTRY_LIMIT)
+    files: list[BundleFile] = Field(default_factory=list, max_length=ENTRY_LIMIT)
+    links: list[BundleLink] = Field(default_factory=list, max_length=ENTRY_LIMIT)
     config: dict[str, Any]
     """The config.json, which has the same name and version."""
 
@@ -182,7 +182,7 @@ class Bundle(_Part):
             raise ValueError(f"{sum(sizes.values())} bytes of blobs would unpack to {self.size}; that is a trap")
         return self
 
-    def entries(self) -> list[File | Link]:
+    def entries(self) -> list[BundleFile | BundleLink]:
         """All that is unpacked, but for the config.json."""
         return [*self.files, *self.links]
 

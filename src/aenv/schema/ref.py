@@ -23,7 +23,7 @@ def is_digest(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class VersionRange:
     """Versions whose `order` is at least ``low`` and below ``high``."""
 
     low: str
@@ -58,15 +58,15 @@ class EnvRef:
         return ref
 
     @property
-    def span(self) -> Span | None:
+    def span(self) -> VersionRange | None:
         """The range that is asked for; None when it is one version or one digest."""
-        return span(self.want) if self.want else Span("", "~")
+        return span(self.want) if self.want else VersionRange("", "~")
 
     def __str__(self) -> str:
         return f"{self.name}@{self.want}" if self.want else self.name
 
 
-def span(want: str) -> Span | None:
+def span(want: str) -> VersionRange | None:
     """The versions that ``1``, ``1.2``, ``~1.2`` or ``^1.2`` stand for; None for anything else.
 
     ``1.2.0`` is one version and no range.
@@ -86,7 +86,7 @@ def span(want: str) -> Span | None:
     else:
         last = len(numbers) - 1
     following = [*numbers[:last], numbers[last] + 1]
-    return Span(f"{_release(numbers)}!", f"{_release(following)}!")
+    return VersionRange(f"{_release(numbers)}!", f"{_release(following)}!")
 
 
 def order(version: str) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aenv.core.declarations import get_registry
-from aenv.runtime.catalog import Catalog
+from aenv.authoring.declarations import get_registry
+from aenv.runtime.endpoints import EndpointCatalog
 from aenv.runtime.loader import load
 from aenv.runtime.serve import ServeOptions, check_address, serve_catalog
 
@@ -29,7 +29,7 @@ class AEnvMCPServer:
         """Serve until SIGTERM or Ctrl-C."""
         options = ServeOptions(Path(), host=host, port=port, name=self.name, no_auth=no_auth)
         check_address(options)
-        serve_catalog(options, Catalog(get_registry()))
+        serve_catalog(options, EndpointCatalog(get_registry()))
 
 
 def create_server(name: str = "aenv-server", version: str = "0.1.0") -> AEnvMCPServer:

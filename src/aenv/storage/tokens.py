@@ -35,7 +35,7 @@ class TokenRecord(BaseModel):
 R = TypeVar("R", bound=TokenRecord)
 
 
-class TokenBook(Generic[R]):
+class TokenStore(Generic[R]):
     """All tokens of one kind. A subclass says which."""
 
     record: type[R]

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from aenv.client.instance import InstanceClient
-from aenv.client.url import ServerUrl
+from aenv.client.instance_client import InstanceClient
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.errors import AEnvError
+from aenv.http.url import ServerUrl
 
 SOURCE = """
 import os

@@ -13,7 +13,7 @@ TIMING = b"server-timing"
 _FORM = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-[ -~]{0,200})?")
 
 
-class Place(NamedTuple):
+class SpanContext(NamedTuple):
     """A span, as what comes below it knows it."""
 
     trace_id: str
@@ -21,7 +21,7 @@ class Place(NamedTuple):
     sampled: bool = True
 
     @classmethod
-    def parse(cls, header: bytes) -> Place | None:
+    def parse(cls, header: bytes) -> SpanContext | None:
         """None for what is no ``traceparent``: the trace then begins here."""
         match = _FORM.fullmatch(header)
         if match is None:
@@ -34,12 +34,12 @@ class Place(NamedTuple):
         return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}".encode()
 
 
-current: ContextVar[Place | None] = ContextVar("aenv_trace", default=None)
+current: ContextVar[SpanContext | None] = ContextVar("aenv_trace", default=None)
 """What requests that are sent from here say that they belong to."""
 
 
 @contextmanager
-def within(place: Place | None) -> Iterator[None]:
+def within(place: SpanContext | None) -> Iterator[None]:
     """Send requests as a part of that."""
     token = current.set(place)
     try:

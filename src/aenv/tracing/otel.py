@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from aenv._version import __version__
-from aenv.tracing.context import Place, current
+from aenv.tracing.context import SpanContext, current
 from aenv.tracing.spans import Kind, Value
 
 _KINDS = {"client": trace.SpanKind.CLIENT, "server": trace.SpanKind.SERVER, "internal": trace.SpanKind.INTERNAL}
@@ -48,7 +48,7 @@ class OtelTracer:
             provider = _provider(service)
         self._tracer = provider.get_tracer("aenv", __version__)
 
-    def start(self, name: str, kind: Kind, parent: Place | None, facts: Mapping[str, Value]) -> OtelSpan:
+    def start(self, name: str, kind: Kind, parent: SpanContext | None, facts: Mapping[str, Value]) -> OtelSpan:
         """A new one."""
         if parent is None and self.own_span() is None:
             parent = current.get()
@@ -56,7 +56,7 @@ class OtelTracer:
         below = _below(parent) if parent is not None else None
         return OtelSpan(self._tracer.start_span(name, below, _KINDS[kind], attributes))
 
-    def record(self, name: str, parent: Place, began: int, ended: int) -> Place:
+    def record(self, name: str, parent: SpanContext, began: int, ended: int) -> SpanContext:
         """One that is over."""
         span = self._tracer.start_span(name, _below(parent), start_time=began)
         span.end(ended)
@@ -75,15 +75,15 @@ def _provider(service: str) -> TracerProvider:
     return provider
 
 
-def _below(place: Place) -> Context:
+def _below(place: SpanContext) -> Context:
     flags = trace.TraceFlags(int(place.sampled))
     context = trace.SpanContext(int(place.trace_id, 16), int(place.span_id, 16), is_remote=True, trace_flags=flags)
     return trace.set_span_in_context(trace.NonRecordingSpan(context))
 
 
-def _place(span: trace.Span) -> Place:
+def _place(span: trace.Span) -> SpanContext:
     context = span.get_span_context()
-    return Place(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
+    return SpanContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
 
 
 def _dotted(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from aenv.tracing import spans
-from aenv.tracing.context import Place, within
+from aenv.tracing.context import SpanContext, within
 
 
 class Rollout:
@@ -27,7 +27,7 @@ class Rollout:
         return within(self._span.place)
 
     @property
-    def parent(self) -> Place | None:
+    def parent(self) -> SpanContext | None:
         """What a call is below now: us, unless the program has begun a span of its own meanwhile."""
         return self._span.place if self._tracer.own_span() == self._around else None
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Literal, Protocol
 
-from aenv.tracing.context import Place, within
+from aenv.tracing.context import SpanContext, within
 
 log = logging.getLogger("aenv.tracing")
 
@@ -23,7 +23,7 @@ _TIMING = re.compile(r"(runtime|tool);dur=(\d{1,9}(?:\.\d{1,6})?)")
 class Span(Protocol):
     """Something that takes a while."""
 
-    place: Place
+    place: SpanContext
 
     def set(self, **facts: Value) -> None:
         """Say more about it; in names, ``_`` stands for a dot."""
@@ -38,10 +38,10 @@ class Span(Protocol):
 class Tracer(Protocol):
     """Records spans."""
 
-    def start(self, name: str, kind: Kind, parent: Place | None, facts: Mapping[str, Value]) -> Span:
+    def start(self, name: str, kind: Kind, parent: SpanContext | None, facts: Mapping[str, Value]) -> Span:
         """A new one, below ``parent``, or below what this process is in the middle of."""
 
-    def record(self, name: str, parent: Place, began: int, ended: int) -> Place:
+    def record(self, name: str, parent: SpanContext, began: int, ended: int) -> SpanContext:
         """One that is over; times in nanoseconds since 1970."""
 
     def own_span(self) -> str | None:
@@ -77,7 +77,9 @@ def _is_configured() -> bool:
 
 
 @contextmanager
-def span(name: str, kind: Kind = "internal", parent: Place | None = None, **facts: Value) -> Iterator[Span | None]:
+def span(
+    name: str, kind: Kind = "internal", parent: SpanContext | None = None, **facts: Value
+) -> Iterator[Span | None]:
     """A span for the length of the block, which what is sent from there belongs to. None where nothing is recorded."""
     if tracer is None:
         yield None
@@ -93,7 +95,7 @@ def span(name: str, kind: Kind = "internal", parent: Place | None = None, **fact
         made.end()
 
 
-def reported(said: bytes, below: Place, began: int, ended: int) -> None:
+def reported(said: bytes, below: SpanContext, began: int, ended: int) -> None:
     """Record what an instance said of its own time, in the middle of the time for which we waited for it.
 
     It is somebody's code that speaks there, so nothing is believed that cannot be.

@@ -11,7 +11,7 @@ from pydantic_core import from_json, to_json
 from aenv.errors import ConfigError
 
 if TYPE_CHECKING:
-    from aenv.core.environment import Environment
+    from aenv.sdk.environment import Environment
 
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 NAME_LENGTH = 64

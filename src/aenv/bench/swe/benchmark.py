@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from aenv.bench import front
-from aenv.bench.base import FAILURE, Benchmark, Job, Result
-from aenv.bench.swe.instances import Instance, load
-from aenv.bench.swe.prepare import Prepared, prepare
-from aenv.core.environment import Environment
-from aenv.core.failure import failure_reason
+from aenv.authoring.failure_reward import failure_reason
+from aenv.bench import agent_bridge
+from aenv.bench.base import FAILURE, BenchJob, Benchmark, Result
+from aenv.bench.swe.dataset import Instance, load
+from aenv.bench.swe.prepare import PreparedInstance, prepare
 from aenv.errors import FunctionFailed, InstanceEnded, UsageError
+from aenv.sdk.environment import Environment
 
 NETWORK = "blackhole"
 """Tests of time-outs connect to where nobody answers: they fail where that is refused at once."""
@@ -58,13 +58,13 @@ class SweBench(Benchmark):
         """The ids of the instances."""
         return list(self._instances)
 
-    async def prepared(self, task: str) -> Prepared:
+    async def prepared(self, task: str) -> PreparedInstance:
         """The projects of an instance."""
         async with self._locks[task]:
             use_image = self.given.get("images") != "no"
             return await prepare(self._instances[task], self.given.get("repos", ""), use_image=use_image)
 
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: BenchJob) -> Result:
         """Have the agent make a patch, then grade it."""
         result = Result(job.task)
         clock = time.monotonic()
@@ -78,7 +78,7 @@ class SweBench(Benchmark):
         await self._grade(job, prepared, patch, result)
         return result
 
-    async def grade(self, job: Job) -> Result:
+    async def grade(self, job: BenchJob) -> Result:
         """Grade the patch that was made."""
         file = job.folder / _PATCH
         if not file.is_file():
@@ -87,7 +87,7 @@ class SweBench(Benchmark):
         await self._grade(job, await self.prepared(job.task), file.read_bytes().decode(), result)
         return result
 
-    async def _patch(self, job: Job, instance: Instance, prepared: Prepared, result: Result) -> str:
+    async def _patch(self, job: BenchJob, instance: Instance, prepared: PreparedInstance, result: Result) -> str:
         if job.agent in ("empty", "nop"):
             return ""
         if job.agent == "gold":
@@ -96,11 +96,11 @@ class SweBench(Benchmark):
             return instance.gold
         async with Environment(str(prepared.agent), network=NETWORK, ttl="4h") as env:
             task: dict[str, Any] = await env.call_function("get_task", {})
-            await front.do(job, env, task["instruction"], result.calls.append)
+            await agent_bridge.do(job, env, task["instruction"], result.calls.append)
             patch: str = await env.call_function("get_patch", {}, timeout=MARGIN)
             return patch
 
-    async def _grade(self, job: Job, prepared: Prepared, patch: str, result: Result) -> None:
+    async def _grade(self, job: BenchJob, prepared: PreparedInstance, patch: str, result: Result) -> None:
         clock = time.monotonic()
         try:
             answer = await self._verdict(job, prepared, patch)
@@ -128,7 +128,7 @@ class SweBench(Benchmark):
         result.outputs |= {"trusted": report["trusted"]}
         result.outputs |= {kind: report[kind] for kind in ("removed", "restored", "declared") if report.get(kind)}
 
-    async def _verdict(self, job: Job, prepared: Prepared, patch: str) -> dict[str, Any]:
+    async def _verdict(self, job: BenchJob, prepared: PreparedInstance, patch: str) -> dict[str, Any]:
         arguments = {"instance": job.task, "model_patch": patch, "timeout": TEST_SECONDS}
         async with Environment(str(prepared.grade), network=NETWORK, ttl="4h") as env:
             answer: dict[str, Any] = await env.call_reward(arguments, timeout=2 * TEST_SECONDS + MARGIN)

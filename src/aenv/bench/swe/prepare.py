@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from aenv import config
-from aenv.bench.swe import images, pythons, sources
-from aenv.bench.swe.instances import PUBLIC, Instance
-from aenv.core.environment import Environment
-from aenv.core.logging import getLogger
+from aenv.bench.swe import published_images, pythons, repositories
+from aenv.bench.swe.dataset import PUBLIC, Instance
 from aenv.errors import EnvironmentError
-from aenv.isolation.tars import BoundedTarInfo
-from aenv.isolation.whole import made_whole
-from aenv.project.builtin import folder as builtin_folder
+from aenv.isolation.files.atomic_folders import made_whole
+from aenv.isolation.files.tar_limits import BoundedTarInfo
+from aenv.project.builtin_envs import folder as builtin_folder
+from aenv.sdk.environment import Environment
+from aenv.tracing.logging import getLogger
 
 log = getLogger("bench.swe")
 
@@ -44,7 +44,7 @@ cd /app && find testbed python -cnewer /tmp/before \\( -type f -o -type l \\) ! 
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedInstance:
     """An instance as two projects."""
 
     agent: Path
@@ -53,20 +53,20 @@ class Prepared:
     """What they are on; empty: the host's own system."""
 
 
-async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> Prepared:
+async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> PreparedInstance:
     """The projects of an instance; made when nobody has before. Where its image can be had, that is what they are on.
 
     Raises:
         UsageError, EnvironmentError: the repository, the Python or a package cannot be had.
     """
-    image = await images.find(instance) if use_image else None
-    source = "" if image else sources.source_of(str(instance.row["repo"]), repos)
+    image = await published_images.find(instance) if use_image else None
+    source = "" if image else repositories.source_of(str(instance.row["repo"]), repos)
     target = folder() / f"{instance.name}-{_digest(instance, image)}"
     if not target.is_dir():
         with made_whole(target) as made:
             made.chmod(0o755)
             await _make(instance, source, image, made)
-    return Prepared(target / "agent", target / "grade", image.name if image else "")
+    return PreparedInstance(target / "agent", target / "grade", image.name if image else "")
 
 
 def folder() -> Path:
@@ -74,7 +74,7 @@ def folder() -> Path:
     return config.cache_folder() / "swe"
 
 
-def _digest(instance: Instance, image: images.Found | None) -> str:
+def _digest(instance: Instance, image: published_images.PublishedImage | None) -> str:
     """Changes with whatever is put into the projects."""
     project = builtin_folder() / NAME
     files = sorted([*project.glob("src/*.py"), *project.glob("requirements.*"), project / "config.json"])
@@ -84,7 +84,7 @@ def _digest(instance: Instance, image: images.Found | None) -> str:
     return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
-async def _make(instance: Instance, source: str, image: images.Found | None, root: Path) -> None:
+async def _make(instance: Instance, source: str, image: published_images.PublishedImage | None, root: Path) -> None:
     agent = root / "agent"
     log.info("preparing %s", instance.name)
     shutil.copytree(builtin_folder() / NAME, agent, ignore=shutil.ignore_patterns("__pycache__", "tests"))
@@ -94,14 +94,14 @@ async def _make(instance: Instance, source: str, image: images.Found | None, roo
         await asyncio.to_thread(_furnish, instance, source, agent)
         await _install_itself(instance, agent)
         testbed = agent / "testbed"
-        await asyncio.to_thread(sources.ignore_what_is_there, testbed / ".git", testbed)
+        await asyncio.to_thread(repositories.ignore_what_is_there, testbed / ".git", testbed)
     await asyncio.to_thread(shutil.copytree, agent, root / "grade", symlinks=True, copy_function=os.link)
     _write(root / "grade" / "hidden" / "instance.json", instance.row)
 
 
-def _furnish_on(image: images.Found, instance: Instance, agent: Path) -> None:
+def _furnish_on(image: published_images.PublishedImage, instance: Instance, agent: Path) -> None:
     """Repository and Python are in the image; what is missing is a git that knows no more than an agent may."""
-    start = images.make_git(image, str(instance.row["base_commit"]), agent / "git")
+    start = published_images.make_git(image, str(instance.row["base_commit"]), agent / "git")
     _describe(instance, agent, start=start, pretend_version=_version(instance))
     config = json.loads((agent / "config.json").read_text())
     config["deployConfig"]["base"] = image.base
@@ -110,9 +110,9 @@ def _furnish_on(image: images.Found, instance: Instance, agent: Path) -> None:
 
 def _furnish(instance: Instance, source: str, agent: Path) -> None:
     commit = str(instance.row["base_commit"])
-    sources.checkout(source, commit, agent / "testbed")
+    repositories.checkout(source, commit, agent / "testbed")
     left_out = pythons.install(agent, instance.python, instance.pins, instance.build, agent / "testbed")
-    version = sources.version_at(source, commit) or _version(instance)
+    version = repositories.version_at(source, commit) or _version(instance)
     _describe(instance, agent, start=commit, pretend_version=version, left_out=left_out)
 
 

@@ -15,10 +15,10 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from aenv.core.logging import getLogger
 from aenv.errors import EnvironmentError
-from aenv.isolation import rootfs
+from aenv.isolation.files import rootfs
 from aenv.project.lock import find_uv
+from aenv.tracing.logging import getLogger
 
 log = getLogger("bench.swe")
 

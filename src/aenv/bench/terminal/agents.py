@@ -6,14 +6,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from aenv.bench.agent_program import run_program
 from aenv.bench.base import Result
-from aenv.bench.program import run_program
-from aenv.bench.terminal.desk import NICE, SAID, Desk
 from aenv.bench.terminal.task import Task
-from aenv.engines.boxes.box import Box
-from aenv.engines.boxes.images import Image
-from aenv.engines.boxes.packing import pack
+from aenv.bench.terminal.tool_server import NICE, SAID, ToolServer
 from aenv.errors import ConfigError
+from aenv.images.box import Box
+from aenv.images.box_files import pack
+from aenv.images.layered_images import BoxImage
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Work:
     """One agent at one task."""
 
     task: Task
-    image: Image
+    image: BoxImage
     box: Box
     folder: Path
     result: Result
@@ -37,7 +37,7 @@ class Work:
 
     async def _program(self, command: str) -> None:
         """A command of this machine, as the user would start it. It finds the task's system through its variables."""
-        desk = Desk(self.box, self.image, self.task.instruction, self.result.calls.append)
+        desk = ToolServer(self.box, self.image, self.task.instruction, self.result.calls.append)
         async with desk.served() as url:
             await run_program(command, self.folder, task=self.task.name, instruction=self.task.instruction, url=url)
 

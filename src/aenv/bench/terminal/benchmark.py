@@ -11,21 +11,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from aenv.bench.base import Benchmark, Job, Result
+from aenv.bench.base import BenchJob, Benchmark, Result
 from aenv.bench.terminal import agents
+from aenv.bench.terminal.compose import Starter
 from aenv.bench.terminal.grading import SAID, Grader
-from aenv.bench.terminal.services import Starter
 from aenv.bench.terminal.task import Task, find
-from aenv.core.logging import getLogger
-from aenv.engines.boxes import images
-from aenv.engines.boxes.box import Box
-from aenv.engines.boxes.build import build
-from aenv.engines.boxes.images import Image
-from aenv.engines.boxes.outside import WayOut
-from aenv.engines.egress import Egress
 from aenv.errors import ConfigError, UsageError
-from aenv.isolation.limits import Cgroup, Cgroups, Limits, group_name
-from aenv.isolation.network import Network
+from aenv.images import layered_images
+from aenv.images.box import Box
+from aenv.images.box_network import BoxNetwork
+from aenv.images.dockerfile_build import build
+from aenv.images.layered_images import BoxImage
+from aenv.isolation.limits.cgroups import Cgroup, Cgroups, Limits, group_name
+from aenv.isolation.network.egress_process import EgressProcess
+from aenv.isolation.network.policy import Network
+from aenv.tracing.logging import getLogger
 
 log = getLogger("bench")
 
@@ -58,7 +58,7 @@ class TerminalBench(Benchmark):
         self._known: dict[str, Task] | None = None
         self._cgroups: Cgroups | None = None
         self._grading = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
-        self._egress: Egress | None = None
+        self._egress: EgressProcess | None = None
 
     def tasks(self) -> Sequence[str]:
         return list(self._tasks)
@@ -78,15 +78,15 @@ class TerminalBench(Benchmark):
         """Tests of these tasks fail on a system that nobody has touched: that is what makes them tasks."""
         return {}
 
-    async def run(self, job: Job) -> Result:
+    async def run(self, job: BenchJob) -> Result:
         task = self._tasks[job.task]
         result = Result(job.task)
         state = job.folder / "state"
         (job.folder / SERVERS).unlink(missing_ok=True)
         if state.exists():
-            await images.remove(state)
+            await layered_images.remove(state)
         image = await self._image(task, result)
-        images.new_state(state)
+        layered_images.new_state(state)
         group = self._group(task, AGENT_SHARE)
         way_out = self._way_out(task)
         variables = {**task.compose.variables, **task.variables}
@@ -108,7 +108,7 @@ class TerminalBench(Benchmark):
                 return await self._graded(task, image, state, result, box)
         return await self._graded(task, image, state, result)
 
-    async def grade(self, job: Job) -> Result:
+    async def grade(self, job: BenchJob) -> Result:
         task = self._tasks[job.task]
         state = job.folder / "state"
         if not (state / "upper").is_dir():
@@ -126,14 +126,16 @@ class TerminalBench(Benchmark):
             self._cgroups.remove()
             self._cgroups = None
 
-    async def _image(self, task: Task, result: Result) -> Image:
+    async def _image(self, task: Task, result: Result) -> BoxImage:
         began = time.monotonic()
         image = await build(task.dockerfile, task.context)
         result.seconds["build"] = round(time.monotonic() - began, 3)
         result.outputs["image"] = image.key
         return replace(image, variables={**image.variables, **task.variables})
 
-    async def _graded(self, task: Task, image: Image, state: Path, result: Result, beside: Box | None = None) -> Result:
+    async def _graded(
+        self, task: Task, image: BoxImage, state: Path, result: Result, beside: Box | None = None
+    ) -> Result:
         async with self._grading:
             began = time.monotonic()
             grader = Grader(task, image, self._way_out(task), functools.partial(self._group, task, GRADING_SHARE))
@@ -148,11 +150,11 @@ class TerminalBench(Benchmark):
             result.seconds["verifier"] = round(time.monotonic() - began, 3)
         return result
 
-    def _way_out(self, task: Task) -> WayOut:
+    def _way_out(self, task: Task) -> BoxNetwork:
         if self._egress is None:
-            self._egress = Egress(lambda name, text: log.info("%s: %s", name, text.strip()))
+            self._egress = EgressProcess(lambda name, text: log.info("%s: %s", name, text.strip()))
         network = self._network if task.internet else Network("loopback")
-        return WayOut(network, self._egress, task.name, task.compose.names)
+        return BoxNetwork(network, self._egress, task.name, task.compose.names)
 
     def _group(self, task: Task, share: int) -> Cgroup | None:
         if self._cgroups is None:

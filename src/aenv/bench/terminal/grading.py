@@ -17,18 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aenv.bench.terminal import verdict
-from aenv.bench.terminal.pristine import Plan, Planner
+from aenv.bench.terminal.file_changes import Changes, ImageFiles
+from aenv.bench.terminal.pristine import RestorePlan, RestorePlanner
 from aenv.bench.terminal.task import Task
-from aenv.bench.terminal.trees import Changes, ImageFiles
 from aenv.bench.terminal.verdict import Verdict
-from aenv.engines.boxes import images, tools
-from aenv.engines.boxes.box import PATH, Box, Done
-from aenv.engines.boxes.images import Image
-from aenv.engines.boxes.outside import WayOut
-from aenv.engines.boxes.packing import add, add_tree
-from aenv.engines.boxes.tools import TOOLS
 from aenv.errors import EnvironmentTimeoutError, Unavailable
-from aenv.isolation.limits import Cgroup
+from aenv.images import layered_images, verifier_tools
+from aenv.images.box import PATH, Box, BoxResult
+from aenv.images.box_files import add, add_tree
+from aenv.images.box_network import BoxNetwork
+from aenv.images.layered_images import BoxImage
+from aenv.images.verifier_tools import TOOLS
+from aenv.isolation.limits.cgroups import Cgroup
 
 SAID = 20_000
 """Characters of the verifier's output that are kept."""
@@ -62,11 +62,11 @@ class Grader:
     """Grades one task."""
 
     task: Task
-    image: Image
-    way_out: WayOut
+    image: BoxImage
+    way_out: BoxNetwork
     group: Callable[[], Cgroup | None] = lambda: None
 
-    async def grade(self, state: Path, beside: Box | None = None) -> tuple[Verdict, Done]:
+    async def grade(self, state: Path, beside: Box | None = None) -> tuple[Verdict, BoxResult]:
         """Grade what is in a state. ``beside``: a box whose servers are part of it; its network is shared, and nothing
         else: neither does it see the verifier, nor do its files change any more for who grades them.
 
@@ -90,33 +90,33 @@ class Grader:
             0.0, f"the verifier starts, but not on what the agent has left: {why}", more=dict(plan.told())
         ), done
 
-    async def _once(self, state: Path | None, beside: Box | None) -> tuple[Verdict, Done, Plan]:
-        place = Path(tempfile.mkdtemp(prefix="aenv-grade-", dir=images.layer_folder("unfinished")))
+    async def _once(self, state: Path | None, beside: Box | None) -> tuple[Verdict, BoxResult, RestorePlan]:
+        place = Path(tempfile.mkdtemp(prefix="aenv-grade-", dir=layered_images.layer_folder("unfinished")))
         try:
             if state is not None and beside is not None:
                 (place / "seen").mkdir()
-                await images.copy(state / "upper", place / "seen" / "upper")
+                await layered_images.copy(state / "upper", place / "seen" / "upper")
                 state = place / "seen"
-            scratch = images.new_state(place / "state")
-            plan = await self._plan(state) if state is not None else Plan()
+            scratch = layered_images.new_state(place / "state")
+            plan = await self._plan(state) if state is not None else RestorePlan()
             done = await self._run(state, scratch, beside, plan)
             return self._verdict(scratch, done), done, plan
         finally:
-            await images.remove(place)
+            await layered_images.remove(place)
 
-    async def _plan(self, state: Path) -> Plan:
+    async def _plan(self, state: Path) -> RestorePlan:
         """What is to be put back in what the agent has left."""
         files, changes = ImageFiles(self.image), await Changes.of(state)
-        planner = Planner(self.task, files, changes, self._path, {**self.image.variables, **self.task.variables})
+        planner = RestorePlanner(self.task, files, changes, self._path, {**self.image.variables, **self.task.variables})
         return await asyncio.to_thread(planner.plan)
 
     @property
     def _path(self) -> str:
         return self.image.variables.get("PATH", PATH)
 
-    async def _run(self, state: Path | None, scratch: Path, beside: Box | None, plan: Plan) -> Done:
+    async def _run(self, state: Path | None, scratch: Path, beside: Box | None, plan: RestorePlan) -> BoxResult:
         above = (str(state / "upper"),) if state is not None else ()
-        shown, variables = await tools.found_for(self.task.script)
+        shown, variables = await verifier_tools.found_for(self.task.script)
         files = {f"{HOME}/.local/bin/env": f'export PATH="{TOOLS}/bin:$PATH"\n'} if shown else {}
         if ImageFiles(self.image).find("etc/ld.so.preload") is None:
             files["/etc/ld.so.preload"] = ""
@@ -141,7 +141,7 @@ class Grader:
         """What bash is told. That of Terminal-Bench 1 grades by its exit code, so nothing is added to it."""
         return ["-c", _WITNESS, self.task.verifier] if self.task.format == "harbor" else [self.task.verifier]
 
-    def _verdict(self, scratch: Path, done: Done) -> Verdict:
+    def _verdict(self, scratch: Path, done: BoxResult) -> Verdict:
         if self.task.format == "terminal-bench-1":
             return verdict.of_first(done.output, done.code)
         logs = scratch / "upper"

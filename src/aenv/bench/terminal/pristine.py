@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from fnmatch import translate
 from pathlib import Path
 
+from aenv.bench.terminal.file_changes import Changes, ImageFiles
 from aenv.bench.terminal.task import Task
-from aenv.bench.terminal.trees import Changes, ImageFiles
-from aenv.engines.boxes.images import Entry
+from aenv.images.layered_images import LayerEntry
 
 
 def _words(text: str) -> frozenset[str]:
@@ -91,7 +91,7 @@ NAMED_FILES = ("BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONSTARTUP")
 
 
 @dataclass(slots=True)
-class Plan:
+class RestorePlan:
     """What to do to the agent's files before the verifier sees them."""
 
     removed: set[str] = field(default_factory=set)
@@ -106,7 +106,7 @@ class Plan:
         return {kind: sorted(f"/{path}" for path in paths) for kind, paths in found.items() if paths}
 
 
-class Planner:
+class RestorePlanner:
     """Compares what an agent has left with the image."""
 
     def __init__(self, task: Task, image: ImageFiles, changes: Changes, path: str, variables: dict[str, str]) -> None:
@@ -120,9 +120,9 @@ class Planner:
         self._folders = list(dict.fromkeys(image.folder(each) for each in folders if each.startswith("/")))
         self._pythons = self._standard_libraries()
         self._loaded = self._libraries()
-        self._plan = Plan()
+        self._plan = RestorePlan()
 
-    def plan(self) -> Plan:
+    def plan(self) -> RestorePlan:
         """Everything at once."""
         self._programs()
         for entry in self._changes.files():
@@ -166,7 +166,7 @@ class Planner:
             if name in always or self._changes.seen(path) != "gone":
                 self._own(path)
 
-    def _runs_before(self, entry: Entry) -> bool:
+    def _runs_before(self, entry: LayerEntry) -> bool:
         """Whether it is read, or run, by something that starts before the verifier does."""
         path, name = entry.path, os.path.basename(entry.path)
         if any(HOOK.fullmatch(part) for part in path.split("/")) or START_UP.fullmatch(path) or path in SETTINGS:
@@ -240,7 +240,7 @@ class Planner:
         folders += [f"lib/{name}" for name in self._image.names("lib") if "-linux-" in name]
         return {name for folder in folders for name in self._image.names(folder) if LIBRARIES.fullmatch(name)}
 
-    def _is_harmless(self, cache: Entry) -> bool:
+    def _is_harmless(self, cache: LayerEntry) -> bool:
         """Whether the loader finds what every program needs where the image has it."""
         try:
             found = [path for name, path in _cached(bytes.fromhex(cache.text)) if name in self._loaded]
@@ -282,7 +282,7 @@ def _read(task: Task) -> tuple[str, set[str]]:
     return "\n".join(scripts).replace("\\\n", " "), words
 
 
-def _runs(entry: Entry) -> bool:
+def _runs(entry: LayerEntry) -> bool:
     """Whether Python runs a line of a .pth file, rather than taking it for a folder."""
     if entry.kind != "file":
         return True

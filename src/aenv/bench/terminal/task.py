@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from aenv.bench.terminal import services
-from aenv.bench.terminal.services import Compose
+from aenv.bench.terminal import compose as services
+from aenv.bench.terminal.compose import Compose
 from aenv.errors import ConfigError
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?", re.IGNORECASE)

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from aenv.adapters.agents.openai_agents import Speaker
-from aenv.core.environment import Environment
+from aenv.sdk.environment import Environment
 
 ENV = "tau2-env@1.0.0"
 START_SECONDS = 300.0

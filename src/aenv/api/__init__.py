@@ -1,1 +1,0 @@
-"""The platform's server: instances for whoever may ask for them."""

@@ -1,0 +1,1 @@
+"""What an environment's module imports: declarations, signatures, content, private files, program runs."""

@@ -1,0 +1,240 @@
+"""What a tool may return, and the content blocks that it becomes on the wire."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic_core import from_json, to_json
+
+Block = dict[str, Any]
+DEEPEST = 50
+"""Levels to look into for what JSON cannot carry; a value may hold itself."""
+
+_MAGIC = (
+    (b"\x89PNG\r\n\x1a\n", "image/png"),
+    (b"\xff\xd8\xff", "image/jpeg"),
+    (b"GIF8", "image/gif"),
+    (b"ID3", "audio/mpeg"),
+    (b"OggS", "audio/ogg"),
+    (b"%PDF-", "application/pdf"),
+)
+_RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+_MCP_BLOCKS = ("text", "image", "audio", "resource", "resource_link")
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """Bytes of any kind as a tool's result; the MIME type is recognised when it is not given."""
+
+    data: bytes
+    mime_type: str | None = None
+
+    @classmethod
+    def read(cls, path: str | Path, mime_type: str | None = None) -> File:
+        """The content of a file."""
+        return cls(Path(path).read_bytes(), mime_type)
+
+    def block(self) -> Block:
+        """As a content block: an image or a sound when it is one, else an embedded resource."""
+        mime = self.mime_type or mime_type_of(self.data)
+        data = base64.b64encode(self.data).decode("ascii")
+        family = mime.partition("/")[0]
+        if family in ("image", "audio"):
+            return {"type": family, "data": data, "mimeType": mime}
+        uri = f"aenv://result/{hashlib.sha256(self.data).hexdigest()[:16]}"
+        return {"type": "resource", "resource": {"uri": uri, "mimeType": mime, "blob": data}}
+
+
+class Image(File):
+    """A picture as a tool's result."""
+
+    __slots__ = ()
+
+
+class Audio(File):
+    """A sound as a tool's result."""
+
+    __slots__ = ()
+
+
+class Content(NamedTuple):
+    """A tool's result on the wire."""
+
+    blocks: list[Block]
+    is_json: bool = False
+    """The one block is the JSON text of the value that the tool returned."""
+    is_error: bool = False
+    structured: Any = None
+    """What an explicit MCP result carries beside its blocks."""
+
+
+def to_content(value: Any) -> Content:
+    """Any value that a tool may return. Raises ValueError, with advice, for one that JSON cannot carry."""
+    if value is None:
+        return Content([])
+    if isinstance(value, str):
+        return Content([{"type": "text", "text": _sendable(str(value))}])
+    block = _as_block(value)
+    if block is not None:
+        return Content([block])
+    if isinstance(value, list | tuple) and any(_is_block(item) for item in value):
+        return Content([block for item in value for block in to_content(item).blocks])
+    explicit = _as_result(value)
+    if explicit is not None:
+        return explicit
+    return Content([{"type": "text", "text": dump(value).decode("utf-8")}], is_json=True)
+
+
+def dump(value: Any) -> bytes:
+    """JSON of a result. NaN and infinities, which JSON does not have, become null.
+
+    Raises:
+        ValueError: with the place of what JSON cannot carry.
+    """
+    return _json(value, "null")
+
+
+def dump_finite(value: Any) -> bytes:
+    """JSON of a reward.
+
+    Raises:
+        ValueError: there is something in it that JSON cannot carry, or a number that is none; with its place.
+    """
+    raw = _json(value, "constants")
+    if b"NaN" in raw or b"Infinity" in raw:  # perhaps in a text
+        found = _not_finite(from_json(raw), "")
+        if found is not None:
+            where, number = found
+            raise ValueError(f"{f'{where} in it' if where else 'it'} is {number}, which is no number to train on")
+    return raw
+
+
+def _json(value: Any, inf_nan_mode: Literal["null", "constants"]) -> bytes:
+    try:
+        return to_json(value, inf_nan_mode=inf_nan_mode, bytes_mode="base64", by_alias=True, fallback=_converted)
+    except ValueError as error:
+        where, culprit = _culprit(value, "")
+        place = f"{where} is of type {type(culprit).__name__}: " if where else ""
+        said = str(error).removeprefix("Error serializing to JSON: ").removeprefix("ValueError: ")
+        raise ValueError(
+            f"the result ({type(value).__name__}) is not JSON: {place}{said[:300]}; "
+            "return a dict, list, str, number, bool, None, pydantic model, dataclass, numpy value, bytes or aenv.Image"
+        ) from None
+
+
+def _converted(value: Any) -> Any:
+    """What pydantic does not know: values of numpy and its kin, and the ... of a tool that is still a sketch."""
+    if value is ...:
+        return "..."
+    if hasattr(type(value), "tolist") and hasattr(value, "dtype"):  # an array or a scalar of numpy, torch, jax
+        return value.tolist()
+    raise ValueError(f"Unable to serialize unknown type: {type(value)}")
+
+
+def _culprit(value: Any, where: str) -> tuple[str, Any]:
+    """The place of the innermost part that JSON cannot carry, and that part."""
+    for name, child in _parts(value) if where.count("[") + where.count(".") < DEEPEST else ():
+        try:
+            to_json(child, inf_nan_mode="null", bytes_mode="base64", fallback=_converted)
+        except ValueError:
+            return _culprit(child, f"{where}{name}")
+    return where, value
+
+
+def _parts(value: Any) -> Iterable[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        return [(f"[{key!r}]", child) for key, child in value.items()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return [(f"[{number}]", child) for number, child in enumerate(value)]
+    kind: Any = type(value)
+    names: Iterable[str] = getattr(kind, "model_fields", {}) or getattr(kind, "__dataclass_fields__", {})
+    return [(f".{name}", getattr(value, name, None)) for name in names]
+
+
+def _not_finite(value: Any, where: str) -> tuple[str, float] | None:
+    """The place of the first number that is NaN or infinite, and that number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return where, value
+    for name, child in _parts(value):
+        found = _not_finite(child, f"{where}{name}")
+        if found is not None:
+            return found
+    return None
+
+
+def mime_type_of(data: bytes) -> str:
+    """The MIME type that the first bytes give away."""
+    if data[:4] == b"RIFF" and data[8:12] in _RIFF:
+        return _RIFF[data[8:12]]
+    return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
+
+
+def is_content(kind: Any) -> bool:
+    """Whether results of this type go out as content blocks, with no JSON value that a schema could describe."""
+    kind = getattr(kind, "__origin__", kind)  # Annotated
+    return isinstance(kind, type) and (issubclass(kind, File) or kind.__module__.startswith(("mcp.", "mcp_types.")))
+
+
+def _sendable(text: str) -> str:
+    """The text, if UTF-8 can carry it."""
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the text cannot be sent: half of a surrogate pair at {error.start}") from None
+    return text
+
+
+def _is_block(value: Any) -> bool:
+    return isinstance(value, File | bytes | bytearray) or _is_mcp(value, "type") or hasattr(type(value), "_repr_png_")
+
+
+def _as_block(value: Any) -> Block | None:
+    if isinstance(value, File):
+        return value.block()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return File(bytes(value)).block()
+    if _is_mcp(value, "type") and value.type in _MCP_BLOCKS:
+        return _dump_model(value)
+    if hasattr(type(value), "_repr_png_"):  # Pillow's images, and whatever else a notebook shows as a picture
+        png = value._repr_png_()
+        return Image(png, "image/png").block() if png else None
+    return None
+
+
+def _as_result(value: Any) -> Content | None:
+    """An explicit result: ours, or the MCP SDK's."""
+    from aenv.authoring.results import ToolResult
+
+    if isinstance(value, ToolResult):
+        dump([value.content, value.structured])  # an author's own blocks may hold anything
+        return Content(value.content, is_error=value.is_error, structured=value.structured)
+    if _is_mcp(value, "content"):
+        dumped = _dump_model(value)
+        return Content(
+            dumped.get("content", []),
+            is_error=bool(dumped.get("isError")),
+            structured=dumped.get("structuredContent"),
+        )
+    return None
+
+
+def _is_mcp(value: Any, attribute: str) -> bool:
+    """Whether it is a model of the MCP SDK, told without importing the SDK."""
+    return type(value).__module__.startswith(("mcp.", "mcp_types.")) and hasattr(value, attribute)
+
+
+def _dump_model(value: Any) -> Block:
+    dumped: Block = value.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return dumped
+
+
+def text_of(blocks: Iterable[Block]) -> str:
+    """The text blocks, one per line."""
+    return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")

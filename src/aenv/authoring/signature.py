@@ -1,0 +1,203 @@
+"""A function's signature, compiled once: JSON Schema for the outside, a validator for its arguments.
+
+Validation is strict where JSON has a type of its own (the string "3" is not an integer) and lenient where it
+has none: dates, enums, paths and sets come as the strings and lists that JSON can carry.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from types import UnionType
+from typing import Annotated, Any, NotRequired, Union, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, Field, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter
+from pydantic import ValidationError as PydanticValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import CoreSchema, SchemaValidator, core_schema, to_json, to_jsonable_python
+from typing_extensions import TypedDict
+
+from aenv.authoring import docstrings
+from aenv.authoring.content import is_content
+from aenv.errors import InvalidArguments, LoadError
+
+JsonSchema = dict[str, Any]
+
+
+class Signature:
+    """What may be passed to a function, and what it says of itself."""
+
+    def __init__(self, func: Callable[..., Any], where: str = "") -> None:
+        self.where = where or getattr(func, "__qualname__", repr(func))
+        try:
+            self._parameters = inspect.signature(func).parameters
+            self._hints = get_type_hints(_hinted(func), include_extras=True)
+        except Exception as error:
+            raise LoadError(f"{self.where}: the signature cannot be read: {error}") from error
+        named = [p for p in self._parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        self.names = tuple(p.name for p in named)
+        self._positional = tuple(p.name for p in named if p.kind is p.POSITIONAL_ONLY)
+        self._open = any(p.kind is p.VAR_KEYWORD for p in self._parameters.values())
+        doc = docstrings.parse(inspect.getdoc(func) if _has_own_doc(func) else None, self.names)
+        self.description = doc.description
+        self._doc = doc
+        self._named = named
+        self._kinds = {p.name: self._kind(p) for p in named}
+        self._validator = self._plain_validator() or self._adapter.validator
+
+    def _kind(self, parameter: inspect.Parameter) -> Any:
+        kind = self._hints.get(parameter.name, Any)
+        return kind | None if parameter.default is None and kind is not Any else kind
+
+    def _plain_validator(self) -> SchemaValidator | None:
+        """For JSON's own types, the validator that pydantic would come to, without its way there: that costs more than
+        all else in loading a small environment, and a sandbox that is never asked for a schema never needs the rest.
+        """
+        fields = {}
+        for p in self._named:
+            schema = _plain(self._kinds[p.name])
+            if schema is None:
+                return None
+            fields[p.name] = core_schema.typed_dict_field(schema, required=p.default is p.empty)
+        extra: Any = "allow" if self._open else "forbid"
+        return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior=extra))
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[dict[str, Any]]:
+        fields: dict[str, Any] = {}
+        for p in self._named:
+            kind = self._kinds[p.name]
+            if p.name in self._doc.parameters:
+                kind = Annotated[kind, Field(description=self._doc.parameters[p.name])]
+            fields[p.name] = kind if p.default is p.empty else NotRequired[kind]
+        make: Any = TypedDict  # a type checker knows only literal ones
+        arguments = make("arguments", fields)
+        arguments.__pydantic_config__ = ConfigDict(
+            extra="allow" if self._open else "forbid", arbitrary_types_allowed=False
+        )
+        try:
+            return TypeAdapter(arguments)
+        except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
+            first = str(error).splitlines()[0]
+            raise LoadError(f"{self.where}: a parameter's type cannot be sent as JSON: {first}") from error
+
+    @cached_property
+    def input_schema(self) -> JsonSchema:
+        """The arguments as JSON Schema; made on first use, as most sandboxes are never asked for it."""
+        try:
+            schema = self._adapter.json_schema(schema_generator=_Schema)
+        except PydanticInvalidForJsonSchema as error:
+            raise LoadError(f"{self.where}: a parameter's type has no JSON Schema: {error}") from error
+        schema.pop("title", None)
+        properties = schema.setdefault("properties", {})
+        for p in self._named:
+            if p.default is not p.empty:
+                try:
+                    properties[p.name]["default"] = to_jsonable_python(p.default)
+                except ValueError:  # a default that JSON cannot show stays unsaid
+                    continue
+        return {"type": "object", **schema}
+
+    @cached_property
+    def output_schema(self) -> JsonSchema | None:
+        """The schema of an annotated result, when it is an object that says more than 'an object'."""
+        returned = self._hints.get("return")
+        if returned is None or returned is Any or is_content(returned):
+            return None  # clients refuse a result without structured content once they have been shown a schema
+        try:
+            schema = TypeAdapter(returned).json_schema(schema_generator=_Schema, mode="serialization")
+        except (PydanticUserError, PydanticSchemaGenerationError, PydanticInvalidForJsonSchema):
+            return None
+        return schema if schema.get("type") == "object" and schema.get("properties") else None
+
+    def validate_json(self, body: bytes | bytearray) -> dict[str, Any]:
+        """Arguments out of a JSON object."""
+        try:
+            return self._validator.validate_json(body or b"{}", strict=True)  # type: ignore[no-any-return]
+        except PydanticValidationError as error:
+            raise InvalidArguments(self._explain(error)) from None
+
+    def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments out of an already parsed JSON object; the rules are those of `validate_json`."""
+        return self.validate_json(to_json(arguments))
+
+    def validate_strings(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments out of a query string, where everything is text: "3" is an integer here."""
+        try:
+            return self._adapter.validate_python(dict(arguments), strict=False)
+        except PydanticValidationError as error:
+            raise InvalidArguments(self._explain(error)) from None
+
+    def split(self, arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Positional and keyword arguments, for functions with positional-only parameters."""
+        return [arguments.pop(name) for name in self._positional if name in arguments], arguments
+
+    def _explain(self, error: PydanticValidationError) -> str:
+        lines = []
+        for e in error.errors(include_url=False, include_context=False):
+            path = ".".join(str(part) for part in e["loc"]) or "arguments"
+            if e["type"] == "extra_forbidden":
+                lines.append(f"{path}: unknown argument; known: {', '.join(self.names) or 'none'}")
+            elif e["type"] == "missing":
+                lines.append(f"{path}: missing")
+            else:
+                lines.append(f"{path}: {e['msg']}, got {_short(e['input'])}")
+        return "; ".join(lines)
+
+
+_PLAIN: dict[Any, Callable[[], CoreSchema]] = {
+    Any: core_schema.any_schema,
+    bool: core_schema.bool_schema,
+    dict: lambda: core_schema.dict_schema(core_schema.any_schema(), core_schema.any_schema()),
+    float: core_schema.float_schema,
+    int: core_schema.int_schema,
+    list: lambda: core_schema.list_schema(core_schema.any_schema()),
+    str: core_schema.str_schema,
+}
+
+
+def _plain(kind: Any) -> CoreSchema | None:
+    """The schema of one of JSON's own types, or of a list, an object or an optional one of such; else None."""
+    try:
+        if kind in _PLAIN:
+            return _PLAIN[kind]()
+    except TypeError:  # not every annotation can be looked up
+        return None
+    origin, inner = get_origin(kind), [_plain(part) for part in get_args(kind) if part is not type(None)]
+    if not inner or None in inner:
+        return None
+    if origin is list:
+        return core_schema.list_schema(inner[0])
+    if origin is dict:
+        return core_schema.dict_schema(*inner)
+    if origin in (Union, UnionType) and len(inner) == 1:
+        return core_schema.nullable_schema(inner[0])  # type: ignore[arg-type]
+    return None
+
+
+class _Schema(GenerateJsonSchema):
+    """Without the titles that repeat a name: models read every word of a schema, and pay for it."""
+
+    def field_title_should_be_set(self, schema: CoreSchema | Any) -> bool:
+        inner: Any = schema
+        while inner.get("type") in ("typed-dict-field", "model-field", "default", "nullable"):
+            inner = inner["schema"]
+        return bool(inner.get("type") == "any")
+
+
+def _hinted(func: Callable[..., Any]) -> Any:
+    """What carries the annotations: inside a partial or a decorated function, or an object's __call__."""
+    func = inspect.unwrap(getattr(func, "func", func))
+    return func if hasattr(func, "__code__") or inspect.ismethod(func) else type(func).__call__
+
+
+def _has_own_doc(func: Callable[..., Any]) -> bool:
+    """A partial answers with the docstring of functools.partial, an object with its class's."""
+    return inspect.isroutine(func)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,1 @@
+"""Commands to write, run and build an environment on this machine."""

@@ -1,0 +1,240 @@
+"""``aenv bench``: agents on benchmarks. Each benchmark has a command of its own; ``run`` runs any of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from aenv.cli.output import Output, columns, note, output_option
+from aenv.errors import UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group(name="bench")
+def command() -> None:
+    """Run agents on benchmarks, and look at what came of it."""
+
+
+def run_options(default_agent: str) -> Callable[[F], F]:
+    """The options that every benchmark's command has."""
+
+    def add(function: F) -> F:
+        for option in (
+            output_option,
+            click.option("--limit", type=click.IntRange(1), help="Only so many tasks."),
+            click.option(
+                "--run",
+                "place",
+                type=click.Path(path_type=Path),
+                help="The run's folder; one that is there already is gone on with.  [default: a new one]",
+            ),
+            click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks at a time."),
+            click.option("--agent", default=default_agent, show_default=True, help="Who does the tasks: see the list."),
+        ):
+            function = option(function)
+        return function
+
+    return add
+
+
+@command.command(name="list")
+@output_option
+def list_benchmarks(output: Output) -> int:
+    """Show the benchmarks, and the agents and options of each."""
+    from aenv.bench.registry import BENCHMARKS, kind
+
+    rows = []
+    for name, (_, summary) in BENCHMARKS.items():
+        found = kind(name)
+        rows.append({"name": name, "summary": summary, "agents": dict(found.agents), "options": dict(found.options)})
+
+    def text() -> str:
+        parts = []
+        for row in rows:
+            words = [*((f"agent {n}", t) for n, t in row["agents"].items()), *row["options"].items()]  # type: ignore[attr-defined]
+            parts.append(f"{row['name']}: {row['summary']}\n{columns(words)}")
+        return "\n".join(parts)
+
+    output.show(rows, text)
+    return 0
+
+
+@command.command()
+@click.argument("benchmark")
+@click.option("-O", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the benchmark's.")
+@run_options("nop")
+def run(benchmark: str, options: tuple[str, ...], **common: Any) -> int:
+    """Run the tasks of any BENCHMARK: what it can be told is in the list."""
+    given = {}
+    for text in options:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"'{text}' is no option", {"hint": "Write it as NAME=VALUE."})
+        given[name] = value
+    return start(benchmark, given, **common)
+
+
+@command.command()
+@click.option(
+    "--instances", required=True, help="A json, jsonl or parquet file, a folder of tasks, or a dataset's name."
+)
+@click.option("--id", "ids", multiple=True, help="Only this instance; may be given more than once.")
+@click.option("--repos", default="", help="A folder with clones, or what URLs begin with.  [default: GitHub]")
+@click.option("--split", default="", help="Of a dataset of the hub.  [default: test]")
+@click.option("--no-images", is_flag=True, help="Prepare all without the images of SWE-bench.")
+@click.option("--prepare", is_flag=True, help="Only make the environments, and say where they are.")
+@run_options("empty")
+def swe(
+    instances: str, ids: tuple[str, ...], repos: str, split: str, no_images: bool, prepare: bool, **common: Any
+) -> int:
+    """Solve issues of SWE-bench with patches: the agents gold and empty, or a command."""
+    source = Path(instances).expanduser()
+    options = {
+        "instances": str(source.resolve()) if source.exists() else instances,
+        "ids": ",".join(ids),
+        "repos": str(Path(repos).expanduser().resolve()) if repos and "://" not in repos else repos,
+        "split": split,
+        "images": "no" if no_images else "",
+    }
+    given = {name: value for name, value in options.items() if value}
+    return _prepare_swe(given, common["output"], common["limit"]) if prepare else start("swe", given, **common)
+
+
+def _prepare_swe(options: dict[str, str], output: Output, limit: int | None) -> int:
+    from aenv.bench.swe.benchmark import SweBench
+
+    async def folders() -> list[dict[str, str]]:
+        found = SweBench(options)
+        rows = []
+        for task in list(found.tasks())[:limit]:
+            made = await found.prepared(task)
+            rows.append({"instance": task, "agent": str(made.agent), "grade": str(made.grade)})
+            note(f"{task} is prepared")
+        return rows
+
+    rows = asyncio.run(folders())
+    table = [("instance", "for an agent", "for grading"), *((r["instance"], r["agent"], r["grade"]) for r in rows)]
+    output.show(rows, lambda: columns(table))
+    return 0
+
+
+@command.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks at a time.")
+@output_option
+def resume(run: Path, parallel: int, output: Output) -> int:
+    """Go on with a RUN: its folder, or its name. What failed for no fault of the agent's is run again."""
+    from aenv.bench.runs import BenchRun
+
+    found = BenchRun.open(run)
+    return _finish(found, parallel, output)
+
+
+@command.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--task", "tasks", multiple=True, help="Only this one; may be given more than once.")
+@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks at a time.")
+@output_option
+def grade(run: Path, tasks: tuple[str, ...], parallel: int, output: Output) -> int:
+    """Grade a RUN once more, from what its agents have left."""
+    from aenv.bench.registry import opened
+    from aenv.bench.runner import grade_all
+    from aenv.bench.runs import BenchRun
+
+    found = BenchRun.open(run)
+    benchmark = opened(found.asked.benchmark, found.asked.options)
+    asyncio.run(grade_all(benchmark, found, tasks, parallel=parallel, said=_say))
+    return _show(found.summary(), output)
+
+
+@command.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@output_option
+def show(run: Path | None, output: Output) -> int:
+    """Show the results of a RUN: its folder, or its name. Without one, all runs."""
+    from aenv.bench.runs import BenchRun, known
+
+    if run is not None:
+        return _show(BenchRun.open(run).summary(), output)
+    rows = [found.summary() | {"name": found.path.name} for found in known()]
+    heads = [
+        (row["name"], row["benchmark"], row["agent"], f"{row['graded']} of {row['tasks']}", _number(row["mean_reward"]))
+        for row in rows
+    ]
+    text = columns([("run", "benchmark", "agent", "graded", "reward"), *heads]) if heads else "there are none"
+    output.show([{key: value for key, value in row.items() if key != "results"} for row in rows], lambda: text)
+    return 0
+
+
+@command.command()
+@click.option("--tasks", required=True, help="A task's folder, a folder of such, or a name below AENV_TERMINAL_TASKS.")
+@click.option("--only", default="", help="Names of tasks, with commas between them.")
+@click.option("--network", default="", help="What tasks reach: open, none, host or hosts with commas.  [default: open]")
+@run_options("nop")
+def terminal(tasks: str, only: str, network: str, **common: Any) -> int:
+    """Run tasks of Terminal-Bench 1 and of the Harbor format, with no Docker.
+
+    The agent is oracle (the task's own solution), nop (nobody), or a command of this machine.
+    """
+    options = {"tasks": tasks, "only": only, "network": network}
+    return start("terminal", {name: value for name, value in options.items() if value}, **common)
+
+
+def start(
+    benchmark: str, options: dict[str, str], *, agent: str, parallel: int, place: Path | None, limit: int | None,
+    output: Output,
+) -> int:  # fmt: skip
+    """Begin a run, or go on with it, and show what came of it."""
+    from aenv.bench.registry import opened
+    from aenv.bench.runs import BenchRun, RunRequest
+
+    found = opened(benchmark, options)
+    tasks = found.tasks()
+    nothing = {task: reward for task, reward in found.nothing().items() if task in tasks}
+    run = BenchRun.begin(place, RunRequest(benchmark, agent, options, limit, nothing))
+    return _finish(run, parallel, output)
+
+
+def _finish(run: Any, parallel: int, output: Output) -> int:
+    from aenv.bench.registry import opened
+    from aenv.bench.runner import run_all
+
+    note(f"Results go to {run.path}")
+    benchmark = opened(run.asked.benchmark, run.asked.options)
+    asyncio.run(run_all(benchmark, run, parallel=parallel, said=_say))
+    return _show(run.summary(), output)
+
+
+def _say(result: Any, done: int, total: int) -> None:
+    outcome = f"reward {_number(result.reward)}" if result.counts else f"no reward ({result.fault}): {result.error}"
+    note(f"[{done}/{total}] {result.task}: {outcome[:300]}, {result.seconds['all']:.1f} s")
+
+
+def _show(summary: dict[str, Any], output: Output) -> int:
+    """1 when something went wrong that says nothing about the agent."""
+    output.show(summary, lambda: _table(summary))
+    return 1 if summary["faults"] else 0
+
+
+def _table(summary: dict[str, Any]) -> str:
+    rows = [("task", "reward", "seconds", "")]
+    for result in summary["results"]:
+        what = "" if result["reward"] is not None else f"{result['fault']}: {result['error'].splitlines()[0][:100]}"
+        rows.append((result["task"], _number(result["reward"]), f"{result['seconds'].get('all', 0):.1f}", what))
+    lines = [columns(rows) if len(rows) > 1 else "  no results yet"]
+    lines.append(f"mean reward {_number(summary['mean_reward'])} over {summary['graded']} graded of {summary['tasks']}")
+    if summary["do_nothing"] is not None:
+        lines.append(f"doing nothing gets {_number(summary['do_nothing'])} on the same tasks")
+    if summary["faults"]:
+        again = f"run them again: aenv bench resume {summary['run']}"
+        lines.append(f"{summary['faults']} without a reward are not counted; {again}")
+    return "\n".join(lines)
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -1,0 +1,1 @@
+"""Commands to serve and look after platforms, hubs and hosts."""

@@ -1,0 +1,59 @@
+"""``aenv base``: the systems that instances can have in place of this machine's."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from aenv.cli.output import Output, columns, output_option
+
+
+@click.group(name="base")
+def command() -> None:
+    """Look after the systems that instances can run on.
+
+    A base is a root file system: that of another release, or of an image. A config.json names one as
+    deployConfig.base.
+    """
+
+
+@command.command()
+@click.argument("name")
+@click.argument("path", type=click.Path(path_type=Path))
+@output_option
+def add(name: str, path: Path, output: Output) -> int:
+    """Give the system at PATH a NAME on this machine.
+
+    PATH is a folder or a tar with a root file system, an OCI image layout (a folder or a tar), or what docker save
+    wrote. A folder with a root file system is used where it is; everything else is unpacked once.
+    """
+    from aenv.images import base_systems
+
+    base = asyncio.run(base_systems.BaseSystems().add(name, path))
+    output.show({"name": name, "path": str(base.root)}, lambda: f"{name} is {base.root}")
+    return 0
+
+
+@command.command(name="list")
+@output_option
+def list_bases(output: Output) -> int:
+    """Show all that have a name."""
+    from aenv.images import base_systems
+
+    known = base_systems.names()
+    rows = [{"name": name, "path": str(path)} for name, path in known.items()]
+    output.show(rows, lambda: columns((row["name"], row["path"]) for row in rows) if rows else "there are none")
+    return 0
+
+
+@command.command()
+@click.argument("name")
+def remove(name: str) -> int:
+    """Take a NAME away, and what was unpacked for it."""
+    from aenv.images import base_systems
+
+    base_systems.remove(name)
+    click.echo(f"{name} is removed")
+    return 0

@@ -1,0 +1,1 @@
+"""Commands to publish, find and fetch versions of environments."""

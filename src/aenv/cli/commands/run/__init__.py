@@ -1,0 +1,1 @@
+"""Commands to create and inspect instances and services."""

@@ -1,0 +1,329 @@
+"""``aenv instance``: make, look at and end instances, on a platform or on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from aenv.cli.output import Output, columns, note, output_option
+from aenv.cli.platform_address import (
+    chosen,
+    local_past,
+    log_options,
+    pairs_of,
+    platform_options,
+    show_log,
+    with_all,
+    with_api_of,
+)
+from aenv.errors import NotFound, UsageError
+
+if TYPE_CHECKING:
+    from aenv.client.platform_client import ApiClient
+    from aenv.schema.instances import EnvInstance
+    from aenv.sdk.environment import Environment
+
+T = TypeVar("T")
+
+
+@click.group(name="instance")
+def command() -> None:
+    """Make, look at and end instances: on a platform, or on this machine when no platform is set."""
+
+
+@command.command()
+@click.argument("env_name", required=False)
+@click.option("-d", "--datasource", default="", help="The data that the environment is to work on.")
+@click.option("-t", "--ttl", help="How long it lives, like 2h.  [default: as its config.json says, else 30m]")
+@click.option("-e", "--env", "variables", multiple=True, metavar="KEY=VALUE", help="A variable; several.")
+@click.option("-a", "--arg", "arguments", multiple=True, help="An argument; several.")
+@click.option("-l", "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label; several.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds for one request.")
+@click.option("--startup-timeout", type=float, default=500.0, show_default=True, help="Seconds until it runs.")
+@click.option("--max-retries", type=int, default=10, show_default=True, help="How often to try again.")
+@click.option("--skip-health", is_flag=True, help="Do not wait until it says that it is healthy.")
+@click.option("--keep-alive", is_flag=True, help="Leave it running; else it is tried and ended at once.")
+@click.option("--owner", help="Who it is said to belong to.")
+@platform_options
+@output_option
+def create(
+    env_name: str | None,
+    datasource: str,
+    ttl: str | None,
+    variables: tuple[str, ...],
+    arguments: tuple[str, ...],
+    labels: tuple[str, ...],
+    timeout: float,
+    startup_timeout: float,
+    max_retries: int,
+    skip_health: bool,
+    keep_alive: bool,
+    owner: str | None,
+    system_url: str | None,
+    api_key: str | None,
+    output: Output,
+) -> None:
+    """Make an instance of ENV_NAME, by default of the project in the current directory."""
+    env = _environment(
+        env_name, system_url, api_key, datasource=datasource, environment_variables=pairs_of("--env", variables),
+        arguments=list(arguments), labels=pairs_of("--label", labels), timeout=timeout, startup_timeout=startup_timeout,
+        max_retries=max_retries, skip_for_healthy=skip_health, owner=owner, keep_alive=keep_alive,
+        **({"ttl": ttl} if ttl else {}),
+    )  # fmt: skip
+    said = asyncio.run(_made(env))
+    output.show(said, lambda: _facts(said))
+    if keep_alive:
+        note(f"It stays. End it:  aenv instance delete {said['instance_id']}")
+    else:
+        note("It worked, and is ended again; --keep-alive leaves it running.")
+
+
+@command.command()
+@click.argument("env_name")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds for one request.")
+@platform_options
+@output_option
+def info(env_name: str, timeout: float, system_url: str | None, api_key: str | None, output: Output) -> None:
+    """Make an instance of ENV_NAME, say what it is like, and end it."""
+    said = asyncio.run(_made(_environment(env_name, system_url, api_key, timeout=timeout)))
+    output.show(said, lambda: _facts(said))
+
+
+@command.command(name="list")
+@click.option("-n", "--name", help="Only those of this environment.")
+@click.option("--version", help="Only those of this version; needs --name.")
+@click.option("--owner", help="Only those that are said to belong to them.")
+@click.option(
+    "-l", "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only those with this label; several."
+)
+@click.option(
+    "--status",
+    type=click.Choice(["Pending", "Creating", "Running", "Failed", "Terminated"]),
+    help="Only those with this status; ended ones are shown only so.",
+)
+@platform_options
+@output_option
+def list_command(
+    name: str | None,
+    version: str | None,
+    owner: str | None,
+    labels: tuple[str, ...],
+    status: str | None,
+    system_url: str | None,
+    api_key: str | None,
+    output: Output,
+) -> None:
+    """List instances."""
+    if version and not name:
+        raise UsageError("--version needs --name")
+    env = f"{name}@{version}" if version else name
+    wanted = pairs_of("--label", labels)
+
+    async def work(api: ApiClient) -> list[EnvInstance]:
+        found: list[EnvInstance] = []
+        after = None
+        while True:
+            page = await api.page_env_instances(env, owner=owner, labels=wanted, status=status, limit=1000, after=after)
+            found += page.items
+            after = page.next
+            if after is None:
+                return found
+
+    found = [each for part in with_all(system_url, api_key, work) for each in part]
+    said = [each.model_dump(exclude_none=True, exclude={"token", "data_url"}) for each in found]
+    output.show(said, lambda: _table(found))
+
+
+@command.command()
+@click.argument("id")
+@platform_options
+@output_option
+def get(id: str, system_url: str | None, api_key: str | None, output: Output) -> None:
+    """Show one instance, and what happened to it."""
+
+    async def work(api: ApiClient) -> dict[str, Any]:
+        shown = await api.get_env_instance(id, deleted=True)
+        found = shown.model_dump(exclude_none=True, exclude={"token", "data_url"})
+        with contextlib.suppress(NotFound):  # of one that was lost with its server only the end is known
+            found["events"] = [event.model_dump() for event in await api.get_instance_events(id)]
+        return found
+
+    past = local_past(id, system_url, api_key)
+    if past is not None:
+        said = past.instance.model_dump(exclude_none=True) | {"events": [event.model_dump() for event in past.events]}
+    else:
+        said = with_api_of(system_url, api_key, work)
+    output.show(said, lambda: _shown(said))
+
+
+@command.command()
+@click.argument("id")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@platform_options
+@output_option
+def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, output: Output) -> None:
+    """End one instance."""
+    if not yes:
+        click.confirm(f"End instance {id}?", abort=True, err=True)
+
+    async def work(api: ApiClient) -> None:
+        if not await api.delete_env_instance(id):
+            raise NotFound(f"there is no instance {id}", details={"hint": "See them all: aenv instance list"})
+
+    with_api_of(system_url, api_key, work)
+    output.show({"id": id, "deleted": True}, lambda: f"deleted {id}")
+
+
+@command.command()
+@click.argument("id")
+@click.option("-t", "--ttl", default="", help="How long from now.  [default: as long as before]")
+@platform_options
+@output_option
+def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output: Output) -> None:
+    """Have an instance's time to live count from now."""
+
+    async def work(api: ApiClient) -> EnvInstance:
+        return await api.renew_env_instance(id, ttl)
+
+    found = with_api_of(system_url, api_key, work)
+    said = {"id": found.id, "ttl": found.ttl, "expires_at": found.expires_at}
+    output.show(said, lambda: f"{found.id} lives until {found.expires_at}")
+
+
+@command.command()
+@click.argument("id")
+@log_options
+@platform_options
+def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_key: str | None) -> None:
+    """Show what an instance's tools wrote."""
+
+    async def work(api: ApiClient) -> None:
+        await show_log(api.follow_instance_logs(id, tail) if follow else await api.get_instance_logs(id, tail))
+
+    past = local_past(id, system_url, api_key)
+    if past is not None:
+        from aenv.platform.gateway.log_stream import last_lines
+
+        asyncio.run(show_log(last_lines(past.log, tail)))
+    else:
+        with_api_of(system_url, api_key, work)
+
+
+@command.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds that it may take.")
+@platform_options
+@click.argument("id")
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def exec(id: str, command: tuple[str, ...], timeout: float, system_url: str | None, api_key: str | None) -> int:
+    """Run COMMAND in an instance: one word is a line for its shell, more are a program and its arguments."""
+    words = command[1:] if command[0] == "--" else command
+    line: str | list[str] = words[0] if len(words) == 1 else list(words)
+
+    async def work(env: Environment) -> Any:
+        return await env.exec(line, timeout)
+
+    done = _with_instance(id, system_url, api_key, work)
+    click.echo(done.stdout, nl=False)
+    click.echo(done.stderr, nl=False, err=True)
+    if done.timed_out:
+        note(f"it was ended after {timeout:g} s")
+        return 1
+    return int(done.exit_code) if done.exit_code >= 0 else 128 - int(done.exit_code)
+
+
+@command.command()
+@click.argument("source")
+@click.argument("target")
+@click.option("--timeout", type=float, default=3600.0, show_default=True, help="Seconds that it may take.")
+@platform_options
+def cp(source: str, target: str, timeout: float, system_url: str | None, api_key: str | None) -> None:
+    """Copy a file or a folder into an instance, or out of it: FILE ID:PATH, or ID:PATH FILE.
+
+    The content of a folder is added to what is at the target.
+    """
+    there, back = ":" in target, ":" in source
+    if there == back:
+        raise UsageError("one of the two is in an instance: write it as ID:/path")
+    id, _, path = (target if there else source).partition(":")
+    if there and not Path(source).exists():
+        raise UsageError(f"there is no {source}")
+
+    async def work(env: Environment) -> None:
+        if there:
+            await env.upload(Path(source), path, timeout)
+        else:
+            await env.download_to(path, Path(target), timeout)
+
+    _with_instance(id, system_url, api_key, work)
+
+
+# --- inside
+
+
+def _environment(env_name: str | None, system_url: str | None, api_key: str | None, **options: Any) -> Environment:
+    from aenv.sdk.environment import Environment
+
+    if env_name is None:
+        from aenv.project import manifest
+
+        own = manifest.load(Path()).manifest
+        env_name = f"{own.name}@{own.version}"
+    url, key = chosen(system_url, api_key)
+    return Environment(env_name, aenv_url=url, api_key=key, **options)
+
+
+async def _made(env: Environment) -> dict[str, Any]:
+    async with env:
+        found = await env.get_env_info()
+    found.pop("usage", None)
+    return {"instance_id": found.pop("instance_id"), "environment": found.pop("name"), **found}
+
+
+def _with_instance(
+    id: str, system_url: str | None, api_key: str | None, work: Callable[[Environment], Awaitable[T]]
+) -> T:
+    async def where(api: ApiClient) -> tuple[str, str]:
+        found = await api.get_env_instance(id)
+        return (found.env.name if found.env else id), api.base_url
+
+    name, url = with_api_of(system_url, api_key, where)
+    env = _environment(name, url, api_key, instance_id=id, skip_for_healthy=True)
+
+    async def main() -> T:
+        async with env:
+            return await work(env)
+
+    return asyncio.run(main())
+
+
+def _table(found: list[EnvInstance]) -> str:
+    if not found:
+        return "no instances"
+    rows = [("INSTANCE ID", "ENVIRONMENT", "VERSION", "OWNER", "STATUS", "CREATED")]
+    for each in found:
+        name, version = (each.env.name, each.env.version) if each.env else ("-", "-")
+        created = each.created_at.replace("T", " ").rstrip("Z")
+        rows.append((each.id, name, version or "-", each.owner or "-", str(each.status), created))
+    return columns(rows, indent="")
+
+
+def _facts(said: dict[str, Any]) -> str:
+    names = {"instance_id": "Instance ID", "environment": "Environment", "status": "Status", "ip": "IP Address",
+             "created_at": "Created At"}  # fmt: skip
+    return columns([(title, str(said[name])) for name, title in names.items() if said.get(name)], indent="")
+
+
+def _shown(said: dict[str, Any]) -> str:
+    env = said.get("env") or {}
+    rows = [("Instance ID", said["id"]), ("Environment", f"{env.get('name', '-')}@{env.get('version') or '-'}")]
+    names = ("status", "reason", "fault", "owner", "ttl", "created_at", "started_at", "ended_at", "expires_at", "ip")
+    rows += [(name.replace("_", " ").capitalize(), str(said[name])) for name in names if said.get(name)]
+    rows += [("Label", f"{name}={value}") for name, value in (said.get("labels") or {}).items()]
+    text = columns(rows, indent="")
+    events = [(event["at"], event["type"], event["message"]) for event in said.get("events", ())]
+    return f"{text}\n\nEvents:\n{columns(events)}" if events else text

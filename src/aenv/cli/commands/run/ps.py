@@ -1,0 +1,44 @@
+"""``aenv ps``: what runs, and what it uses."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from aenv.cli.output import Output, columns, output_option
+from aenv.cli.platform_address import chosen, local_urls, platform_options
+
+if TYPE_CHECKING:
+    from aenv.cli.usage_sampling import Row
+
+
+@click.command(name="ps")
+@click.option("-n", "--name", help="Only those of this environment.")
+@click.option("--owner", help="Only those that are said to belong to them.")
+@platform_options
+@output_option
+def command(name: str | None, owner: str | None, system_url: str | None, api_key: str | None, output: Output) -> None:
+    """Show the instances that run, and what they use.
+
+    They are those on the platform, or on this machine when none is set.
+    """
+    url, key = chosen(system_url, api_key)
+    urls = [url] if url is not None else local_urls()
+    rows = [row for each in urls for row in asyncio.run(_look(each, key, name, owner))]
+    output.show([row.facts() for row in rows], lambda: _table(rows))
+
+
+async def _look(url: str, key: str | None, name: str | None, owner: str | None) -> list[Row]:
+    from aenv.cli.usage_sampling import Sampler
+    from aenv.client.platform_client import ApiClient
+
+    async with ApiClient(url, api_key=key) as api:
+        return await Sampler(api).look(name, owner)
+
+
+def _table(rows: list[Row]) -> str:
+    from aenv.cli.instance_table import HEAD, cells
+
+    return columns([HEAD, *map(cells, rows)], indent="") if rows else "no instances"

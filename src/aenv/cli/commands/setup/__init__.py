@@ -1,0 +1,1 @@
+"""Commands to set up aenv on this machine: settings, checks, completion."""

@@ -1,0 +1,45 @@
+"""Put a platform and its hub together: neither room knows the other."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from aenv.hub.access.hub_tokens import HubCaller, Scope
+from aenv.hub.embedded import app_beside, opened
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.open_hub import HubLocation, open_catalog, open_hub
+from aenv.platform.access.platform_tokens import Authenticator, Role
+from aenv.platform.instances.env_sources import OpenHub
+from aenv.platform.operations.serve import Beside, OpenBeside
+from aenv.platform.operations.settings import ServeSettings
+from aenv.schema.envhub import Hub
+from aenv.schema.instances import HubAccess
+
+SCOPES: dict[Role, Scope | None] = {"metrics": None, "read-only": "read", "user": "push", "admin": "admin"}
+"""What a role of the platform may do in the hub beside it; None: no more than who has no token."""
+
+
+def hub_beside(place: HubLocation, settings: ServeSettings) -> OpenBeside:
+    """The hub that is served with the platform."""
+
+    @asynccontextmanager
+    async def open_beside(door: Authenticator) -> AsyncIterator[Beside]:
+        async def authenticate(text: str) -> HubCaller:
+            caller = await door.authenticate(text)
+            return HubCaller(caller.name, SCOPES[caller.role])
+
+        async with opened(place, settings.hub_quota_bytes) as catalog:
+            only_loopback = not settings.open_to_others
+            yield app_beside(catalog, None if door.open else authenticate, only_loopback=only_loopback)
+
+    return open_beside
+
+
+def hub_of(place: HubLocation | None) -> OpenHub:
+    """How the platform opens the hub that it takes environments from; the one at ``place`` if that is given."""
+
+    def open_it(access: HubAccess) -> Hub:
+        return open_hub(access) if place is None else LocalHub(open_catalog(place))
+
+    return open_it

@@ -1,0 +1,37 @@
+"""Variables of a caller that decide how packages and hubs are reached: they travel with a request for an instance.
+
+The local platform was started by some other process, whose proxies, certificates and package index may be others.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+_NAMES = re.compile(
+    r"(?i)(https?|ftp|all|no)_proxy|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|NETRC|(PIP|UV)_\w+"
+)
+
+
+_INDEX = re.compile(r"(?i)(PIP|UV)_\w*(INDEX|FIND_LINKS)\w*")
+
+
+def index_of(variables: Mapping[str, str]) -> list[str]:
+    """Which package index they name; empty: the usual one. What comes from two of them are not the same packages."""
+    return [f"{name}={value}" for name, value in sorted(variables.items()) if _INDEX.fullmatch(name)]
+
+
+def travels(name: str) -> bool:
+    """Whether the variable of that name is the caller's, not the platform's."""
+    return _NAMES.fullmatch(name) is not None
+
+
+def of_caller() -> dict[str, str]:
+    """Those of this process."""
+    return {name: value for name, value in os.environ.items() if travels(name)}
+
+
+def without(variables: Mapping[str, str]) -> dict[str, str]:
+    """All others."""
+    return {name: value for name, value in variables.items() if not travels(name)}

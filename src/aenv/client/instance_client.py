@@ -1,0 +1,198 @@
+"""The data plane: calls to one instance."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from pydantic_core import from_json, to_json
+
+from aenv.errors import EnvironmentError, InstanceUnreachable, NetworkError, NotJson, from_answer
+from aenv.http.client import MAX_ANSWER, ClientResponse, ConnectFailed, ConnectionLost, DeadlineExceeded, HttpClient
+from aenv.http.url import ServerUrl
+from aenv.schema import paths
+from aenv.tracing import spans
+from aenv.tracing.context import TIMING
+from aenv.tracing.rollout import Rollout
+
+if TYPE_CHECKING:
+    from aenv.http.relay import RelayedResponse
+
+MAX_FILE = 1 << 30
+"""Bytes of a file that is held as a whole; `receive_stream` has no limit."""
+PATIENCE = 3.0
+"""Seconds to keep knocking at an instance that takes no connection: one that restarts is back by then."""
+
+
+class InstanceClient:
+    """Calls over the lean path. A request is sent at most once."""
+
+    def __init__(
+        self,
+        url: ServerUrl,
+        *,
+        token: str | None = None,
+        headers: dict[str, str] | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.url = url
+        self.rollout: Rollout | None = None
+        """What calls are a part of, where traces are recorded."""
+        self._patience = patience
+        self._instance = (headers or {}).get(paths.INSTANCE_HEADER, "")
+        self._http = HttpClient(url, token=token, headers=(headers or {}).items())
+
+    async def call(self, path: str, arguments: dict[str, Any], *, timeout: float | None) -> Any:
+        """POST arguments, get the answer's ``data``.
+
+        Raises:
+            InstanceUnreachable: not reached, or the connection broke.
+            DeadlineExceeded: no answer in time.
+            EnvironmentError: the answer is an error; its class says of which kind.
+        """
+        try:
+            sent = to_json(arguments)
+        except ValueError as error:
+            raise NotJson(f"the arguments are not JSON, so nothing was sent: {error}") from None
+        return (await self.exchange("POST", path, sent, timeout=timeout)).get("data")
+
+    async def fetch(self, path: str, *, timeout: float | None) -> bytes:
+        """GET something that is not JSON, of at most `MAX_FILE` bytes."""
+        try:
+            answer = await self._http.request("GET", path, timeout=timeout, limit=MAX_FILE)
+        except NetworkError as error:
+            if isinstance(error, DeadlineExceeded):
+                raise
+            sent = not isinstance(error, ConnectFailed)
+            raise InstanceUnreachable(error.message, details={"sent": sent}) from error
+        if answer.status != 200:
+            raise self._error(answer.status, _parsed(answer.body))
+        return answer.body
+
+    async def send_stream(self, path: str, body: AsyncIterable[bytes], *, timeout: float | None) -> dict[str, Any]:
+        """PUT a body while it is made; the JSON of the answer."""
+        async with self._passed("PUT", path, body, timeout) as answer:
+            content = _parsed(await answer.read(MAX_ANSWER))
+            if answer.status == 200 and type(content) is dict:
+                return content
+            raise self._error(answer.status, content)
+
+    @asynccontextmanager
+    async def receive_stream(self, path: str, *, timeout: float | None) -> AsyncIterator[AsyncIterator[bytes]]:
+        """GET a body, to be read while it comes."""
+        async with self._passed("GET", path, b"", timeout) as answer:
+            if answer.status != 200:
+                raise self._error(answer.status, _parsed(await answer.read(MAX_ANSWER)))
+            yield answer.chunks()
+
+    @asynccontextmanager
+    async def _passed(
+        self, method: str, path: str, body: bytes | AsyncIterable[bytes], timeout: float | None
+    ) -> AsyncIterator[RelayedResponse]:
+        from aenv.http.relay import Relay
+
+        relay = Relay(self.url)
+        try:
+            async with asyncio.timeout(timeout):
+                yield await relay.send(self._http.head(method, path), body)
+        except TimeoutError as error:
+            if isinstance(error, NetworkError):
+                raise
+            raise DeadlineExceeded(f"{method} {path} took over {timeout:g} s") from error
+        except (ConnectFailed, ConnectionLost) as error:
+            sent = isinstance(error, ConnectionLost)
+            raise InstanceUnreachable(error.message, details={"sent": sent}) from error
+        finally:
+            relay.close()
+
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout: float | None,
+        patience: float | None = None,
+    ) -> dict[str, Any]:
+        """One request, the whole JSON of its answer."""
+        answer = None
+        patience = self._patience if patience is None else patience
+        send = self._http.request if spans.tracer is None else self._traced
+        try:
+            answer = await send(method, path, body, timeout=timeout)
+        except ConnectFailed as error:
+            if patience <= 0:
+                raise InstanceUnreachable(error.message, details={"sent": False}) from error
+        except ConnectionLost as error:
+            raise InstanceUnreachable(error.message, details={"sent": True}) from error
+        if answer is None:
+            answer = await self._knock(method, path, body, timeout, patience)
+        content = _parsed(answer.body)
+        if answer.status == 200 and type(content) is dict and content.get("success", True):
+            return content
+        raise self._error(answer.status, content)
+
+    async def _knock(self, method: str, path: str, body: bytes | None, timeout: float | None, patience: float) -> Any:
+        """Try again to connect, for a while; nothing has been sent yet."""
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        pause = 0.02
+        while True:
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            spent = loop.time() - started
+            left = None if timeout is None else timeout - spent
+            if left is not None and left <= 0:
+                raise DeadlineExceeded(f"{self.url} took no connection within {timeout:g} s")
+            try:
+                return await self._http.request(method, path, body, timeout=left)
+            except ConnectFailed as error:
+                if spent > patience:
+                    raise InstanceUnreachable(error.message, details={"sent": False}) from error
+            except ConnectionLost as error:
+                raise InstanceUnreachable(error.message, details={"sent": True}) from error
+            pause = min(pause * 2, 0.5)
+
+    async def _traced(
+        self, method: str, path: str, body: bytes | None = None, *, timeout: float | None = None
+    ) -> ClientResponse:
+        """The same exchange, as a span."""
+        about = {"aenv_instance": self._instance} if self._instance else {}
+        parent = self.rollout.parent if self.rollout is not None else None
+        with spans.span(_title(method, path), "client", parent, **about) as span:
+            assert span is not None
+            began = time.time_ns()
+            answer = await self._http.request(method, path, body, timeout=timeout)
+            span.set(http_response_status=answer.status)
+            if answer.status >= 500:
+                span.fail(f"HTTP {answer.status}")
+            spans.reported(answer.headers.get(TIMING, b""), span.place, began, time.time_ns())
+            return answer
+
+    def _error(self, status: int, content: Any) -> EnvironmentError:
+        if isinstance(content, dict):
+            return from_answer(status, content)
+        return from_answer(status, {"error": f"{self.url} answered HTTP {status} without JSON"})
+
+    def close(self) -> None:
+        """Close all connections; calls under way fail."""
+        self._http.close()
+
+
+def _title(method: str, path: str) -> str:
+    """What is called: ``tool echo``, ``function double``, ``reward``."""
+    bare = path.partition("?")[0]
+    for prefix, kind in ((f"{paths.TOOLS}/", "tool"), (f"{paths.FUNCTIONS}/", "function")):
+        if bare.startswith(prefix):
+            return f"{kind} {bare.removeprefix(prefix)}"
+    return "reward" if bare == paths.REWARD else f"{method} {bare}"
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return from_json(body)
+    except ValueError:
+        return None

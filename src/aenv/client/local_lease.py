@@ -1,0 +1,146 @@
+"""The platform of this user on this machine: a lease on it, and the projects that it can be given by path."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import socket
+import stat
+import threading
+from pathlib import Path
+
+from aenv.client.local_platforms import LocalPaths, connect, ensure_running, for_sockets, health, stop
+from aenv.errors import ConfigError, EnvironmentError
+from aenv.schema import paths
+
+__all__ = ["Lease", "LocalPaths", "find_project", "for_sockets", "health", "lease", "open_lease", "stop"]
+
+
+OPEN_TRIES = 3
+
+
+class Lease:
+    """An open connection that keeps this process's instances alive. The kernel closes it when the process ends."""
+
+    def __init__(self, connection: socket.socket, name: str, where: LocalPaths) -> None:
+        self._connection = connection
+        self.name = name
+        self.where = where
+
+    @classmethod
+    def open(cls, where: LocalPaths) -> Lease:
+        """Ask for one. Blocks for as long as a local exchange takes.
+
+        Raises:
+            OSError: there is no platform, or it is just ending.
+        """
+        connection = connect(where)
+        connection.sendall(f"POST {paths.LEASE} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n".encode())
+        head = b""
+        while b"\r\n\r\n" not in head:
+            part = connection.recv(4096)
+            if not part:
+                raise ConnectionResetError("the local platform hung up")
+            head += part
+        mark = f"{paths.LEASE_HEADER}: ".encode()
+        return cls(connection, head.partition(mark)[2].partition(b"\r\n")[0].decode(), where)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the platform still holds it."""
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let go of everything that was created under it."""
+        self._connection.close()
+
+
+_lease: Lease | None = None
+_opening = threading.Lock()
+
+
+def lease() -> Lease | None:
+    """This process's lease on the local platform, if it has one that is good."""
+    return _lease if _lease is not None and _lease.alive else None
+
+
+def open_lease() -> Lease:
+    """The same, after starting the platform where none runs; may take a second, so call it in a thread."""
+    global _lease
+    with _opening:
+        held = lease()
+        if held is None:
+            where = LocalPaths.of_user()
+            _drop()
+            held = _lease = _opened(where)
+        return held
+
+
+def _opened(where: LocalPaths) -> Lease:
+    """A platform that nobody uses may end between two looks at it: then the next one is started."""
+    for _ in range(OPEN_TRIES):
+        ensure_running(where)
+        with contextlib.suppress(OSError):
+            return Lease.open(where)
+    raise EnvironmentError("the local platform hangs up; see: aenv local logs")
+
+
+def _forget_after_fork() -> None:
+    """A forked child must not keep its parent's instances alive, nor share them."""
+    global _opening
+    _opening = threading.Lock()
+    _drop()
+
+
+def _drop() -> None:
+    global _lease
+    if _lease is not None:
+        _lease.close()
+        _lease = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+atexit.register(_drop)
+
+
+def find_project(env_name: str) -> tuple[str, Path] | None:
+    """The project that a name stands for: a path, or the current folder when its config.json has that name.
+
+    What comes back is ``name@version`` and the path.
+    """
+    looks_like_path = env_name.startswith((".", "/", "~")) or os.sep in env_name
+    path = (Path(env_name).expanduser() if looks_like_path else Path()).absolute()
+    text = str(path)
+    try:
+        folder = text if stat.S_ISDIR(os.stat(text).st_mode) else os.path.dirname(text)
+    except OSError:
+        if not looks_like_path:  # this folder is gone
+            return None
+        raise ConfigError(f"there is no project at {path}") from None
+    name, version = _identity(folder)
+    if looks_like_path:
+        own = name or path.stem.replace("_", "-") or "environment"
+        return f"{own}@{version}" if version else own, path
+    wanted, _, wanted_version = env_name.partition("@")
+    if name == wanted and wanted_version in ("", version):
+        return env_name, path
+    return None
+
+
+def _identity(folder: str) -> tuple[str | None, str | None]:
+    for place in (folder, os.path.dirname(os.path.abspath(folder))):
+        try:
+            with open(f"{place}/config.json", "rb") as file:
+                config = json.load(file)
+        except (OSError, ValueError):
+            continue
+        if isinstance(config, dict):
+            return config.get("name"), config.get("version")
+    return None, None

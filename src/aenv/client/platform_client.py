@@ -1,0 +1,391 @@
+"""The platform's control plane: create, find, wait for and delete instances and services."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import random
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any, TypeVar
+from urllib.parse import quote, urlencode
+
+from pydantic import BaseModel
+from pydantic_core import from_json, to_json
+
+from aenv.errors import (
+    AEnvError,
+    EnvironmentError,
+    EnvironmentTimeoutError,
+    InstanceUnreachable,
+    NotFound,
+    NotJson,
+    RateLimited,
+    Unavailable,
+    from_answer,
+)
+from aenv.http.client import (
+    MAX_ANSWER,
+    ClientResponse,
+    ConnectFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    HttpClient,
+    shared,
+)
+from aenv.http.relay import Relay
+from aenv.http.url import Planes
+from aenv.schema import paths
+from aenv.schema.instances import (
+    EnvInstance,
+    EnvInstanceCreateRequest,
+    EnvService,
+    EnvServiceCreateRequest,
+    EnvServiceUpdateRequest,
+    EnvStatus,
+    HubAccess,
+    InstanceEvent,
+    InstancePage,
+)
+
+M = TypeVar("M", bound=BaseModel)
+
+MAX_PAUSE = 10.0
+POLL_FIRST, POLL_MOST = 0.02, 1.0
+QUEUED = 0.9
+"""How much of the time for a create may be spent in a full platform's queue: its answer is to come before the end."""
+_ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
+
+
+class ApiClient:
+    """The platform, as a client sees it. Existing code knows it as ``AEnvSchedulerClient``."""
+
+    def __init__(
+        self,
+        base_url: str,
+        timeout: float = 30.0,
+        max_retries: int = 3,
+        api_key: str | None = None,
+        *,
+        share: bool = False,
+    ) -> None:
+        """``share``: use the connections that others of this event loop have to the same platform, who need no key."""
+        self.base_url = base_url
+        self.timeout = timeout
+        self.max_retries = max_retries
+        self.api_key = api_key
+        self._share = share
+        url = Planes.parse(base_url).control
+        if share:
+            self._http = shared(url)
+        else:
+            trace = ("env-instance-trace-id", str(uuid.uuid4()))
+            self._http = HttpClient(url, token=api_key, headers=[("accept", "application/json"), trace])
+
+    async def connect(self) -> None:
+        """Connections open by themselves; existing code calls this."""
+
+    async def close(self) -> None:
+        """Close all connections that nobody else uses."""
+        if not self._share:
+            self._http.close()
+
+    async def __aenter__(self) -> ApiClient:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # --- instances
+
+    async def create_env_instance(
+        self,
+        name: str,
+        datasource: str = "",
+        ttl: str = "",
+        environment_variables: dict[str, str] | None = None,
+        arguments: list[str] | None = None,
+        owner: str | None = None,
+        labels: dict[str, str] | None = None,
+        mount_points: list[dict[str, Any]] | None = None,
+        source: str | None = None,
+        lease: str | None = None,
+        hub: HubAccess | None = None,
+        network: str | list[str] | None = None,
+        keep_alive: bool | None = None,
+        mcp: bool | None = None,
+        fetching: dict[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> EnvInstance:
+        """Ask for an instance of ``name[@version]``; ``timeout`` is for a platform that answers when it runs."""
+        wish = EnvInstanceCreateRequest(
+            envName=name,
+            datasource=datasource,
+            ttl=ttl,
+            environment_variables=environment_variables,
+            arguments=arguments,
+            owner=owner,
+            labels=labels,
+            mount_points=mount_points,
+            request_id=str(uuid.uuid4()),
+            source=source,
+            lease=lease,
+            hub=hub,
+            network=network,
+            keep_alive=keep_alive,
+            mcp=mcp,
+            fetching=fetching,
+            queue_timeout=QUEUED * (self.timeout if timeout is None else timeout),
+        )
+        return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
+
+    async def create_env_instances(self, count: int, *, timeout: float | None = None, **wish: Any) -> list[EnvInstance]:
+        """Ask for several of one environment in one request; the fields are those of EnvInstanceCreateRequest."""
+        request = EnvInstanceCreateRequest(count=count, request_id=str(uuid.uuid4()), **wish)
+        data = await self._data("POST", paths.INSTANCES, request, timeout)
+        return [EnvInstance.model_validate(item) for item in _items(data)]
+
+    async def get_env_instance(self, instance_id: str, *, deleted: bool = False) -> EnvInstance:
+        """One instance; with ``deleted`` also one that was deleted within the last hour."""
+        query = "?deleted=true" if deleted else ""
+        return await self._model(EnvInstance, "GET", f"{paths.INSTANCES}/{_part(instance_id)}{query}")
+
+    async def list_env_instances(
+        self, pool_name: str | None = None, status: EnvStatus | str | None = None
+    ) -> list[EnvInstance]:
+        """The instances of one environment (``name`` or ``name@version``), or all."""
+        data = await self._data("GET", f"{paths.INSTANCES}/{_part(pool_name or '*')}/list")
+        items = [EnvInstance.model_validate(item) for item in _items(data)]
+        return [item for item in items if status is None or item.status == status]
+
+    async def page_env_instances(
+        self,
+        env_name: str | None = None,
+        *,
+        owner: str | None = None,
+        labels: dict[str, str] | None = None,
+        status: EnvStatus | str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+    ) -> InstancePage:
+        """Some instances, the oldest first; ``next`` of the page is ``after`` of the one that follows."""
+        wish = {"envName": env_name, "owner": owner, "status": status, "limit": limit, "after": after}
+        query = [(name, str(value)) for name, value in wish.items() if value is not None]
+        query += [("label", f"{name}={value}") for name, value in (labels or {}).items()]
+        return await self._model(InstancePage, "GET", f"{paths.INSTANCES}/list?{urlencode(query)}")
+
+    async def renew_env_instance(self, instance_id: str, ttl: str = "") -> EnvInstance:
+        """Have its time to live count from now: as long as before, or as long as ``ttl`` says."""
+        path = f"{paths.INSTANCES}/{_part(instance_id)}/ttl"
+        return EnvInstance.model_validate(await self._data("PUT", path, {"ttl": ttl}))
+
+    async def get_instance_events(self, instance_id: str) -> list[InstanceEvent]:
+        """What happened to an instance, the oldest first."""
+        data = await self._data("GET", f"{paths.INSTANCES}/{_part(instance_id)}/events")
+        return [InstanceEvent.model_validate(item) for item in _items(data)]
+
+    async def get_instance_logs(self, instance_id: str, tail: int | None = None) -> str:
+        """The last of what its tools wrote; ``tail``: so many lines."""
+        query = "" if tail is None else f"?tail={tail}"
+        return str(await self._data("GET", f"{paths.INSTANCES}/{_part(instance_id)}/logs{query}"))
+
+    async def follow_instance_logs(self, instance_id: str, tail: int | None = None) -> AsyncIterator[str]:
+        """What its tools wrote, and what they write, until it ends."""
+        async for text in self._follow(f"{paths.INSTANCES}/{_part(instance_id)}/logs", tail):
+            yield text
+
+    async def follow_service_logs(self, service_id: str, tail: int | None = None) -> AsyncIterator[str]:
+        """What the tools of its replicas wrote, and what they write, until the service is deleted."""
+        async for text in self._follow(f"{paths.SERVICES}/{_part(service_id)}/logs", tail):
+            yield text
+
+    async def _follow(self, place: str, tail: int | None) -> AsyncIterator[str]:
+        url = Planes.parse(self.base_url).control
+        query = "follow=true" if tail is None else f"follow=true&tail={tail}"
+        path = f"{url.prefix}{place}?{query}"
+        token = f"authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
+        relay = Relay(url)
+        try:
+            answer = await relay.send(f"GET {path} HTTP/1.1\r\nhost: {url.authority}\r\n{token}".encode(), b"")
+            if answer.status != 200:
+                _unwrap(ClientResponse(answer.status, await answer.read(MAX_ANSWER), {}))
+            decoder = codecs.getincrementaldecoder("utf-8")("replace")
+            async for part in answer.chunks():
+                yield decoder.decode(part)
+        except ConnectFailed as error:
+            raise InstanceUnreachable(error.message) from error
+        finally:
+            relay.close()
+
+    async def delete_env_instance(self, instance_id: str) -> bool:
+        """End an instance; False when it was gone already."""
+        try:
+            await self._data("DELETE", f"{paths.INSTANCES}/{_part(instance_id)}")
+        except NotFound:
+            return False
+        return True
+
+    async def wait_for_status(
+        self,
+        instance_id: str,
+        target_status: EnvStatus | str = EnvStatus.RUNNING,
+        timeout: float = 300.0,
+        check_interval: float = POLL_MOST,
+    ) -> EnvInstance:
+        """Wait until the instance has that status. One that failed or ended is reported at once."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pause = min(POLL_FIRST, check_interval)
+        while True:
+            left = max(0.0, min(deadline - loop.time(), self.timeout / 2))
+            instance = await self._model(EnvInstance, "GET", f"{paths.INSTANCES}/{_part(instance_id)}?wait={left:.3f}")
+            if instance.status == target_status:
+                return instance
+            if instance.status in _ENDED:
+                why = instance.reason or "the platform gives no reason"
+                raise from_answer(500, {
+                    "code": instance.error_code, "message": f"instance {instance_id} is {instance.status}: {why}",
+                })  # fmt: skip
+            if loop.time() + pause > deadline:
+                raise EnvironmentTimeoutError(
+                    f"instance {instance_id} is still {instance.status} after {timeout:g} s",
+                    details={"budget": "startup", "seconds": timeout},
+                )
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, check_interval)
+
+    async def presign_url(self, instance_id: str, port: int, expiration_time_in_minutes: int = 5) -> str:
+        """A short-lived URL of a port inside the instance."""
+        wish = {"port": port, "expiration_time_in_minutes": expiration_time_in_minutes}
+        data = await self._data("POST", f"{paths.INSTANCES}/{_part(instance_id)}/presign-url", wish)
+        return str(data["url"])
+
+    # --- services
+
+    async def create_env_service(self, name: str, service_name: str | None = None, **wish: Any) -> EnvService:
+        """Ask for a service of ``name[@version]``; the fields are those of EnvServiceCreateRequest."""
+        request = EnvServiceCreateRequest(
+            envName=name, service_name=service_name, **{"request_id": str(uuid.uuid4()), **wish}
+        )
+        return await self._model(EnvService, "POST", paths.SERVICES, request)
+
+    async def get_env_service(self, service_id: str, *, wait: float = 0.0) -> EnvService:
+        """One service; ``wait``: up to so many seconds for what is being made or changed to be done."""
+        query = f"?wait={wait:.3f}" if wait else ""
+        return await self._model(EnvService, "GET", f"{paths.SERVICES}/{_part(service_id)}{query}")
+
+    async def get_service_logs(self, service_id: str, tail: int | None = None) -> str:
+        """The last of what the tools of its replicas wrote, each line with the replica's id before it."""
+        query = "" if tail is None else f"?tail={tail}"
+        return str(await self._data("GET", f"{paths.SERVICES}/{_part(service_id)}/logs{query}"))
+
+    async def get_service_events(self, service_id: str) -> list[InstanceEvent]:
+        """What happened to a service, the oldest first."""
+        data = await self._data("GET", f"{paths.SERVICES}/{_part(service_id)}/events")
+        return [InstanceEvent.model_validate(item) for item in _items(data)]
+
+    async def list_env_services(self, env_name: str | None = None) -> list[EnvService]:
+        """The services of one environment, or all."""
+        data = await self._data("GET", f"{paths.SERVICES}/{_part(env_name or '*')}/list")
+        return [EnvService.model_validate(item) for item in _items(data)]
+
+    async def update_env_service(
+        self,
+        service_id: str,
+        replicas: int | None = None,
+        image: str | None = None,
+        environment_variables: dict[str, str] | None = None,
+        *,
+        version: str | None = None,
+        storage_size: str | None = None,
+    ) -> EnvService:
+        """Change a service; what is None stays, and variables are added to those that it has."""
+        request = EnvServiceUpdateRequest(
+            replicas=replicas,
+            image=image,
+            environment_variables=environment_variables,
+            version=version,
+            storage_size=storage_size,
+        )
+        return await self._model(EnvService, "PUT", f"{paths.SERVICES}/{_part(service_id)}", request)
+
+    async def delete_env_service(self, service_id: str, delete_storage: bool = False) -> bool:
+        """End a service; its storage stays unless asked otherwise."""
+        query = "?deleteStorage=true" if delete_storage else ""
+        try:
+            await self._data("DELETE", f"{paths.SERVICES}/{_part(service_id)}{query}")
+        except NotFound:
+            return False
+        return True
+
+    # --- the exchange
+
+    async def _model(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> M:
+        return model.model_validate(await self._data(method, path, body))
+
+    async def _data(
+        self,
+        method: str,
+        path: str,
+        body: BaseModel | dict[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Any:
+        """The ``data`` of the answer. Safe to repeat, all of it: creating carries a request id."""
+        seconds = self.timeout if timeout is None else timeout
+        try:
+            sent = None if body is None else to_json(body, exclude_none=True)
+        except ValueError as error:  # a lone surrogate in a string
+            raise NotJson(f"{method} {path}: the request is not JSON, so nothing was sent: {error}") from None
+        for attempt in range(self.max_retries + 1):
+            try:
+                return _unwrap(await self._http.request(method, path, sent, timeout=seconds))
+            except (ConnectFailed, ConnectionLost, RateLimited, Unavailable) as error:
+                if attempt == self.max_retries:
+                    if isinstance(error, ConnectFailed | ConnectionLost):
+                        raise InstanceUnreachable(error.message) from error
+                    raise
+                await asyncio.sleep(_pause(attempt, error))
+            except DeadlineExceeded as error:
+                raise EnvironmentTimeoutError(
+                    f"{method} {path}: no answer within {seconds:g} s",
+                    details={"budget": "request" if timeout is None else "startup", "seconds": seconds},
+                ) from error
+        raise AssertionError("unreachable")
+
+
+def _unwrap(answer: ClientResponse) -> Any:
+    try:
+        body = from_json(answer.body)
+    except ValueError:
+        body = None
+    if not isinstance(body, dict):
+        if answer.status >= 400:
+            raise from_answer(answer.status, {})
+        raise EnvironmentError(f"the platform's answer is not its JSON envelope (HTTP {answer.status})")
+    if answer.status >= 400 or body.get("success") is False:
+        error = from_answer(answer.status, body)
+        if b"retry-after" in answer.headers:
+            error.details["retry_after"] = answer.headers[b"retry-after"].decode("latin-1")
+        raise error
+    return body.get("data")
+
+
+def _pause(attempt: int, error: AEnvError) -> float:
+    """As long as the server asks for, else longer each time, and never the same for everybody."""
+    try:
+        asked = float(error.details["retry_after"])
+    except (KeyError, ValueError):
+        return min(0.1 * 2.0**attempt, MAX_PAUSE) * random.uniform(0.5, 1.0)
+    return min(asked, 60.0)
+
+
+def _items(data: Any) -> list[Any]:
+    """A list comes bare, as an object with ``items``, or as null when empty."""
+    if isinstance(data, dict):
+        data = data.get("items")
+    return data or []
+
+
+def _part(text: str) -> str:
+    return quote(text, safe="*@")

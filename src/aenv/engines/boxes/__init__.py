@@ -1,1 +1,0 @@
-"""Boxes: containers with no Docker, and the images that they are made of."""

@@ -1,0 +1,68 @@
+"""How a sandbox ended, and whose fault that is: the one place where an exit status is turned into a fault.
+
+A trainer leaves an episode out when its end was `infra` or `env`, so nothing that an agent can bring about from inside
+may be classified as one of these. Its processes cannot signal the runtime, which is the first process of its process
+namespace. They can use up the memory limit, and that is the agent's doing whichever process the kernel picks.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from typing import Literal
+
+from aenv.errors import Fault
+from aenv.schema.exit_codes import STOPPED_BY_SIGNAL
+
+Cause = Literal["out_of_memory", "killed", "crashed", "exited", "signalled", "lost"]
+"""``out_of_memory``: the kernel killed it at its memory limit. ``killed``: by somebody outside of the sandbox.
+``crashed``: by a signal of its own making, such as SIGSEGV. ``exited``: the author's code ended the process.
+``signalled``: a program in the sandbox asked the runtime to stop, where an engine cannot keep it from that.
+``lost``: it is not there any more, and nothing tells why."""
+
+FAULTS: dict[Cause, Fault] = {
+    "out_of_memory": "policy",
+    "killed": "infra",
+    "crashed": "env",
+    "exited": "env",
+    "signalled": "policy",
+    "lost": "infra",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a sandbox ended."""
+
+    code: int
+    reason: str
+    """For people."""
+    cause: Cause = "lost"
+
+    @property
+    def fault(self) -> Fault:
+        """Whose fault it is; `policy` is the agent's."""
+        return FAULTS[self.cause]
+
+
+def classify(code: int, *, out_of_memory: bool = False) -> Exit:
+    """What the exit status of a sandbox's first process stands for; a negative one is a signal's number.
+
+    ``out_of_memory``: whether the kernel has killed a process of this sandbox for want of memory.
+    """
+    if code == -signal.SIGKILL and out_of_memory:
+        return Exit(code, "out of memory: its processes used more than its memory limit", "out_of_memory")
+    if code == -signal.SIGKILL:
+        return Exit(code, "killed from outside of the sandbox", "killed")
+    if code < 0:
+        return Exit(code, f"crashed: killed by {_signal(-code)}", "crashed")
+    if code == STOPPED_BY_SIGNAL:
+        return Exit(code, "a program in the sandbox sent the runtime a signal to stop", "signalled")
+    return Exit(code, f"the environment's process ended with exit code {code}", "exited")
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,1 @@
+"""The native engine: sandboxes on this Linux machine, forked from a preloaded parent."""

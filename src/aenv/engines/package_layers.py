@@ -1,0 +1,136 @@
+"""The packages that an environment asks for, installed once for each list of requirements and shared by all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from aenv import config
+from aenv.client.caller_variables import index_of
+from aenv.errors import LoadError
+from aenv.isolation.files.atomic_folders import made_whole
+from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current
+from aenv.tracing.logging import getLogger
+
+log = getLogger("layers")
+
+_LINE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:==\s*(?P<version>[^\s;,]+))?\s*$")
+_PLAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,\s-]+\])?\s*([<>=!~]=?[^/@:]*)?(;[^/@:]*)?$")
+"""A line that names a package and nothing else: installing runs on the host, so a path or an option is an open door."""
+_HASHES = re.compile(r"(\s+--hash=sha256:[0-9a-f]{64})+$")
+
+
+def requirements_of(project: Path) -> list[str]:
+    """What the project asks for and this interpreter does not have: from its lock where that is current, each then
+    with its version and its digests.
+
+    Raises:
+        LoadError: a line is more than the name and version of a package.
+    """
+    name, text = _read(project)
+    lines = [line.partition("#")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
+    wanted = [line for line in lines if line and not _satisfied(_HASHES.sub("", line))]
+    for line in wanted:
+        plain = _HASHES.sub("", line)
+        if " -" in plain or not _PLAIN.match(plain):
+            raise LoadError(
+                f"{name}: '{line[:200]}': only names and versions of packages are installed for a sandbox, "
+                "like 'numpy>=2'; options, paths and addresses are not"
+            )
+    return wanted
+
+
+def _read(project: Path) -> tuple[str, str]:
+    """The lock if it belongs to the requirements, else these."""
+    try:
+        raw = (project / REQUIREMENTS).read_bytes()
+    except OSError:
+        return REQUIREMENTS, ""
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        locked = (project / LOCK).read_text()
+        if is_current(locked, raw):
+            return LOCK, locked
+    return REQUIREMENTS, raw.decode(errors="replace")
+
+
+def _satisfied(line: str) -> bool:
+    known = _LINE.match(line.partition(";")[0].strip())
+    if known is None:
+        return re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0].lower() == OWN
+    if known["name"].lower() == OWN:
+        return True
+    try:
+        version = importlib.metadata.version(known["name"])
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return known["version"] in (None, version)
+
+
+def _named(line: str) -> str:
+    return _HASHES.sub("", line).strip()
+
+
+def cache_folder() -> Path:
+    """Where layers are kept."""
+    return config.cache_folder() / "layers"
+
+
+async def layer(requirements: list[str], folder: Path, variables: Mapping[str, str] | None = None) -> Path:
+    """A folder with these packages; installs them when nobody has before.
+
+    ``variables``: proxies, certificates and index of who asks. Packages of another index are other packages.
+
+    Raises:
+        LoadError: they cannot be installed.
+    """
+    python = f"{sys.implementation.cache_tag}-{os.uname().machine}"
+    wanted = [python, *sorted(requirements), *index_of(variables or {})]
+    digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:32]
+    target = folder / digest
+    if target.is_dir():
+        return target
+    with made_whole(target) as made:
+        made.chmod(0o755)
+        log.info("installing %s", ", ".join(map(_named, requirements)))
+        await _install(requirements, made, variables or {})
+    return target
+
+
+async def _install(requirements: list[str], target: Path, variables: Mapping[str, str]) -> None:
+    """From wheels only: building a package would run its code outside of any sandbox."""
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    if uv:
+        command = [uv, "pip", "install", "--python", sys.executable, "--compile-bytecode", "--no-progress"]
+    else:
+        command = [sys.executable, "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
+    if any("--hash=" in line for line in requirements):  # a lock is complete, so nothing else may come along
+        command += ["--require-hashes", "--no-deps"]
+    wanted = target.with_name(f"{target.name}.txt")
+    wanted.write_text("".join(f"{line}\n" for line in requirements))
+    process = await asyncio.create_subprocess_exec(
+        *command, "--only-binary", ":all:", "--target", str(target), "--requirement", str(wanted),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        cwd="/",  # what lies in the folder that we were started from (uv.toml, pip/) has no say
+        env={**os.environ, **variables},
+    )  # fmt: skip
+    try:
+        said, _ = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    finally:
+        wanted.unlink(missing_ok=True)
+    if process.returncode:
+        tail = said.decode(errors="replace").strip()[-1500:]
+        if "No module named pip" in tail:
+            tail = "there is neither uv nor pip; install one: python -m ensurepip, or uv from your package manager"
+        raise LoadError(f"requirements.txt: {', '.join(map(_named, requirements))} cannot be installed:\n{tail}")

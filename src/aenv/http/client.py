@@ -1,0 +1,403 @@
+"""A lean asyncio HTTP/1.1 client: pooled connections, a deadline per request, nothing sent twice.
+
+Calls to an instance are tiny and many, and a general client costs several times what the call does. What matters
+for correctness is kept simple: a connection that the server closed is noticed before it is used again, so a
+request is written at most once, and a request that was written is never repeated. Connections are not used again after
+`IDLE_SECONDS`, well before our servers close them.
+
+The other side may be an instance, whose code is anybody's: what it may send before it is hung up on is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import os
+import socket
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import httptools
+
+from aenv.errors import NetworkError
+from aenv.http import unix_sockets
+from aenv.http.url import ServerUrl
+from aenv.tracing.context import current
+
+if TYPE_CHECKING:
+    import ssl
+
+CONNECT_SECONDS = 10.0
+IDLE_CONNECTIONS = 64
+IDLE_SECONDS = 45.0
+"""A connection that was idle for longer is not used again: the server may be about to close it."""
+MAX_HEADER_BYTES = 64 * 1024
+"""Of an answer: its head, the heads of interim answers before it, and its trailers, together."""
+MAX_ANSWER = 64 * 1024 * 1024
+"""Bytes of a body that is held as a whole, unless a caller sets another limit."""
+FRAMING = 8
+"""Bytes of chunk headers for each byte of a body, at the most. One byte in a chunk of its own takes five."""
+HEADS = 256  # request heads kept ready, one per method and path
+
+
+class ClientResponse(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    body: bytes
+    headers: dict[bytes, bytes]
+
+
+class ConnectFailed(NetworkError):
+    """The server could not be reached, so nothing was sent: trying again is safe."""
+
+    code = "not_connected"
+
+
+class ConnectionLost(NetworkError):
+    """The connection ended after the request was sent and before its answer: it may have been acted on."""
+
+    code, retryable = "connection_broke", False
+
+
+class ResponseTooLarge(ConnectionLost):
+    """The answer has more bytes, in its head or its body, than are read. The request was acted on."""
+
+    code = "answer_too_large"
+
+
+class DeadlineExceeded(NetworkError, TimeoutError):
+    """No answer within the time given."""
+
+    code, fault, retryable = "deadline", "timeout", False
+
+
+class HttpClient:
+    """Requests to one server."""
+
+    def __init__(
+        self,
+        url: ServerUrl,
+        *,
+        token: str | None = None,
+        headers: Iterable[tuple[str, str]] = (),
+        certificates: str = "",
+    ) -> None:
+        """``certificates``: the file or folder of those to trust; empty: those of the system."""
+        self.url = url
+        self._certificates = certificates
+        self._idle: list[ClientConnection] = []
+        self._busy: set[ClientConnection] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._heads: dict[tuple[str, str], bytes] = {}
+        self._tls: ssl.SSLContext | None = None
+        self._prefix = url.prefix.encode()
+        lines = [f"host: {url.authority}", *(f"{name}: {_one_line(value)}" for name, value in headers)]
+        if token:
+            lines.append(f"authorization: Bearer {_one_line(token)}")
+        self._head = "".join(f"{line}\r\n" for line in lines).encode("latin-1")
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout: float | None = None,
+        limit: int = MAX_ANSWER,
+    ) -> ClientResponse:
+        """One exchange. ``limit``: bytes that the body of the answer may have.
+
+        Raises:
+            NotConnected: nothing was sent.
+            ConnectionBroke: it was sent, and no answer came, or one that is too large.
+            DeadlineExceeded: ``timeout`` seconds passed, connecting included.
+        """
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # a second asyncio.run: the old connections ended with their loop
+            self.close()
+            self._loop = loop
+        now = loop.time()
+        deadline = None if timeout is None else now + timeout
+        connection = self._take(now) or await self._connect(timeout)
+        head = self._heads.get((method, path)) or self.head(method, path)
+        trace = current.get()
+        if trace is not None:
+            head += b"traceparent: %s\r\n" % trace.header
+        if body is None:
+            data = head + b"\r\n"
+        else:
+            data = b"%scontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (
+                head,
+                len(body),
+                body,
+            )
+        self._busy.add(connection)
+        try:
+            answer = await connection.exchange(data, deadline, limit)
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            self._busy.discard(connection)
+        if connection.reusable and len(self._idle) < IDLE_CONNECTIONS:
+            connection.idle_since = loop.time()
+            self._idle.append(connection)
+        else:
+            connection.close()
+        return answer
+
+    def head(self, method: str, path: str) -> bytes:
+        """The head of a request, whole but for its length and the empty line."""
+        head = b"%s %s%s HTTP/1.1\r\n%s" % (method.encode(), self._prefix, path.encode(), self._head)
+        if len(self._heads) < HEADS:
+            self._heads[method, path] = head
+        return head
+
+    def close(self) -> None:
+        """Close every connection; requests under way fail."""
+        for connection in [*self._idle, *self._busy]:
+            connection.close()
+        self._idle.clear()
+
+    def _take(self, now: float) -> ClientConnection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if now - connection.idle_since < IDLE_SECONDS and connection.is_alive():
+                return connection
+            connection.close()
+        return None
+
+    async def _connect(self, timeout: float | None) -> ClientConnection:
+        url = self.url
+        loop = asyncio.get_running_loop()
+        limit = CONNECT_SECONDS if timeout is None else min(timeout, CONNECT_SECONDS)
+        try:
+            async with asyncio.timeout(limit):
+                if url.uds:
+                    connection = await unix_sockets.connect(url.uds, ClientConnection)
+                else:
+                    _, connection = await loop.create_connection(
+                        ClientConnection, url.host, url.port, ssl=self._tls_context() if url.tls else None
+                    )
+        except TimeoutError as error:
+            if timeout is not None and timeout <= CONNECT_SECONDS:
+                raise DeadlineExceeded(f"{url} did not take the connection within {timeout:g} s") from error
+            raise ConnectFailed(f"{url} did not take the connection within {limit:g} s") from error
+        except OSError as error:
+            raise ConnectFailed(f"cannot reach {url}: {error.strerror or error}") from error
+        return connection
+
+    def _tls_context(self) -> ssl.SSLContext:
+        if self._tls is None:
+            import ssl  # most calls stay on the machine and need none of it
+
+            given = self._certificates or None
+            folder = given if given and os.path.isdir(given) else None
+            try:
+                self._tls = ssl.create_default_context(cafile=None if folder else given, capath=folder)
+            except OSError as error:
+                raise NetworkError(f"the certificates in {given} cannot be read: {error}") from None
+        return self._tls
+
+
+_shared: dict[tuple[asyncio.AbstractEventLoop, str], HttpClient] = {}
+
+
+def shared(url: ServerUrl) -> HttpClient:
+    """A client for all who talk to that server on this event loop. Its connections are open for as long as the loop
+    runs: who makes and releases one instance after another would otherwise connect anew for each.
+    """
+    key = (asyncio.get_running_loop(), str(url))
+    client = _shared.get(key)
+    if client is None:
+        _forget_ended_loops()
+        client = _shared[key] = HttpClient(url, headers=[("accept", "application/json")])
+    return client
+
+
+def _forget_ended_loops() -> None:
+    for key in [key for key in _shared if key[0].is_closed()]:
+        _shared.pop(key).close()
+
+
+atexit.register(_forget_ended_loops)
+os.register_at_fork(after_in_child=_shared.clear)  # one connection, two who read from it
+
+
+class ClientConnection(asyncio.Protocol):
+    """One connection: one exchange at a time."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]
+        self._socket: socket.socket | None = None
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._waiter: asyncio.Future[ClientResponse] | None = None
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost = False
+        self._chunks: list[bytes] = []
+        self._headers: dict[bytes, bytes] = {}
+        self._ends_with_connection = False
+        self._in_body = False
+        self._other_bytes = 0  # of what was received for this exchange, all but its body
+        self._body_bytes = 0
+        self._limit = MAX_ANSWER
+        self.reusable = False
+        self.idle_since = 0.0
+
+    async def exchange(self, data: bytes, deadline: float | None, limit: int = MAX_ANSWER) -> ClientResponse:
+        """Send a request, wait for its answer."""
+        if self._lost:
+            raise ConnectFailed("the connection was closed")
+        self._other_bytes = self._body_bytes = 0
+        self._in_body = False
+        self._limit = limit
+        self._chunks = []
+        self._headers = {}
+        self._ends_with_connection = False
+        self.reusable = False
+        waiter = self._waiter = self._loop.create_future()
+        if deadline is not None:
+            self._watch(deadline)
+        self._deadline = deadline
+        self._transport.write(data)
+        try:
+            answer: ClientResponse = await waiter
+            return answer
+        finally:
+            self._waiter = None
+
+    def is_alive(self) -> bool:
+        """Whether it can be used again. Asks the kernel: the loop may not have had time to notice the end."""
+        if self._lost or self._transport.is_closing():
+            return False
+        if self._socket is None:
+            return True
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True  # open, and nothing to read: as it should be between two exchanges
+        except OSError:
+            return False
+        return False  # closed by the server, or bytes that nobody asked for
+
+    def close(self) -> None:
+        """Hang up."""
+        if self._loop.is_closed():  # asyncio.run ended while it was open: nothing but us can close it now
+            if self._socket is not None:
+                self._socket.close()
+                self._transport._sock = None  # type: ignore[attr-defined]  # or it warns that it was forgotten
+        else:
+            self._transport.abort()
+
+    def _watch(self, deadline: float) -> None:
+        """Look at the clock no later than ``deadline``. One timer serves many exchanges: setting and cancelling
+        one for each would cost as much as the rest of the exchange.
+        """
+        if self._timer is not None:
+            if self._timer.when() <= deadline:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiter is None or self._waiter.done() or self._deadline is None:
+            return
+        if self._loop.time() >= self._deadline:
+            self._waiter.set_exception(DeadlineExceeded("no answer in time"))
+        else:
+            self._watch(self._deadline)
+
+    # --- asyncio's side
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]
+        if transport.get_extra_info("sslcontext") is None:
+            own = transport.get_extra_info("socket")
+            # asyncio's transports hand out a wrapper without recv.
+            self._socket = own if isinstance(own, socket.socket) else getattr(own, "_sock", None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            if self._ends_with_connection:
+                self.on_message_complete()
+            else:
+                self._waiter.set_exception(ConnectionLost(f"the connection broke before the answer: {exc or 'EOF'}"))
+
+    def data_received(self, data: bytes) -> None:
+        if self._waiter is None:
+            self._transport.abort()
+            return
+        self._other_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail(ConnectionLost(f"the answer is not HTTP: {error}"))
+        if self._other_bytes > MAX_HEADER_BYTES + FRAMING * self._body_bytes:
+            self._fail(ResponseTooLarge(f"the answer has over {MAX_HEADER_BYTES} bytes that are not its body"))
+
+    def _fail(self, error: ConnectionLost) -> None:
+        """Read no more of the answer."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+        self._transport.abort()
+
+    # --- the parser's side
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_body:  # else it is a trailer
+            self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        headers, status = self._headers, self._parser.get_status_code()
+        if status < 200:
+            self._headers = {}
+            if status < 100 or status == 101:
+                self._fail(ConnectionLost(f"the answer has the status {status}"))
+            return
+        self._in_body = True
+        if self._other_bytes > MAX_HEADER_BYTES and size_of(headers.items()) > MAX_HEADER_BYTES:
+            self._fail(ResponseTooLarge(f"the headers of the answer are over {MAX_HEADER_BYTES} bytes"))
+            return
+        length, encoding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
+        self._ends_with_connection = length is None and encoding is None
+        if encoding is not None and encoding.strip().lower() != b"chunked":
+            self._fail(ConnectionLost("the answer has a transfer-encoding that is not understood"))
+        elif length is not None and int(length) > self._limit:
+            self._fail(ResponseTooLarge(f"the answer is over the limit of {self._limit} bytes"))
+
+    def on_body(self, body: bytes) -> None:
+        self._other_bytes -= len(body)
+        self._body_bytes += len(body)
+        if self._body_bytes > self._limit:
+            self._fail(ResponseTooLarge(f"the answer is over the limit of {self._limit} bytes"))
+            self._chunks = []
+        else:
+            self._chunks.append(body)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < 200:
+            return
+        self.reusable = self._parser.should_keep_alive()
+        chunks = self._chunks
+        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(ClientResponse(status, body, self._headers))
+
+
+def size_of(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Bytes of all names and values."""
+    return sum(len(name) + len(value) for name, value in headers)
+
+
+def _one_line(value: str) -> str:
+    if "\r" in value or "\n" in value:
+        raise NetworkError("a header or token has a line break in it")
+    return value

@@ -1,0 +1,46 @@
+"""What every server of ours asks of a request before it looks at what it wants."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+
+from aenv.errors import Forbidden, Unauthorized
+from aenv.http.messages import Request
+
+
+def bearer_of(request: Request) -> str | None:
+    """The token that it carries; None when it carries none.
+
+    Raises:
+        Unauthorized: it carries something else.
+    """
+    given = request.header(b"authorization")
+    if not given:
+        return None
+    kind, _, text = given.partition(b" ")
+    if kind.lower() != b"bearer":
+        raise Unauthorized("send the token as 'Authorization: Bearer <token>'")
+    return text.strip().decode("latin-1")
+
+
+def refuse_web_pages(request: Request, hint: str) -> None:
+    """A web page that somebody has open may reach 127.0.0.1 under a name of its own choosing. Raises Forbidden."""
+    for name, value in request.headers:
+        if name in (b"host", b"origin") and not is_loopback_name(value):
+            raise Forbidden(f"{name.decode()} '{value.decode('latin-1')}' is not this machine", details={"hint": hint})
+
+
+@lru_cache(maxsize=64)
+def is_loopback_name(value: bytes) -> bool:
+    """Whether a Host or Origin header means this machine."""
+    text = value.decode("latin-1")
+    host = text.partition("://")[2] or text
+    host = host.split("/")[0]
+    name = host if host.endswith("]") or ":" not in host else host.rpartition(":")[0]
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return False

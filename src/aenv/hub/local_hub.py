@@ -1,0 +1,373 @@
+"""A hub in this process: the catalogue, as one caller may use it.
+
+The server makes one for each request, with who asks; the command line makes one for the owner of the files when no
+server is configured. So there is one place that says who may do what, and both ways answer alike.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import replace
+
+from aenv.errors import Conflict, Forbidden, InvalidArguments, NotFound, TooLarge
+from aenv.hub import records
+from aenv.hub.access.hub_tokens import OWNER, HubCaller
+from aenv.hub.access.rights import Level, Namespace, Rights, refuse_name
+from aenv.hub.catalog import Catalog, Gate
+from aenv.hub.queries import EVERYTHING, View
+from aenv.hub.records import Head
+from aenv.schema.bundle import BLOB_LIMIT
+from aenv.schema.envhub import (
+    EVERY_USER,
+    MISSING_LIMIT,
+    PAGE_LIMIT,
+    RELEASED,
+    Access,
+    AllGrants,
+    EnvPage,
+    EnvSummary,
+    EnvVersion,
+    Grants,
+    Hub,
+    Pushed,
+    PushRequest,
+    StorageUsage,
+)
+from aenv.schema.names import check_name
+from aenv.schema.ref import EnvRef, is_digest
+from aenv.storage.base import Stale
+
+
+class LocalHub(Hub):
+    """See `aenv.schema.envhub.Hub`."""
+
+    def __init__(self, catalog: Catalog, caller: HubCaller = OWNER) -> None:
+        self.catalog = catalog
+        self.caller = caller
+
+    # --- blobs: read by who may read a version that names them, named in a push by those and by who has sent them
+
+    async def missing(self, digests: list[str]) -> list[str]:
+        self.caller.need("push")
+        if len(digests) > MISSING_LIMIT:
+            raise InvalidArguments(f"{len(digests)} digests in one question; ask for at most {MISSING_LIMIT} at a time")
+        wanted = [_digest(digest) for digest in dict.fromkeys(digests)]
+        sizes = await self.catalog.blobs.sizes(wanted)
+        there = [digest for digest, size in zip(wanted, sizes, strict=True) if size is not None]
+        usable = await self._usable(there)
+        return [digest for digest in wanted if digest not in usable]
+
+    async def put_blob(self, digest: str, data: bytes) -> None:
+        self.caller.need("push")
+        if len(data) > BLOB_LIMIT:
+            raise TooLarge(f"a blob has at most {BLOB_LIMIT} bytes, this one has {len(data)}")
+        if self.caller.is_admin:
+            await self.catalog.blobs.put(_digest(digest), data)
+            return
+        await self.catalog.quotas.admit(self.caller.name, len(data))
+        await self.catalog.blobs.put(_digest(digest), data)
+        await self.catalog.quotas.uploaded(self.caller.name, digest, len(data))
+
+    async def get_blob(self, digest: str) -> bytes:
+        if not await self._usable([_digest(digest)]):
+            raise NotFound(f"there is no blob {digest}")
+        return await self.catalog.blobs.get(digest)
+
+    async def _usable(self, digests: list[str]) -> set[str]:
+        """Those of the blobs that the caller may read, or has sent."""
+        if self.caller.is_admin:
+            return set(digests)
+        await self.catalog.ready()
+        seen: dict[str, bool] = {}
+
+        async def readable(name: str) -> bool:
+            if name not in seen:
+                head = await self.catalog.head(name)
+                seen[name] = head is not None and await self._level(head, Level.READ) >= Level.READ
+            return seen[name]
+
+        usable = {digest for digest in digests if await self.catalog.references.any_names(digest, readable)}
+        rest = [digest for digest in digests if digest not in usable]
+        if rest and self.caller.allows("push"):
+            usable |= await self.catalog.quotas.held(self.caller.name, rest)
+        return usable
+
+    # --- versions
+
+    async def push(self, request: PushRequest, force: bool = False) -> Pushed:
+        name = request.bundle.get("name")
+        self.caller.need("push", name if isinstance(name, str) else None)
+        if self.caller is OWNER:
+            return await self.catalog.push(request, force=force, author="")
+        admin = self.caller.is_admin
+        pushed = await self.catalog.push(
+            request,
+            force=force,
+            author=self.caller.name,
+            gate=self.gate(str(name), request.public),
+            held=None if admin else self._usable,
+        )
+        if not admin:
+            files = request.bundle.get("files") or ()
+            await self.catalog.quotas.published(self.caller.name, {blob for file in files for blob in file["blobs"]})
+        return pushed
+
+    def gate(self, name: str, public: bool | None = None) -> Gate:
+        """Decide whether the caller may write to an environment, and whose it is. ``public``: what it is to be."""
+
+        async def decide(head: Head | None) -> str:
+            rights = await self._rights()
+            if head is None:
+                space = await self.catalog.namespaces.over(name)
+                if space is not None and rights.in_namespace(space) < Level.WRITE:
+                    raise refuse_name(name, space)
+                return space.owner if space is not None else self.caller.name
+            level = rights.level(head)
+            if level < Level.WRITE and not head.builtin:  # the catalogue says what is wrong with those
+                hint = f"Choose another name, or ask its owner: aenv hub grant {name} --user YOU --access write"
+                raise Forbidden(f"the name {name} belongs to another user", name, {"hint": hint})
+            if public is not None and public != head.public and level < Level.OWN:
+                raise Forbidden(f"only the owner of {name} decides who may read it", name)
+            return head.owner
+
+        return decide
+
+    async def get(self, name: str, ref: str = "") -> EnvVersion:
+        head = await self._see(name)
+        try:
+            wanted = EnvRef.parse(f"{name}@{ref}")
+        except ValueError as error:
+            raise InvalidArguments(str(error)) from None
+        return await self.catalog.get(wanted, head)
+
+    async def versions(self, name: str, limit: int = 100, after: str | None = None) -> EnvPage:
+        await self._see(name)
+        page = await self.catalog.versions(name, _limit(limit), _open(after))
+        return _sealed(page)
+
+    async def list(
+        self,
+        name: str | None = None,
+        tags: list[str] | None = None,
+        limit: int = 100,
+        offset: int = 0,
+        after: str | None = None,
+    ) -> EnvPage:
+        base = tuple(records.of_tag(tag) for tag in tags or ()) or (records.HEADS,)
+        if offset < 0:
+            raise InvalidArguments(f"an offset is at least 0, not {offset}")
+        page = await self.catalog.heads(
+            base,
+            await self.view(),
+            prefix=(name or "").casefold(),
+            limit=_limit(limit),
+            offset=offset,
+            after=_open(after),
+        )
+        return _sealed(page)
+
+    async def search(self, query: str, limit: int = 20, after: str | None = None) -> EnvPage:
+        page = await self.catalog.search(query, await self.view(), _limit(limit), _open(after))
+        return _sealed(page)
+
+    async def release(self, name: str, version: str) -> EnvSummary:
+        await self.must(name, Level.WRITE)
+        return await self.catalog.release(name, version)
+
+    async def deprecate(self, name: str, version: str, reason: str | None) -> EnvSummary:
+        await self.must(name, Level.WRITE)
+        return await self.catalog.deprecate(name, version, reason)
+
+    async def yank(self, name: str, version: str, reason: str | None) -> EnvSummary:
+        await self.must(name, Level.WRITE)
+        return await self.catalog.yank(name, version, reason)
+
+    async def delete(self, name: str, version: str, reason: str) -> None:
+        await self.must(name, Level.WRITE)
+        if not reason.strip():
+            raise InvalidArguments("say why the version goes: others may depend on it")
+        found = await self.catalog.get(EnvRef(name, version))
+        if found.version != version:
+            raise NotFound(f"there is no {name}@{version} in this hub; name the version exactly", name)
+        if found.status == RELEASED:
+            self.caller.need("admin", name)
+        await self.catalog.delete(name, version, reason, self.caller.name)
+
+    async def set_public(self, name: str, public: bool) -> None:
+        await self.must(name, Level.OWN)
+        await self.catalog.set_public(name, public)
+
+    # --- owners and grants
+
+    async def grants(self, name: str) -> Grants:
+        return _grants(await self.must(name, Level.OWN))
+
+    async def grant(self, name: str, user: str, access: Access) -> Grants:
+        await self.must(name, Level.OWN)
+        return _grants(await self.catalog.change_head(name, lambda head: {"grants": {**head.grants, user: access}}))
+
+    async def revoke(self, name: str, user: str) -> Grants:
+        head = await self.must(name, Level.OWN)
+        _refuse_absent(head.grants, user, name)
+        return _grants(await self.catalog.change_head(name, lambda head: {"grants": _less(head.grants, user)}))
+
+    async def transfer(self, name: str, user: str) -> Grants:
+        await self.must(name, Level.OWN)
+        if user == EVERY_USER:
+            raise InvalidArguments("an environment belongs to one user; for all users, grant access to '*'")
+        if not user:
+            self.caller.need("admin", name)
+        return _grants(await self.catalog.transfer(name, user, free=self.caller.is_admin))
+
+    async def namespaces(self) -> AllGrants:
+        self.caller.need("read")
+        spaces = self.catalog.namespaces
+        found = await spaces.all() if self.caller.is_admin else await spaces.of(self.caller.name)
+        return [_grants(space) for space in found]
+
+    async def reserve(self, name: str, user: str) -> Grants:
+        self.caller.need("admin", _name(name))
+        space = Namespace(name=name, owner=user)
+        try:
+            await self.catalog.namespaces.add(space)
+        except Stale:
+            raise Conflict(f"the namespace {name} is reserved already", name) from None
+        return _grants(space)
+
+    async def unreserve(self, name: str) -> None:
+        self.caller.need("admin", _name(name))
+        await self.catalog.namespaces.remove(name)
+
+    async def grant_namespace(self, name: str, user: str, access: Access) -> Grants:
+        space = await self._own_namespace(name)
+        return _grants(await self.catalog.namespaces.change(name, {**space.grants, user: access}))
+
+    async def revoke_namespace(self, name: str, user: str) -> Grants:
+        space = await self._own_namespace(name)
+        _refuse_absent(space.grants, user, name)
+        return _grants(await self.catalog.namespaces.change(name, _less(space.grants, user)))
+
+    async def _own_namespace(self, name: str) -> Namespace:
+        self.caller.need("push", _name(name))
+        space, rights = await self.catalog.namespaces.get(name), await self._rights()
+        level = rights.in_namespace(space)
+        if level == Level.NONE:
+            raise NotFound(f"the namespace {name} is not reserved", name)
+        if level < Level.OWN:
+            raise Forbidden(f"only the owner of the namespace {name} may do this", name)
+        return space
+
+    # --- storage
+
+    async def usage(self, user: str = "") -> StorageUsage:
+        self.caller.need("read")
+        if user and user != self.caller.name:
+            self.caller.need("admin")
+        return await self.catalog.quotas.usage(user or self.caller.name)
+
+    async def set_quota(self, user: str, limit: int | None) -> StorageUsage:
+        self.caller.need("admin")
+        await self.catalog.quotas.set_limit(user, limit)
+        return await self.catalog.quotas.usage(user)
+
+    def on_behalf_of(self, user: str) -> LocalHub:
+        return LocalHub(self.catalog, replace(self.caller, behalf=user))
+
+    async def close(self) -> None:
+        await self.catalog.store.close()
+        await self.catalog.blobs.close()
+
+    # --- who sees what
+
+    async def must(self, name: str, level: Level) -> Head:
+        """Return an environment with which the caller may do that much.
+
+        Raises:
+            NotFound: it is not there, or may not even be read.
+            Unauthorized, Forbidden: the token is not good for this, or the user has no right to it.
+        """
+        self.caller.need("push", _name(name))
+        head = await self._see(name)
+        if await self._level(head, level) >= level:
+            return head
+        if level is Level.OWN:
+            raise Forbidden(f"only the owner of {name} may do this", name, {"hint": "Ask the owner, or transfer it."})
+        hint = f"Ask its owner: aenv hub grant {name} --user {self.caller.name} --access write"
+        raise Forbidden(f"you may read {name}, and not change it", name, {"hint": hint})
+
+    async def _rights(self) -> Rights:
+        return await Rights.of(self.caller, self.catalog.namespaces)
+
+    async def _level(self, head: Head, enough: Level) -> Level:
+        """What the caller may do with an environment; namespaces are looked up only if it is not enough without."""
+        level = Rights(self.caller, {}).level(head)
+        return level if level >= enough else (await self._rights()).level(head)
+
+    async def _see(self, name: str) -> Head:
+        """The environment, if it may be read. To others it is as if it were not there."""
+        head = await self.catalog.head(_name(name))
+        if head is not None and await self._level(head, Level.READ) >= Level.READ:
+            return head
+        hint = "See what there is: aenv list"
+        if not self.caller.allows("read", name):
+            hint = "If it is private, this needs a token that is good for it."
+        raise NotFound(f"there is no environment {name} in this hub", name, {"hint": hint})
+
+    async def view(self) -> View:
+        """Which environments lists may show."""
+        if self.caller.is_admin:
+            return EVERYTHING
+        rights = await self._rights()
+        return View(lambda head: rights.level(head) >= Level.READ, tuple(rights.parts()))
+
+
+def _grants(of: Head | Namespace) -> Grants:
+    return Grants(name=of.name, owner=of.owner, public=isinstance(of, Head) and of.public, grants=dict(of.grants))
+
+
+def _less(grants: dict[str, Access], user: str) -> dict[str, Access]:
+    return {each: access for each, access in grants.items() if each != user}
+
+
+def _refuse_absent(grants: dict[str, Access], user: str, name: str) -> None:
+    if user not in grants:
+        raise NotFound(f"{user} has no grant on {name}", name)
+
+
+def _name(name: str) -> str:
+    try:
+        return check_name(name)
+    except ValueError as error:
+        raise InvalidArguments(str(error)) from None
+
+
+def _digest(digest: str) -> str:
+    if not is_digest(digest):
+        raise InvalidArguments(f"{digest[:80]!r} is not a digest; it is written sha256: and 64 hexadecimal digits")
+    return digest
+
+
+def _limit(limit: int) -> int:
+    if not 1 <= limit <= PAGE_LIMIT:
+        raise InvalidArguments(f"a page has 1 to {PAGE_LIMIT} entries, not {limit}")
+    return limit
+
+
+def _sealed(page: EnvPage) -> EnvPage:
+    """A cursor is ours to read: it has characters that a URL has not."""
+    if page.next is None:
+        return page
+    return EnvPage(items=page.items, next=base64.urlsafe_b64encode(page.next.encode()).decode().rstrip("="))
+
+
+def _open(cursor: str | None) -> str | None:
+    if cursor is None:
+        return None
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, ValueError):
+        text = ""
+    if not text or "\0" in text:
+        raise InvalidArguments("'after' is no cursor of this hub; leave it out to start from the beginning")
+    return text

@@ -1,0 +1,64 @@
+"""The hub that somebody means: a server, or one in their own data folder that needs none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv import config
+from aenv.hub.access.storage_quota import DEFAULT
+from aenv.hub.builtin import seed
+from aenv.hub.catalog import Catalog
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.references import complete
+from aenv.hub.web.webhooks import Webhooks
+from aenv.schema.envhub import Hub
+from aenv.schema.instances import HubAccess
+from aenv.storage.open_url import data_folder, open_blobs, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class HubLocation:
+    """Where a hub keeps its things."""
+
+    store: str
+    blobs: str
+
+    @classmethod
+    def of(cls, store: str | None = None, blobs: str | None = None, data: Path | None = None) -> HubLocation:
+        """As told, else in the user's data folder. The blobs of a store that is a file lie beside it."""
+        folder = (data or data_folder()) / "hub"
+        if store and "://" not in store:
+            folder = Path(store.removeprefix("sqlite:")).expanduser().absolute().parent
+        return cls(store or f"sqlite:{folder / 'hub.db'}", blobs or str(folder / "blobs"))
+
+
+def open_catalog(place: HubLocation, quota: int = DEFAULT) -> Catalog:
+    """The catalogue that is kept there, with the environments that come with aenv in it.
+
+    ``quota``: bytes that a user may occupy; 0: no limit.
+    """
+    store = open_store(place.store)
+    return Catalog(store, open_blobs(place.blobs), Webhooks(store), prepare=_prepare, quota=quota)
+
+
+async def _prepare(catalog: Catalog) -> None:
+    await complete(catalog.store, catalog.blobs)
+    await seed(catalog)
+
+
+def open_hub(access: HubAccess | None = None) -> Hub:
+    """The hub that was asked for, else the one of this user's settings.
+
+    It is the server with that URL (``http://…``, ``https://…``, ``unix:/…``), and without one the hub in the data
+    folder.
+    """
+    if access is None:
+        settings = config.load().hub_config
+        access = HubAccess(url=settings.hub_backend, token=settings.api_key, timeout=settings.timeout)
+    if access.url:
+        from aenv.client.hub_client import HubClient
+
+        token, certificates = access.token or None, access.certificates
+        return HubClient(access.url, token, timeout=access.timeout, certificates=certificates)
+    return LocalHub(open_catalog(HubLocation.of(data=Path(access.data) if access.data else None)))

@@ -1,0 +1,1 @@
+"""The hub over HTTP: routes, request bodies, OpenAPI, webhooks, and the server."""

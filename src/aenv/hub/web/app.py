@@ -1,0 +1,141 @@
+"""The hub over HTTP: finds the route, finds out who asks, and says what went wrong in the shape the client knows."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+from urllib.parse import unquote
+
+from pydantic_core import to_json
+
+from aenv._version import __version__
+from aenv.errors import AEnvError, InvalidArguments, NotFound, problem
+from aenv.http.guard import bearer_of, refuse_web_pages
+from aenv.http.messages import Request, Response
+from aenv.hub.access.hub_tokens import ANYONE, OWNER, HubCaller, HubTokens
+from aenv.hub.catalog import Catalog
+from aenv.hub.local_hub import LocalHub
+from aenv.hub.web import legacy_routes, routes
+from aenv.hub.web.openapi import document
+from aenv.hub.web.route import Exchange, Route
+from aenv.schema import paths
+
+log = logging.getLogger("aenv.hub")
+
+ROUTES = (*routes.ROUTES, *legacy_routes.ROUTES)
+_BYTES = b"content-type: application/octet-stream\r\n"
+_CHALLENGE = b'content-type: application/json\r\nwww-authenticate: Bearer realm="aenv hub"\r\n'
+_BEHALF = paths.BEHALF_HEADER.encode()
+_OLDER = ("/env", "/token", "/data")
+
+
+Authenticate = Callable[[str], Awaitable[HubCaller]]
+
+
+class HubApp:
+    """Answers the requests that reach a hub."""
+
+    def __init__(
+        self, catalog: Catalog, *, auth: bool, only_loopback: bool = False, authenticate: Authenticate | None = None
+    ) -> None:
+        """``authenticate``: who has a token, where it is not only the hub's own tokens that count."""
+        self._catalog = catalog
+        self._tokens = HubTokens(catalog.store, catalog.clock)
+        self._authenticate = authenticate or self._tokens.authenticate
+        self._auth = auth
+        self._only_loopback = only_loopback and not auth
+        self._openapi = to_json(document(ROUTES, __version__))
+        self._by_method: dict[str, list[Route]] = {}
+        for route in ROUTES:
+            self._by_method.setdefault(route.method, []).append(route)
+
+    async def __call__(self, request: Request) -> Response:
+        """Answer one request."""
+        answer = await self._answer(request)
+        if request.method == "HEAD":
+            answer.body = b""
+        return answer
+
+    async def _answer(self, request: Request) -> Response:
+        """What is logged names the route and never the path: a path may hold a token."""
+        started = time.perf_counter()
+        where, caller = request.method, ANYONE
+        try:
+            fixed = await self._fixed(request)
+            if fixed is not None:
+                return fixed
+            route, values = self._find(request)
+            where = f"{route.method} {route.path}"
+            caller = await self._caller(request)
+            data = await route.handler(Exchange(LocalHub(self._catalog, caller), request, values))
+            answer = _answer(route, data)
+        except AEnvError as error:
+            answer = _refusal(error, older=request.path.startswith(_OLDER))
+            if error.status >= 500:
+                log.warning("%s: %s", where, error.message)
+        except Exception:
+            log.exception("%s failed", where)
+            answer = Response(
+                500, b'{"success":false,"error":"internal error; see the log","code":"internal","fault":"infra"}'
+            )
+        level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
+        spent = (time.perf_counter() - started) * 1000
+        log.log(level, "%s by %s: %d in %.1f ms", where, caller.name, answer.status, spent)
+        return answer
+
+    async def _fixed(self, request: Request) -> Response | None:
+        if request.path == paths.HEALTH and request.method in ("GET", "HEAD"):
+            await self._catalog.store.get("meta", "health")
+            data = {"status": "healthy", "version": __version__}
+            return Response(200, to_json({"success": True, "code": 0, "message": "", "data": data, **data}))
+        if request.path == paths.OPENAPI and request.method in ("GET", "HEAD"):
+            return Response(200, self._openapi)
+        return None
+
+    def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
+        for route in self._by_method.get("GET" if request.method == "HEAD" else request.method, ()):
+            found = route.pattern.fullmatch(request.path)
+            if found is not None:
+                return route, found.groupdict()
+        others = [route.method for route in ROUTES if route.pattern.fullmatch(request.path)]
+        if others:
+            raise _MethodNotAllowed(f"use {' or '.join(others)} here, not {request.method}")
+        raise NotFound(f"nothing at this path; see GET {paths.OPENAPI}")
+
+    async def _caller(self, request: Request) -> HubCaller:
+        if not self._auth:
+            if self._only_loopback:
+                refuse_web_pages(request, "Serve with --auth to be reached under other names.")
+            return OWNER
+        text = bearer_of(request)
+        caller = ANYONE if text is None else await self._authenticate(text)
+        behalf = unquote(request.header(_BEHALF).decode("latin-1"))
+        return replace(caller, behalf=behalf) if behalf else caller
+
+
+class _MethodNotAllowed(InvalidArguments):
+    code, status = "method", 405
+
+
+def _answer(route: Route, data: Any) -> Response:
+    if isinstance(data, bytes):
+        return Response(200, data, _BYTES)
+    if route.legacy:
+        return Response(200, to_json({"success": True, "code": 0, "message": "", "data": data}))
+    return Response(200, to_json({"success": True, "data": data}))
+
+
+def _refusal(error: AEnvError, *, older: bool) -> Response:
+    body = problem(error)
+    body.setdefault("details", {})
+    status = error.status
+    if older:
+        # These clients read a number in `code` and the words in `message`, and know no 422.
+        status = 400 if status == 422 else status
+        body |= {"code": status, "message": error.message, "data": None}
+    if status == 401:
+        return Response(status, to_json(body), _CHALLENGE)
+    return Response(status, to_json(body))

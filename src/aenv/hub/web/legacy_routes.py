@@ -1,0 +1,277 @@
+"""``/env``, ``/token`` and ``/data``: the routes and the JSON that older clients know."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import Any, get_args
+
+from aenv.errors import Forbidden, InvalidArguments, NotFound, Unavailable
+from aenv.hub.access.hub_tokens import OWNER, HubToken, HubTokens
+from aenv.hub.access.rights import Level
+from aenv.hub.records import ENV
+from aenv.hub.web.bodies import LegacyEnv, LegacyImage, LegacyToken
+from aenv.hub.web.route import Exchange, Handler, Route
+from aenv.schema.envhub import RELEASED, EnvDetail, EnvSummary, EnvVersion, HubRequestModel, Status, status_number
+from aenv.schema.instances import Env
+from aenv.schema.names import STATUSES, check_version
+from aenv.schema.ref import EnvRef
+from aenv.storage.open_url import data_folder
+
+_BLOCKS = ("buildConfig", "testConfig", "deployConfig")
+LISTED = 10_000
+"""A client that knows no pages gets so many."""
+
+
+async def _exists(x: Exchange) -> dict[str, Any]:
+    try:
+        found = await _exactly(x)
+    except NotFound:
+        return {"exists": False}
+    return {"exists": True, "status": status_number(found.status)}
+
+
+async def _create(x: Exchange) -> bool:
+    x.hub.caller.need("push")
+    wish = x.body(LegacyEnv)
+    if wish.name is None or wish.version is None:
+        raise InvalidArguments("name and version are needed")
+    x.hub.caller.need("push", wish.name)
+    version = EnvSummary(
+        name=wish.name,
+        version=_version(wish.version),
+        status=_status(wish.status) or "Ready",
+        description=wish.description or "",
+        tags=wish.tags or [],
+    )
+    gate = None if x.hub.caller is OWNER else x.hub.gate(wish.name)
+    await x.hub.catalog.register(
+        version, _detail(EnvDetail(), wish), update=False, gate=gate, free=x.hub.caller.is_admin
+    )
+    return True
+
+
+async def _update(x: Exchange) -> bool:
+    await x.hub.must(x.path["name"], Level.WRITE)
+    wish = x.body(LegacyEnv)
+    known = await _exactly(x)
+    if known.status == RELEASED:
+        raise Forbidden(f"{known.name}@{known.version} is released and cannot change", known.name)
+    changes: dict[str, Any] = {"description": wish.description, "tags": wish.tags, "status": _status(wish.status)}
+    summary = EnvSummary.model_validate(known.model_dump()).model_copy(
+        update={key: value for key, value in changes.items() if value is not None}
+    )
+    detail = EnvDetail(**{name: getattr(known, name) for name in EnvDetail.model_fields})
+    await x.hub.catalog.register(summary, _detail(detail, wish), update=True, free=x.hub.caller.is_admin)
+    return True
+
+
+async def _state(x: Exchange) -> dict[str, str]:
+    return {"status": (await _exactly(x)).status}
+
+
+async def _release(x: Exchange) -> bool:
+    await x.hub.must(x.path["name"], Level.WRITE)
+    known = await _exactly(x)
+    if known.status == RELEASED:
+        raise Forbidden(f"{known.name}@{known.version} is released already", known.name)
+    await x.hub.release(known.name, known.version)
+    return True
+
+
+async def _get(x: Exchange) -> Env:
+    return _env(await _exactly(x))
+
+
+async def _list(x: Exchange) -> list[Env]:
+    values = dict(pair.partition("=")[::2] for pair in x.request.query.decode("latin-1").split("&"))
+    limit = min(_number(values.get("limit"), LISTED), LISTED)
+    offset = _number(values.get("offset"), 0)
+    found = await x.hub.catalog.every_version((await x.hub.view()).fits, max(1, limit), offset)
+    return [_env(version) for version in await x.hub.catalog.details(found)]
+
+
+async def _sign(x: Exchange) -> str:
+    env = x.path["name"]
+    read = b"style=read" in x.request.query
+    x.hub.caller.need("push", env)
+    if read or await x.hub.catalog.store.get(ENV, env) is not None:
+        await x.hub.must(env, Level.READ if read else Level.WRITE)
+    else:
+        await x.hub.gate(env)(None)
+    url = x.hub.catalog.blobs.upload_url(_upload(env, _version(x.path["version"])), read=read)
+    if url is None:
+        raise Unavailable("this hub keeps its files itself and signs no URLs", details={"hint": "Push with: aenv push"})
+    return url
+
+
+def _upload(env: str, version: str) -> str:
+    """Under which name an upload is kept: no two environments share one.
+
+    ``game`` in version ``2-1.0`` and ``game-2`` in version ``1.0`` would, if a dash always stood between the two.
+    """
+    mark = "@" if re.match(r"[0-9a-z-]+-[0-9]", version) else "-"
+    return f"{env}{mark}{version}.tar"
+
+
+async def _image_built(x: Exchange) -> bool:
+    await x.hub.must(x.path["name"], Level.WRITE)
+    known = await _exactly(x)
+    image = x.body(LegacyImage).image
+
+    def change(detail: EnvDetail) -> EnvDetail:
+        others = [artifact for artifact in detail.artifacts if artifact.get("type") != "image"]
+        return detail.model_copy(update={"artifacts": [{"type": "image", "content": image}, *others]})
+
+    await x.hub.catalog.change_detail(known.name, known.version, change)
+    return True
+
+
+async def _data(x: Exchange) -> dict[str, str] | None:
+    """Which image a task of a benchmark runs in, from a file that an administrator put there."""
+    values = dict(pair.partition("=")[::2] for pair in x.request.query.decode("latin-1").split("&"))
+    scenario, instance = values.get("scenario", ""), values.get("instance", "")
+    if not scenario or not instance:
+        raise InvalidArguments("scenario and instance are needed")
+    file = data_folder() / "datasource" / "swe-verify-images.json"
+    if scenario != "swebench" or not file.is_file():
+        return None
+    image = json.loads(file.read_text(encoding="utf-8")).get(instance)
+    return {"image": image, "instance": instance} if isinstance(image, str) else None
+
+
+# --- tokens
+
+
+async def _make_token(x: Exchange) -> dict[str, Any]:
+    x.hub.caller.need("admin")
+    wish = x.body(LegacyToken)
+    token, text = await _tokens(x).create(user=wish.user, scope="push", max_instances=wish.maxInstanceCount)
+    return {**_token(token), "token": text}
+
+
+async def _change_token(x: Exchange) -> dict[str, Any]:
+    x.hub.caller.need("admin")
+    wish = x.body(LegacyToken)
+    return _token(await _tokens(x).change(wish.id, user=wish.user, max_instances=wish.maxInstanceCount))
+
+
+async def _validate_token(x: Exchange) -> dict[str, Any]:
+    return {**_token(await _tokens(x).check(x.path["token"])), "token": x.path["token"]}
+
+
+async def _token_info(x: Exchange) -> dict[str, Any]:
+    x.hub.caller.need("admin")
+    return _token(await _tokens(x).get(x.path["id"]))
+
+
+async def _drop_token(x: Exchange) -> bool:
+    x.hub.caller.need("admin")
+    await _tokens(x).revoke(x.path["id"])
+    return True
+
+
+def _tokens(x: Exchange) -> HubTokens:
+    return HubTokens(x.hub.catalog.store, x.hub.catalog.clock)
+
+
+def _token(token: HubToken) -> dict[str, Any]:
+    return {"id": token.id, "token": "", "user": token.user, "maxInstanceCount": token.max_instances}
+
+
+# --- shapes
+
+
+async def _exactly(x: Exchange) -> EnvVersion:
+    name, version = x.path["name"], _version(x.path["version"])
+    found = await x.hub.get(name, version)
+    if found.version != version:
+        raise NotFound(f"there is no {EnvRef(name, version)} in this hub", name)
+    return found
+
+
+def _env(version: EnvVersion) -> Env:
+    config = version.config
+    return Env(
+        id=f"{version.name}-{version.version}",
+        name=version.name,
+        description=version.description,
+        version=version.version,
+        tags=version.tags,
+        code_url=version.code_url,
+        status=status_number(version.status),
+        artifacts=version.artifacts or config.get("artifacts") or [],
+        build_config=config.get("buildConfig"),
+        test_config=config.get("testConfig"),
+        deploy_config=config.get("deployConfig"),
+        created_at=version.created_at or datetime.now(UTC).isoformat(),
+        updated_at=version.updated_at,
+    )
+
+
+def _detail(detail: EnvDetail, wish: LegacyEnv) -> EnvDetail:
+    config = {**detail.config, **{key: value for key in _BLOCKS if (value := getattr(wish, key)) is not None}}
+    return detail.model_copy(
+        update={
+            "config": config,
+            "artifacts": detail.artifacts if wish.artifacts is None else wish.artifacts,
+            "code_url": detail.code_url if wish.codeUrl is None else wish.codeUrl,
+        }
+    )
+
+
+def _status(value: str | int | None) -> Status | None:
+    """By name or by number. Only releasing a version releases it."""
+    if value is None or value == "":
+        return None
+    name = STATUSES[value] if isinstance(value, int) and 0 <= value < len(STATUSES) else value
+    if name not in get_args(Status):
+        raise InvalidArguments(f"{str(value)[:40]!r} is not a status; use one of {', '.join(STATUSES)}")
+    return None if name == RELEASED else name  # type: ignore[return-value]
+
+
+def _version(text: str) -> str:
+    try:
+        return check_version(text)
+    except ValueError as error:
+        raise InvalidArguments(str(error)) from None
+
+
+def _number(text: str | None, default: int) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 10 else default
+
+
+_ONE = "/env/{name}/{version}"
+_Object = dict[str, Any]
+
+
+def _route(
+    method: str,
+    path: str,
+    summary: str,
+    handler: Handler,
+    answer: Any,
+    body: type[HubRequestModel] | None = None,
+    needs: str = "",
+) -> Route:
+    return Route(method, path, summary, handler, answer, None, body, needs, legacy=True, tag="older")
+
+
+ROUTES = (
+    _route("GET", f"{_ONE}/exists", "Whether a version is there", _exists, _Object),
+    _route("GET", f"{_ONE}/status", "The state of a version", _state, dict[str, str]),
+    _route("POST", f"{_ONE}/release", "Release a version", _release, bool, None, "push"),
+    _route("POST", f"{_ONE}/sign", "A pre-signed URL", _sign, str, None, "push"),
+    _route("POST", f"{_ONE}/aci_trigger", "An image was built", _image_built, bool, LegacyImage, "push"),
+    _route("GET", _ONE, "Get a version", _get, Env),
+    _route("PUT", _ONE, "Change what is said of a version", _update, bool, LegacyEnv, "push"),
+    _route("POST", "/env", "Register a version without its files", _create, bool, LegacyEnv, "push"),
+    _route("GET", "/env", "List all versions", _list, list[Env]),
+    _route("GET", "/data", "The image of a benchmark's task", _data, dict[str, str] | None),
+    _route("POST", "/token", "Make a token", _make_token, _Object, LegacyToken, "admin"),
+    _route("PUT", "/token", "Change a token", _change_token, _Object, LegacyToken, "admin"),
+    _route("GET", "/token/validate/{token}", "Whose token it is", _validate_token, _Object),
+    _route("GET", "/token/info/{id}", "Get a token", _token_info, _Object, None, "admin"),
+    _route("DELETE", "/token/{id}", "Revoke a token", _drop_token, bool, None, "admin"),
+)

@@ -1,0 +1,69 @@
+"""A route, said once: how it is found, what it takes and gives, and what the OpenAPI document says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ValidationError
+
+from aenv.errors import InvalidArguments
+from aenv.http.messages import Request
+from aenv.http.openapi import Operation
+from aenv.hub.local_hub import LocalHub
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One request, as a route sees it."""
+
+    hub: LocalHub
+    request: Request
+    path: dict[str, str]
+
+    def query(self, model: type[M]) -> M:
+        """The question after the question mark. A name that comes twice is a list, and so is ``a,b``."""
+        lists = {name for name, field in model.model_fields.items() if "list[" in str(field.annotation)}
+        values: dict[str, Any] = {}
+        for name, value in parse_qsl(self.request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=100):
+            if name in lists:
+                values.setdefault(name, []).extend(part for part in value.split(",") if part)
+            elif name in values:
+                raise InvalidArguments(f"{name} is given twice")
+            else:
+                values[name] = value
+        return _checked(lambda: model.model_validate(values))
+
+    def body(self, model: type[M]) -> M:
+        """The JSON that was sent."""
+        return _checked(lambda: model.model_validate_json(self.request.body))
+
+
+Handler = Callable[[Exchange], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Route(Operation):
+    """One method of one path, answered by a `Handler`."""
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """What a path must look like."""
+        return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path) + ("/?" if self.legacy else ""))
+
+
+def _checked(read: Callable[[], M]) -> M:
+    try:
+        return read()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
+        raise InvalidArguments(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidArguments(f"this cannot be read: {error}") from None

@@ -1,0 +1,1 @@
+"""Images and containers without Docker: OCI layouts, root file systems, Dockerfile builds, boxes."""

@@ -1,0 +1,241 @@
+"""What a Dockerfile's FROM stands for here: a Debian made once from its packages, with a Python where one is asked for.
+
+An image of a registry is not fetched: the official images of debian, ubuntu and python are a small Debian with little
+in it, and that can be had from any mirror. Ubuntu is stood in for by the Debian of its time. What has been given a name
+with ``aenv base add`` is taken as it is, so who has the image can use it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import sys
+import tarfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aenv.errors import BuildFailed
+from aenv.images import base_systems, container, docker_cli, layered_images
+from aenv.images.box_files import add_tree
+from aenv.images.layered_images import BoxImage, digest
+from aenv.tracing.logging import getLogger
+
+log = getLogger("boxes")
+
+HOST = "aenv/host"
+"""FROM this: the machine's own system."""
+MIRROR = "http://deb.debian.org"
+RELEASES = {"11": "bullseye", "12": "bookworm", "13": "trixie", "stable": "trixie", "latest": "trixie"}
+PYTHONS = {"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
+"""What a release has of its own."""
+STAND_INS = {"20.04": "bullseye", "focal": "bullseye", "22.04": "bookworm", "jammy": "bookworm", "24.04": "bookworm",
+             "noble": "bookworm", "latest": "bookworm"}  # fmt: skip
+LIBRARIES = (
+    "ca-certificates", "libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8",
+    "libsqlite3-0", "libssl3", "libuuid1", "netbase", "tzdata", "zlib1g",
+)  # fmt: skip
+"""In every root: what a Python that was built elsewhere is linked with."""
+FULL = ("build-essential", "curl", "git", "pkg-config", "procps", "wget", "xz-utils")
+"""What an image of python's has that is not slim, as far as it is used."""
+_OFFICIAL = re.compile(
+    r"(?:docker\.io/)?(?:library/)?(?P<name>debian|ubuntu|python)(?::(?P<tag>[\w.-]+))?(?:@sha256:.+)?"
+)
+_VERSION = re.compile(r"3\.\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What an image's name asks for."""
+
+    release: str
+    python: str | None = None
+    full: bool = False
+
+
+def origin_of(name: str) -> Origin | None:
+    """What an official image's name asks for; None for other images."""
+    found = _OFFICIAL.fullmatch(name)
+    if found is None:
+        return None
+    tag = found["tag"] or "latest"
+    words = tag.split("-")
+    if found["name"] == "ubuntu":
+        return Origin(next((STAND_INS[word] for word in words if word in STAND_INS), "bookworm"))
+    release = next((word for word in words if word in PYTHONS), None)
+    if found["name"] == "debian":
+        return Origin(release or RELEASES.get(words[0].partition(".")[0], "bookworm"))
+    version = _VERSION.match(words[0])
+    if "alpine" in tag or "windows" in tag:
+        return None
+    return Origin(release or "bookworm", version[0] if version else "3.13", full="slim" not in words)
+
+
+def base_name(image: str) -> str:
+    """What an image is called among the bases of this machine (``aenv base``)."""
+    return re.sub(r"[^a-z0-9._-]+", "-", image.lower())
+
+
+async def root(name: str) -> BoxImage:
+    """The image to start from.
+
+    Raises:
+        BuildFailed: there is nothing here that could be it.
+    """
+    if name == "scratch":
+        raise BuildFailed("FROM scratch: an empty system has nothing that could be run in it here")
+    if name == HOST:
+        return layered_images.host_image()
+    known = base_name(name)
+    if known in base_systems.names():
+        base = await base_systems.BaseSystems().find(known, Path("/"))
+        path = str(base.root)
+        return BoxImage(digest("base", path), (path,), (path,), variables=base.variables)
+    origin = origin_of(name)
+    if origin is None:
+        return await _from_docker(name, known)
+    image = await _debian(origin.release)
+    if origin.full:
+        image = await _with_packages(image, FULL)
+    return await _with_python(image, origin) if origin.python else image
+
+
+async def _from_docker(name: str, known: str) -> BoxImage:
+    """Ask Docker for an image that cannot be made here, where there is one."""
+    engine = await docker_cli.find()
+    found = None if isinstance(engine, str) else await engine.image(name)
+    if found is None:
+        why = engine if isinstance(engine, str) else f"{Path(engine.program).name} cannot get it, either"
+        raise BuildFailed(
+            f"FROM {name}: only debian, ubuntu and python images can be made without Docker, and {why}",
+            {
+                "hint": f"Have a copy of it: on a machine with Docker, docker save {name} -o image.tar; here, "
+                f"aenv base add {known} image.tar"
+            },
+        )
+    return found
+
+
+async def _quiet(*command: str) -> int:
+    nowhere = asyncio.subprocess.DEVNULL
+    process = await asyncio.create_subprocess_exec(*command, stdin=nowhere, stdout=nowhere, stderr=nowhere, cwd="/")
+    return await process.wait()
+
+
+def can_bootstrap() -> str | None:
+    """None where a Debian can be made here; else what is missing."""
+    if shutil.which("mmdebstrap") is None:
+        return "mmdebstrap is not installed; install it with: sudo apt-get install mmdebstrap debian-archive-keyring"
+    if not Path("/usr/share/keyrings/debian-archive-keyring.gpg").exists():
+        return "the keys of Debian are not installed; install them with: sudo apt-get install debian-archive-keyring"
+    if not container.has_users():
+        return docker_cli.NO_USERS
+    return None
+
+
+async def _debian(release: str) -> BoxImage:
+    """A small Debian, made once."""
+    mirror = os.environ.get("AENV_DEBIAN_MIRROR", MIRROR).rstrip("/")
+    security = f"{release}-security"
+    suites = [
+        f"{mirror}/debian {release}",
+        f"{mirror}/debian {release}-updates",
+        f"{mirror}/debian-security {security}",
+    ]
+    key = digest("debian", release, LIBRARIES, suites)
+
+    async def make(state: Path) -> None:
+        missing = can_bootstrap()
+        if missing is not None:
+            raise BuildFailed(f"a Debian cannot be made here: {missing}")
+        log.warning("making a Debian (%s) from its packages, once; this takes a minute or two", release)
+        libraries = [name for name in LIBRARIES if release != "bullseye" or name not in ("libffi8", "libssl3")]
+        command = ["mmdebstrap", "--mode=root", "--variant=minbase", "--keyring=/usr/share/keyrings"]
+        command += [f"--include={','.join(libraries)}", release, "/made", *(f"deb {suite} main" for suite in suites)]
+        scratch = layered_images.new_state(state / "scratch")
+        async with layered_images.box(layered_images.host_image(), scratch, network="host") as box:
+            done = await box.exec(command, joined=True)
+        if done.code:
+            raise BuildFailed(f"mmdebstrap has failed:\n{done.output[-2000:]}")
+        (state / "upper").rmdir()
+        (scratch / "upper" / "made").rename(state / "upper")
+        await layered_images.remove(scratch)
+
+    upper = await layered_images.made(key, make)
+    return BoxImage(key, (str(upper),))
+
+
+async def _with_packages(image: BoxImage, packages: tuple[str, ...]) -> BoxImage:
+    key = digest(image.key, "packages", packages)
+
+    async def make(state: Path) -> None:
+        async with layered_images.box(image, state, network="host") as box:
+            line = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"
+            done = await box.exec(f"{line} && rm -rf /var/lib/apt/lists/*", joined=True)
+        if done.code:
+            raise BuildFailed(f"{', '.join(packages)} cannot be installed:\n{done.output[-2000:]}")
+
+    return image.with_layer(key, await layered_images.made(key, make))
+
+
+async def _with_python(image: BoxImage, origin: Origin) -> BoxImage:
+    """In /usr/local, as the images of python's have it."""
+    assert origin.python is not None
+    found = await python_of_host(origin.python)
+    if found is None and PYTHONS[origin.release] != origin.python:
+        raise BuildFailed(
+            f"there is no Python {origin.python} to put into a system",
+            {"hint": f"Have one on this machine: uv python install {origin.python}"},
+        )
+    key = digest(image.key, "python", origin.python, found)
+
+    async def make(state: Path) -> None:
+        async with layered_images.box(image, state, network="host") as box:
+            if found is None:
+                line = "apt-get update && apt-get install -y --no-install-recommends python3 python3-pip python3-venv"
+                link = "rm -f /usr/lib/python3*/EXTERNALLY-MANAGED && ln -s /usr/bin/python3 /usr/local/bin/python"
+                done = await box.exec(f"{line} && {link}", joined=True)
+            else:
+                await box.unpack(lambda target: _pack_python(found, target), "/usr/local")
+                version = f"python{origin.python}"
+                done = await box.exec(
+                    f"cd /usr/local/bin && ldconfig && ln -sf {version} python3 && ln -sf python3 python && "
+                    "python3 -m ensurepip && ln -sf pip3 pip",
+                    joined=True,
+                )
+        if done.code:
+            raise BuildFailed(f"Python {origin.python} cannot be put into the system:\n{done.output[-2000:]}")
+
+    layered = image.with_layer(key, await layered_images.made(key, make))
+    return replace(layered, variables={**image.variables, "LANG": "C.UTF-8"}, command=("python3",))
+
+
+def _pack_python(source: Path, target: object) -> None:
+    """A Python's own files, without packages and tests."""
+    left_out = re.compile(r"\./(lib/python3\.\d+/(site-packages/.+|test(/.*)?)|bin/(?!python3\.\d+$).+)|.*__pycache__")
+    with tarfile.open(fileobj=target, mode="w|") as archive:  # type: ignore[call-overload]
+        add_tree(archive, source, ".", leave_out=lambda name: bool(left_out.fullmatch(f"./{name}")))
+
+
+async def python_of_host(version: str) -> Path | None:
+    """The folder of a Python of this version that this user has, or that uv can get for them."""
+    uv_folder = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or "~/.local/share/uv/python").expanduser()
+    pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
+    own = layered_images.folder() / "pythons"
+    places = [(uv_folder, f"cpython-{version}.*"), (pyenv / "versions", f"{version}.*"), (own, f"cpython-{version}.*")]
+    for place, pattern in places:
+        for found in sorted(place.glob(pattern), reverse=True):
+            if (found / "bin" / f"python{version}").exists():
+                return found.resolve()
+    uv = uv_program()
+    if uv is None:
+        return None
+    await _quiet(str(uv), "python", "install", "--no-bin", "--install-dir", str(own), version)
+    return next((found.resolve() for found in sorted(own.glob(f"cpython-{version}.*"), reverse=True)), None)
+
+
+def uv_program() -> Path | None:
+    """The uv of this machine."""
+    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    return Path(found).resolve() if found else None

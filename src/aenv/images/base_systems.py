@@ -1,0 +1,148 @@
+"""The systems that sandboxes can have in place of the host's: by name, or from the project itself.
+
+A config.json may come from anybody, so it names no folder of the host: what it names is either in the project, or was
+given that name by this machine's user (``aenv base add``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aenv.errors import ConfigError
+from aenv.images.oci_unpack import is_root
+from aenv.tracing.logging import getLogger
+
+log = getLogger("bases")
+
+PROJECT_LIMIT = 16 << 30
+"""Bytes that an image in a project may have when it is unpacked, unless a setting says otherwise: a project may come
+from anybody, and a small file can unpack to a full disk. What this machine's user adds by name may be larger.
+"""
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class BaseSystem:
+    """A system, unpacked."""
+
+    root: Path
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+def folder() -> Path:
+    """Where they are kept: below the user's data folder."""
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "aenv" / "bases"
+
+
+class BaseSystems:
+    """Finds bases; unpacks one when nobody has before."""
+
+    def __init__(self, limit: int = PROJECT_LIMIT) -> None:
+        """``limit``: bytes that an image of a project may have when it is unpacked."""
+        self._limit = limit
+        self._known: dict[tuple[str, int, int], BaseSystem] = {}
+        self._unpacking = asyncio.Lock()
+
+    async def find(self, text: str, project: Path) -> BaseSystem:
+        """What a config.json calls its base."""
+        if "/" in text:
+            path = (project / text).resolve()
+            if not path.is_relative_to(project.resolve()):
+                raise ConfigError(
+                    f"deployConfig.base: {text} is not in the project; give it a name on this machine "
+                    f"(aenv base add NAME {path}) and write that name",
+                )
+            if not path.exists():
+                raise ConfigError(f"deployConfig.base: there is nothing at {path}")
+            return await self._opened(path, self._limit)
+        place = folder() / "names" / text
+        if not _NAME.fullmatch(text) or not place.is_symlink():
+            known = ", ".join(names()) or "none"
+            raise ConfigError(
+                f"deployConfig.base: there is no base '{text}' on this machine (there are: {known}); add it with: "
+                f"aenv base add {text} PATH; that is a root file system, an OCI image layout or what docker save wrote"
+            )
+        if not place.exists():
+            raise ConfigError(
+                f"deployConfig.base: {place.readlink()}, which '{text}' stands for, is not there any more"
+            )
+        return await self._opened(place.resolve())
+
+    async def add(self, name: str, path: Path) -> BaseSystem:
+        """Give something a name on this machine; a folder with a root file system is used where it is."""
+        if not _NAME.fullmatch(name):
+            raise ConfigError(f"'{name}' cannot name a base; use small letters, digits, dots and dashes")
+        if not path.exists():
+            raise ConfigError(f"there is nothing at {path}")
+        base = await self._opened(path.resolve())
+        link = folder() / "names" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        fresh = link.with_name(f".{name}.{os.getpid()}")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(base.root)
+        fresh.replace(link)
+        return base
+
+    async def _opened(self, path: Path, limit: int | None = None) -> BaseSystem:
+        if path.is_dir() and not (path / "oci-layout").is_file():
+            if path.parent.parent == folder() and path.name == "root":
+                return _stored(path.parent)
+            if not is_root(entry.name for entry in path.iterdir()):
+                raise ConfigError(f"{path} is no base: it is neither a root file system nor an OCI image layout")
+            return BaseSystem(path)
+        about = (path / "index.json" if path.is_dir() else path).stat()
+        key = (str(path), about.st_mtime_ns, about.st_size)
+        async with self._unpacking:
+            if key not in self._known or not self._known[key].root.is_dir():
+                self._known[key] = _stored(await _store(path, limit))
+        return self._known[key]
+
+
+def names() -> dict[str, Path]:
+    """All that have a name here, and where they are."""
+    place = folder() / "names"
+    found = sorted(place.iterdir()) if place.is_dir() else []
+    return {link.name: link.readlink() for link in found if link.is_symlink() and not link.name.startswith(".")}
+
+
+def remove(name: str) -> None:
+    """Take a name away, and what was unpacked for it, unless another name stands for it, too."""
+    known = names()
+    if name not in known:
+        raise ConfigError(f"there is no base '{name}' here")
+    (folder() / "names" / name).unlink()
+    unpacked = known.pop(name).parent
+    if unpacked.parent == folder() and unpacked not in {path.parent for path in known.values()}:
+        shutil.rmtree(unpacked, ignore_errors=True)
+
+
+def _stored(place: Path) -> BaseSystem:
+    about = json.loads((place / "image.json").read_text())
+    return BaseSystem(place / "root", about["variables"])
+
+
+async def _store(path: Path, limit: int | None) -> Path:
+    log.info("unpacking %s", path)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "aenv.images.oci_unpack", str(path), str(folder()),
+        *([] if limit is None else [str(limit)]),
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, cwd="/",
+    )  # fmt: skip
+    try:
+        said, _ = await process.communicate()
+    except BaseException:
+        process.kill()
+        await process.wait()
+        raise
+    answer = json.loads(said) if said else {"error": f"unpacking it ended with exit code {process.returncode}"}
+    if "error" in answer:
+        raise ConfigError(f"{path} cannot be a base: {answer['error']}")
+    return Path(answer["path"])

@@ -1,0 +1,354 @@
+"""A box: one container (`aenv.images.container`), from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import itertools
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aenv.errors import Unavailable, UsageError
+from aenv.images import container
+from aenv.images.container import ContainerSpec
+from aenv.images.container_init import MESSAGE
+from aenv.isolation.limits.cgroups import Cgroup
+
+KEPT = 1 << 20
+"""Bytes of a program's output that are kept: the first half, and the last."""
+CHUNK = 1 << 16
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class BoxResult:
+    """How a program ended, and what it said."""
+
+    code: int
+    output: str
+    errors: str = ""
+    timed_out: bool = False
+
+
+class Box:
+    """A container that runs. All that is started in it sees the same processes, until the box ends."""
+
+    def __init__(self, spec: ContainerSpec, *, variables: Mapping[str, str], group: Cgroup | None = None) -> None:
+        self._spec = spec
+        self._variables = {"PATH": PATH, **variables}
+        self._group = group
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[int]] = {}
+        self._drains: set[_Drain] = set()
+        self._control: socket.socket | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._ready: asyncio.Future[None] | None = None
+        self._first = 0
+
+    async def start(self, channel: int | None = None, beside: Box | None = None) -> None:
+        """Make it. ``channel``: of a door to the network, for a box with ``egress``. ``beside``: a box whose network it
+        is to share; of its processes and files it sees nothing.
+
+        Raises:
+            Unavailable: this host cannot.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        for kind in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            ours.setsockopt(socket.SOL_SOCKET, kind, 2 * MESSAGE)
+        cgroups = self._group.open_for_joining() if self._group else []
+        stage = tempfile.mkdtemp(prefix="aenv-box-")
+        os.chmod(stage, 0o755)  # the container's root, who is nobody here, has to pass through it
+        loop = asyncio.get_running_loop()
+        self._ready = loop.create_future()
+        try:
+            with theirs:
+                self._process = await asyncio.create_subprocess_exec(
+                    sys.executable, "-P", "-m", "aenv.images.container", str(theirs.fileno()),
+                    pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, cwd="/",
+                )  # fmt: skip
+            self._control = ours
+            loop.add_reader(ours, self._hear)
+            joining = beside.namespaces() if beside is not None else []
+            spec = replace(self._spec, stage=stage, joined=beside is not None)
+            try:
+                fds = [*joining, *([channel] if channel is not None else []), *cgroups]
+                socket.send_fds(ours, [container.spec_message(spec)], fds)
+            finally:
+                for fd in joining:
+                    os.close(fd)
+            await self._ready
+        except BaseException:
+            await asyncio.shield(self.stop())
+            raise
+        finally:
+            for fd in cgroups:
+                os.close(fd)
+            with contextlib.suppress(OSError):
+                os.rmdir(stage)
+
+    def namespaces(self) -> list[int]:
+        """Descriptors of those of its users and of its network."""
+        return [os.open(f"/proc/{self._first}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("user", "net")]
+
+    async def stop(self) -> None:
+        """End everything in it. What was changed stays in its state."""
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control)
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            await self._process.wait()
+        self._lost("the box has been stopped")
+        for drain in list(self._drains):
+            drain.close()
+        if self._group is not None:
+            self._group.remove()
+
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str = "/",
+        env: Mapping[str, str] | None = None,
+        user: str = "",
+        timeout: float | None = None,
+        stdin: bytes = b"",
+        nice: int = 0,
+        joined: bool = False,
+        last: bool = False,
+    ) -> BoxResult:
+        """Run a program, or a line of shell, to its end; what it leaves running goes on. ``joined``: stderr is where
+        stdout is. ``last``: all other programs are ended together with it.
+        """
+        argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
+        out = self._drain()
+        errors = out if joined else self._drain()
+        wrong = self._drain()
+        number = next(self._numbers)
+        given = _file(stdin)
+        timed_out = False
+        try:
+            message = {"op": "exec", "argv": argv, "cwd": cwd, "env": {**self._variables, **(env or {})}, "user": user,
+                       "nice": nice, "last": last}  # fmt: skip
+            ended = self._ask(number, message, [given, out.end, errors.end, wrong.end])
+            for drain in {out, errors, wrong}:
+                drain.close_end()
+            try:
+                async with asyncio.timeout(timeout):
+                    code = await asyncio.shield(ended)
+            except TimeoutError:
+                timed_out = True
+                self._signal(number, signal.SIGKILL)
+                await ended
+                code = 124
+            except asyncio.CancelledError:
+                self._signal(number, signal.SIGKILL)
+                raise
+        finally:
+            os.close(given)
+            for drain in {out, errors, wrong}:
+                drain.close_end()
+        trouble = wrong.text()
+        said = errors.text() if errors is not out else ""
+        return BoxResult(code, out.text(), f"{said}{trouble}" if trouble else said, timed_out)
+
+    async def is_idle(self) -> bool:
+        """Whether nothing runs in it. No program of the box's is asked."""
+        wrong = self._drain()
+        try:
+            ended = self._ask(next(self._numbers), {"op": "idle"}, [wrong.end])
+        finally:
+            wrong.close_end()
+        return await ended == 0
+
+    def open_terminal(self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], user: str = "") -> int:
+        """Run a program on a terminal; a descriptor of the terminal's other side."""
+        master, slave = os.openpty()
+        wrong = self._drain()
+        try:
+            message = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": {**self._variables, **env}, "user": user,
+                       "tty": True}  # fmt: skip
+            self._ask(next(self._numbers), message, [slave, slave, slave, wrong.end])
+        finally:
+            os.close(slave)
+            wrong.close_end()
+        return master
+
+    async def unpack(self, archive: Callable[[io.RawIOBase], None], path: str, *, owner: str = "") -> None:
+        """Put files below a path: ``archive`` writes them as a tar, in a thread."""
+        read_end, write_end = os.pipe()
+        wrong = self._drain()
+        number = next(self._numbers)
+        try:
+            ended = self._ask(number, {"op": "unpack", "path": path, "owner": owner}, [read_end, wrong.end])
+        finally:
+            os.close(read_end)
+            wrong.close_end()
+        failed: list[BaseException] = []
+
+        def write() -> None:
+            try:
+                with open(write_end, "wb", buffering=0) as target:
+                    archive(target)
+            except BrokenPipeError:
+                return  # the other side says what is wrong
+            except Exception as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=write, name="aenv-box-unpack")
+        thread.start()
+        code = await ended
+        thread.join()
+        if failed:
+            raise failed[0]
+        if code:
+            raise UsageError(f"{path}: files cannot be put there: {wrong.text()}")
+
+    async def pack(self, path: str, target: Path) -> None:
+        """What is at a path, as a tar in a file; its members' names begin with a dot."""
+        wrong = self._drain()
+        descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            ended = self._ask(next(self._numbers), {"op": "pack", "path": path}, [descriptor, wrong.end])
+        finally:
+            os.close(descriptor)
+            wrong.close_end()
+        if await ended:
+            raise UsageError(f"{path} cannot be read: {wrong.text()}")
+
+    async def remove(self, *paths: str) -> None:
+        """Take away what is at these paths."""
+        wrong = self._drain()
+        try:
+            ended = self._ask(next(self._numbers), {"op": "remove", "paths": list(paths)}, [wrong.end])
+        finally:
+            wrong.close_end()
+        if await ended:
+            raise UsageError(f"{', '.join(paths)} cannot be removed: {wrong.text()}")
+
+    def _ask(self, number: int, message: dict[str, Any], fds: list[int]) -> asyncio.Future[int]:
+        if self._control is None:
+            raise Unavailable("the box has been stopped")
+        data = json.dumps({**message, "id": number}).encode()
+        if len(data) > MESSAGE:
+            raise UsageError("the command and its variables are too long")
+        waiting: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waiting
+        try:
+            socket.send_fds(self._control, [data], fds)
+        except OSError as error:
+            del self._waiting[number]
+            raise Unavailable(f"the box cannot be reached: {error}") from None
+        return waiting
+
+    def _signal(self, number: int, which: int) -> None:
+        if self._control is not None:
+            with contextlib.suppress(OSError):
+                self._control.send(json.dumps({"op": "signal", "id": number, "signal": which}).encode())
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        assert self._ready is not None
+        try:
+            data = self._control.recv(MESSAGE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._control)
+            self._lost("the box has ended by itself; it may have run out of memory")
+            return
+        message = json.loads(data)
+        if message["op"] == "made":
+            self._first = message["pid"]
+        elif message["op"] == "ready":
+            self._ready.set_result(None)
+        elif message["op"] == "failed":
+            if not self._ready.done():
+                self._ready.set_exception(Unavailable(f"a box cannot be made here: {message['error']}"))
+        elif (waiting := self._waiting.pop(message["id"], None)) is not None and not waiting.done():
+            waiting.set_result(message["code"])
+
+    def _lost(self, why: str) -> None:
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(Unavailable(why))
+        waiting, self._waiting = self._waiting, {}
+        for each in waiting.values():
+            if not each.done():
+                each.set_exception(Unavailable(why))
+
+    def _drain(self) -> _Drain:
+        drain = _Drain(self._drains.discard)
+        self._drains.add(drain)
+        return drain
+
+
+class _Drain:
+    """Reads what programs write for as long as somebody can: a server must not be stopped by nobody listening."""
+
+    def __init__(self, gone: Callable[[_Drain], None]) -> None:
+        self._read, self.end = os.pipe()
+        os.set_blocking(self._read, False)
+        self._gone = gone
+        self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
+        asyncio.get_running_loop().add_reader(self._read, self._take)
+
+    def close_end(self) -> None:
+        if self.end >= 0:
+            os.close(self.end)
+            self.end = -1
+
+    def close(self) -> None:
+        self.close_end()
+        if self._read >= 0:
+            asyncio.get_running_loop().remove_reader(self._read)
+            os.close(self._read)
+            self._read = -1
+            self._gone(self)
+
+    def text(self) -> str:
+        """All that has been written by now, without the middle where that is too much."""
+        while self._read >= 0 and self._take():
+            pass
+        cut = f"\n[{self._dropped} bytes left out]\n".encode() if self._dropped else b""
+        return bytes(self._head + cut + self._tail).decode(errors="replace")
+
+    def _take(self) -> bool:
+        try:
+            data = os.read(self._read, CHUNK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self.close()
+            return False
+        room = KEPT // 2 - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if (over := len(self._tail) - KEPT // 2) > 0:
+            self._dropped += over
+            del self._tail[:over]
+        return True
+
+
+def _file(content: bytes) -> int:
+    """To be read from its start."""
+    if not content:
+        return os.open("/dev/null", os.O_RDONLY)
+    descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

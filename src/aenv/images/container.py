@@ -1,0 +1,307 @@
+"""A container: a system of its own with its own root, users, processes and network, for programs that expect one.
+
+Unlike a sandbox, which is one user and cannot become another, it has a whole range of users where the host lets us map
+one, so that package managers and servers work in it as they do on a machine. What is root inside is nobody outside:
+as root, a range that no host user is in; as an ordinary user, their own /etc/subuid range, and without one, only them.
+
+``python -m aenv.images.container`` is told what to make through a socket, makes it, and forks its first process
+(`aenv.images.container_init`). The kernel ends all of it together with that process, which ends when the socket is
+closed: nothing can be left behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+
+from aenv.images import container_init
+from aenv.isolation.files import overlay_listing, rootfs
+from aenv.isolation.files.trees import remove_tree
+from aenv.isolation.forking.zygote_namespaces import explain
+from aenv.isolation.kernel import linux
+from aenv.isolation.kernel.syscall_plan import SyscallPlan
+from aenv.isolation.limits import user_shares
+from aenv.isolation.network import policy
+
+FIRST, COUNT = 0x60000000, 0x10000
+"""The host's users that those of containers are, when root makes them: far away from all that are handed out."""
+OURS = "/opt/aenv"
+"""In a container: what we bring."""
+READ_ONLY = ("bus", "fs", "irq", "sys")
+"""Folders of /proc that not even a container's root writes to, as in Docker."""
+_SPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What to make."""
+
+    stage: str
+    """An empty folder to build it in; gone when it is ready."""
+    layers: list[str]
+    """Folders that the root is made of, the lowest first; their files have the users of containers as owners."""
+    state: str
+    """A folder with ``upper`` and ``work``: what is changed goes there."""
+    foreign: list[str] = field(default_factory=list)
+    """Those of the layers, and of what is shown, whose files have the host's users as owners."""
+    shown: dict[str, str] = field(default_factory=dict)
+    """Paths inside, and the folders or files of the host that are shown there, read-only."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Small files that are put over those of the root, like /etc/hosts: path and text."""
+    network: policy.Mode = "loopback"
+    hostname: str = "box"
+    joined: bool = False
+    """It is in the network of another container: the namespaces of its users and its network are the first
+    descriptors that come with the spec."""
+
+
+def main() -> None:
+    """Its argument is the descriptor of the control socket, which the spec comes through."""
+    linux.die_with_parent()
+    if os.getppid() == 1:
+        sys.exit(0)
+    if sys.argv[1] in ("remove", "copy", "list"):
+        _as_root(*sys.argv[1:])
+        return
+    control = socket.socket(fileno=int(sys.argv[1]))
+    message, fds, _, _ = socket.recv_fds(control, container_init.MESSAGE, container_init.MAX_FDS)
+    spec = ContainerSpec(**json.loads(message))
+    try:
+        code = _make(spec, control, fds)
+    except OSError as error:
+        control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
+        code = 1
+    sys.exit(code)
+
+
+def _make(spec: ContainerSpec, control: socket.socket, fds: list[int]) -> int:
+    """In the end, the exit code of the first process."""
+    privileged = os.geteuid() == 0
+    with contextlib.suppress(OSError):
+        os.setsid()
+    with contextlib.suppress(OSError):
+        linux.leave_session_keyring()
+    if privileged:
+        linux.unshare(linux.CLONE_NEWNS)
+        _stage(spec, privileged=True)
+    spaces = _SPACES if spec.network == "host" or spec.joined else _SPACES | linux.CLONE_NEWNET
+    if spec.joined:
+        users, net = fds.pop(0), fds.pop(0)
+        if not privileged:  # a user may enter a network only together with the users that it belongs to
+            linux.setns(users, linux.CLONE_NEWUSER)
+            spaces &= ~linux.CLONE_NEWUSER
+        linux.setns(net, linux.CLONE_NEWNET)
+        for fd in (users, net):
+            os.close(fd)
+    mapped, map_now = os.pipe()
+    child = linux.fork_into(spaces)
+    if child == 0:
+        linux.die_with_parent()
+        os.close(map_now)
+        container_init.run(control, lambda: _enter(spec, fds, mapped, privileged=privileged))
+    os.close(mapped)
+    for fd in fds:
+        os.close(fd)
+    if spaces & linux.CLONE_NEWUSER:
+        _map_users(child, privileged=privileged)
+    control.send(json.dumps({"op": "made", "pid": child}).encode())
+    control.close()
+    os.write(map_now, b"1")
+    os.close(map_now)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status) and 1
+
+
+def _as_root(what: str, path: str, target: str = "") -> None:
+    """Remove, copy or list a tree that containers of this user have written, as the root of one."""
+    if what == "list" and os.geteuid() == 0:
+        overlay_listing.write(path)
+        return
+    mapped, map_now = os.pipe()
+    child = linux.fork_into(linux.CLONE_NEWUSER)
+    if child == 0:
+        os.close(map_now)
+        os.read(mapped, 1)
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+        if what == "copy":
+            os.execvp("cp", ["cp", "-a", "--reflink=auto", path, target])
+        if what == "list":
+            overlay_listing.write(path)
+            os._exit(0)
+        remove_tree(path)
+        os._exit(0)
+    _map_users(child, privileged=os.geteuid() == 0)
+    os.close(map_now)
+    _, status = os.waitpid(child, 0)
+    sys.exit(os.waitstatus_to_exitcode(status))
+
+
+def _map_users(child: int, *, privileged: bool) -> None:
+    """Say who is who in the child's namespace."""
+    if privileged:
+        for name in ("uid_map", "gid_map"):
+            with open(f"/proc/{child}/{name}", "w") as file:
+                file.write(f"0 {FIRST} {COUNT}")
+        return
+    own = {"uid": os.getuid(), "gid": os.getgid()}
+    ranges = {kind: sub_range(kind) for kind in own}
+    if all(ranges.values()):
+        for kind, (first, count) in ((kind, found) for kind, found in ranges.items() if found):
+            command = [f"new{kind}map", str(child), "0", str(own[kind]), "1", "1", str(first), str(count)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise OSError(1, f"{command[0]}: {done.stderr.strip()}")
+        return
+    for name, text in (("setgroups", "deny"), ("uid_map", f"0 {own['uid']} 1"), ("gid_map", f"0 {own['gid']} 1")):
+        with open(f"/proc/{child}/{name}", "w") as file:
+            file.write(text)
+
+
+def sub_range(kind: str) -> tuple[int, int] | None:
+    """The range of users (``uid``) or groups (``gid``) that this user was given; None without one, or the tools."""
+    if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
+        return None
+    try:
+        names = {str(os.getuid()), pwd.getpwuid(os.getuid()).pw_name}
+        with open(f"/etc/sub{kind}") as file:
+            rows = [line.strip().split(":") for line in file if line.count(":") == 2]
+    except (OSError, KeyError):
+        return None
+    found = [(int(first), int(count)) for name, first, count in rows if name in names]
+    return max(found, key=lambda each: each[1]) if found else None
+
+
+def has_users() -> bool:
+    """Whether there is more than one user in a container that this user makes."""
+    return os.geteuid() == 0 or (sub_range("uid") is not None and sub_range("gid") is not None)
+
+
+def owner() -> tuple[int, int]:
+    """The host's user and group that root is in a container."""
+    return (FIRST, FIRST) if os.geteuid() == 0 else (os.getuid(), os.getgid())
+
+
+def _stage(spec: ContainerSpec, *, privileged: bool) -> None:
+    """Gather the pieces in one place, where the container's root can reach them whatever folders they lie in."""
+    stage = spec.stage
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("aenv", stage, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
+    pieces = {**{f"l{place}": path for place, path in enumerate(spec.layers)}, "state": spec.state}
+    pieces |= {f"s{place}": path for place, path in enumerate(spec.shown.values())}
+    for name in ("root", "files"):
+        os.mkdir(f"{stage}/{name}")
+    for name, path in pieces.items():
+        if os.path.isdir(path):
+            os.mkdir(f"{stage}/{name}")
+        else:
+            open(f"{stage}/{name}", "w").close()
+        if path in spec.foreign and privileged:
+            linux.bind_as(path, f"{stage}/{name}", 0, FIRST, COUNT)
+        elif name.startswith("s") and name != "state":
+            linux.bind(path, f"{stage}/{name}")
+        else:
+            linux.mount(path, f"{stage}/{name}", flags=linux.MS_BIND)
+        if name.startswith("s") and name != "state":
+            linux.make_read_only(f"{stage}/{name}")
+    for place, text in enumerate(spec.files.values()):
+        path = f"{stage}/files/{place}"
+        with open(path, "w") as file:
+            file.write(text)
+        if privileged:
+            os.chown(path, FIRST, FIRST)
+
+
+def _enter(spec: ContainerSpec, fds: list[int], mapped: int, *, privileged: bool) -> None:
+    """In the first process: become the container's root, in its root."""
+    if not os.read(mapped, 1):
+        os._exit(1)  # who was to say which user we are has failed, and has said so
+    os.close(mapped)
+    with contextlib.suppress(OSError):
+        os.setgroups([])
+    os.setresgid(0, 0, 0)
+    os.setresuid(0, 0, 0)
+    linux.set_dumpable(True)
+    linux.die_with_parent()  # becoming another user has cleared it
+    user_shares.bound(user_shares.INSTANCE)
+    channel = fds.pop(0) if spec.network == "egress" and not spec.joined else None
+    for fd in fds:
+        os.write(fd, b"0")
+        os.close(fd)
+    linux.unshare(linux.CLONE_NEWCGROUP)
+    if not privileged:
+        _stage(spec, privileged=False)
+    os.chdir(spec.stage)
+    lowers = ":".join(f"l{place}" for place in reversed(range(len(spec.layers))))
+    linux.mount("overlay", "root", "overlay", 0, f"lowerdir={lowers},upperdir=state/upper,workdir=state/work,userxattr")
+    _furnish(spec, f"{spec.stage}/root")
+    linux.pivot_root(f"{spec.stage}/root")
+    socket.sethostname(spec.hostname)
+    if not spec.joined:
+        furnished = SyscallPlan()
+        door = policy.settle(furnished, spec.network)
+        results = furnished.run()
+        if door is not None and channel is not None:
+            policy.hand_over(results[door.call], channel)
+    if channel is not None:
+        os.close(channel)
+
+
+def _furnish(spec: ContainerSpec, root: str) -> None:
+    """Devices, processes, and what is shown."""
+    for path in ("proc", "sys", "dev", "tmp", "run", OURS[1:]):
+        os.makedirs(f"{root}/{path}", exist_ok=True)
+    os.chmod(f"{root}/tmp", 0o1777)
+    linux.mount("dev", f"{root}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,mode=755")
+    rootfs.places_of_devices(root)
+    os.mkdir(f"{root}/dev/shm")
+    linux.mount("shm", f"{root}/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1g,mode=1777")
+    own = SyscallPlan()
+    rootfs.terminals(own, root)
+    own.run()
+    for name in rootfs.DEVICES:
+        linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
+    for source, target, kind, flags in rootfs.PROC:
+        linux.mount(source, root + target, kind, flags)
+    for path in (f"{root}/proc/{name}" for name in READ_ONLY):
+        if os.path.isdir(path):
+            linux.bind(path, path)
+            linux.make_read_only(path)
+    if spec.network != "host" and not spec.joined:
+        with contextlib.suppress(OSError):
+            linux.mount("sysfs", f"{root}/sys", "sysfs", linux.MS_RDONLY | rootfs.PROC_FLAGS)
+    linux.mount("ours", root + OURS, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
+    sources = [f"s{place}" for place in range(len(spec.shown))]
+    for name, path in zip(sources, spec.shown, strict=True):
+        _show(f"{spec.stage}/{name}", root, path)
+    for place, path in enumerate(spec.files):
+        _show(f"{spec.stage}/files/{place}", root, path)
+
+
+def _show(source: str, root: str, path: str) -> None:
+    """Where the root has a link at that place, it gives way: it could lead anywhere."""
+    folder, name = os.path.split(path)
+    target = os.path.join(container_init.inside(root, folder, make=True), name)
+    if os.path.islink(target):
+        os.unlink(target)
+    if os.path.isdir(source):
+        os.makedirs(target, exist_ok=True)
+    elif not os.path.exists(target):
+        open(target, "w").close()
+    linux.bind(source, target)
+
+
+def spec_message(spec: ContainerSpec) -> bytes:
+    """As `main` reads it."""
+    return json.dumps(asdict(spec)).encode()
+
+
+if __name__ == "__main__":
+    main()

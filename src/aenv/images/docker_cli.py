@@ -1,0 +1,193 @@
+"""Docker, where there is one: for what cannot be built, or had, without it. Nothing else here runs its command.
+
+What it makes is taken out of it as a layer for boxes, with its owners and modes. So a system is worked in and graded in
+a box, whoever has built it, and nothing of a task is left in Docker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aenv.errors import BuildFailed
+from aenv.images import container, layered_images
+from aenv.images.layered_images import BoxImage, digest
+
+PROGRAMS = ("docker", "podman")
+"""They take the same words."""
+PATIENCE = 15.0
+"""Seconds to say that it works."""
+SAID = 3000
+NO_USERS = (
+    "this user has no range of users to give to a system; give them one: sudo apt-get install uidmap; "
+    "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
+)
+_ABOUT = "image.json"
+
+
+async def find() -> Docker | str:
+    """The one that works; or why there is none."""
+    reasons = []
+    for name in PROGRAMS:
+        program = shutil.which(name)
+        if program is None:
+            continue
+        try:
+            async with asyncio.timeout(PATIENCE):
+                code, said = await _run(program, "info")
+        except TimeoutError:
+            code, said = 1, "it does not answer"
+        if code == 0:
+            return Docker(program)
+        reasons.append(f"{name} does not work here ({(said.strip().splitlines() or ['?'])[-1][:200]})")
+    return "; ".join(reasons) or "there is no Docker here"
+
+
+def built_before(key: str) -> BoxImage | None:
+    """What `Docker.built` has made under this key."""
+    place = _place(key)
+    return _image(place, key) if (place / "done").exists() else None
+
+
+def any_built() -> bool:
+    """Whether it has ever made anything."""
+    return any(layered_images.layer_folder("").glob("docker-*"))
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """A Docker, or a Podman, that works."""
+
+    program: str
+
+    async def has(self, name: str) -> bool:
+        """Whether it has an image of this name, or a registry gives it one."""
+        return await self._succeeds("image", "inspect", name) or await self._succeeds("pull", "--quiet", name)
+
+    async def image(self, name: str) -> BoxImage | None:
+        """An image that it has, or that a registry gives it."""
+        if not await self.has(name):
+            return None
+        about = await self._about(name)
+        return await self._taken_out(digest("image", about["Id"]), about["Id"])
+
+    async def built(self, dockerfile: Path, context: Path, arguments: Mapping[str, str], key: str) -> BoxImage:
+        """What a Dockerfile describes. The image itself does not stay in Docker.
+
+        Raises:
+            BuildFailed: with the last of what was said.
+        """
+        given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+        with tempfile.TemporaryDirectory(prefix="aenv-docker-") as place:
+            file = Path(place, "id")
+            words = ["build", "--force-rm", "--iidfile", str(file), "--file", str(dockerfile), *given, str(context)]
+            await self._must(*words)
+            made = file.read_text().strip()
+        try:
+            return await self._taken_out(key, made)
+        finally:
+            await self._succeeds("rmi", made)  # a name that somebody else has given it keeps it
+
+    async def save(self, name: str, target: Path) -> None:
+        """An image as a file that `aenv base add` takes.
+
+        Raises:
+            BuildFailed: it cannot be.
+        """
+        await self._must("save", name, "--output", str(target))
+
+    async def _taken_out(self, key: str, image: str) -> BoxImage:
+        async def make(state: Path) -> None:
+            if not container.has_users():
+                raise BuildFailed(f"a system of Docker's cannot be used here: {NO_USERS}")
+            (state / _ABOUT).write_text(json.dumps((await self._about(image))["Config"]))
+            scratch = layered_images.new_state(state / "scratch")
+            packed = state / "root.tar"
+            try:
+                async with self._container(image) as made:
+                    await self._must("export", made, "--output", str(packed))
+                async with layered_images.box(layered_images.host_image(), scratch) as box:
+                    await box.unpack(lambda target: _pour(packed, target), "/made")
+                (state / "upper").rmdir()
+                (scratch / "upper" / "made").rename(state / "upper")
+            finally:
+                packed.unlink(missing_ok=True)
+                await layered_images.remove(scratch)
+
+        place = _place(key)
+        await layered_images.made(place.name, make)
+        return _image(place, key)
+
+    @asynccontextmanager
+    async def _container(self, image: str) -> AsyncIterator[str]:
+        """A container that is never started: an image's files can be had from nothing else in one piece."""
+        said = await self._must("create", "--network", "none", image, "/bin/true")
+        name = said.strip().splitlines()[-1]
+        try:
+            yield name
+        finally:
+            await self._succeeds("rm", "--force", name)
+
+    async def _about(self, image: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self._must("image", "inspect", image))[0]
+        return found
+
+    async def _must(self, *words: str) -> str:
+        code, said = await _run(self.program, *words)
+        if code:
+            raise BuildFailed(f"{Path(self.program).name} {words[0]} ended with exit code {code}:\n{said[-SAID:]}")
+        return said
+
+    async def _succeeds(self, *words: str) -> bool:
+        return (await _run(self.program, *words))[0] == 0
+
+
+def _place(key: str) -> Path:
+    return layered_images.folder() / "layers" / f"docker-{key}"
+
+
+def _image(place: Path, key: str) -> BoxImage:
+    about = json.loads((place / _ABOUT).read_text())
+    variables = dict(each.split("=", 1) for each in about.get("Env") or [] if "=" in each)
+    return BoxImage(
+        f"docker-{key}", (str(place / "upper"),), variables=variables, cwd=about.get("WorkingDir") or "/",
+        user=about.get("User") or "", entrypoint=tuple(about.get("Entrypoint") or ()),
+        command=tuple(about.get("Cmd") or ()),
+    )  # fmt: skip
+
+
+def _pour(source: Path, target: object) -> None:
+    """All but devices: no user may make those, and a box has its own."""
+    with (
+        tarfile.open(source) as exported,
+        tarfile.open(fileobj=target, mode="w|") as archive,  # type: ignore[call-overload]
+    ):
+        for member in exported:
+            if not (member.ischr() or member.isblk()):
+                archive.addfile(member, exported.extractfile(member) if member.isreg() else None)
+
+
+async def _run(*command: str) -> tuple[int, str]:
+    """Its exit code, and all that it has said. It ends when nobody waits for it any more."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        env={**os.environ, "DOCKER_CLI_HINTS": "false"},
+    )  # fmt: skip
+    try:
+        said, _ = await process.communicate()
+    except BaseException:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        raise
+    return process.returncode or 0, said.decode(errors="replace")

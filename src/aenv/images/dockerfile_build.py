@@ -1,0 +1,379 @@
+"""Follows a Dockerfile with no Docker: each step that changes files is a layer, named by all that it was made from."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import functools
+import hashlib
+import io
+import os
+import posixpath
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO
+
+import pathspec
+
+from aenv.errors import BuildFailed, ConfigError
+from aenv.images import base_roots, docker_cli, layered_images
+from aenv.images.box_files import add, add_tree
+from aenv.images.dockerfile import BadDockerfile, Step, expand, parse
+from aenv.images.layered_images import BoxImage, digest
+from aenv.images.oci_unpack import BadImage, unpack_tree
+from aenv.isolation.files.tar_limits import BoundedTarInfo
+from aenv.tracing.logging import getLogger
+
+log = getLogger("boxes")
+
+SAID = 3000
+"""Characters of a failed step's output that are shown."""
+_SILENT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"])
+_ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
+
+
+async def build(dockerfile: Path, context: Path, arguments: Mapping[str, str] | None = None) -> BoxImage:
+    """The image that a Dockerfile describes. What cannot be built here is built by Docker, where there is one.
+
+    Raises:
+        ConfigError: it cannot be read.
+        BuildFailed: a step has failed, or asks for something that cannot be done here.
+    """
+    given = dict(arguments or {})
+    try:
+        text = dockerfile.read_text(encoding="utf-8")
+        key = await asyncio.to_thread(_key, text, context, given) if docker_cli.any_built() else ""
+        known = docker_cli.built_before(key) if key else None
+        return known or await _followed(dockerfile, text, context, given)
+    except (BuildFailed, ConfigError) as error:
+        return await _by_docker(dockerfile, text, context, given, error)
+    except OSError as error:
+        raise ConfigError(f"{error.filename or dockerfile}: {error.strerror}") from None
+
+
+async def _followed(dockerfile: Path, text: str, context: Path, given: dict[str, str]) -> BoxImage:
+    try:
+        return await _Build(context, given).run(parse(text))
+    except BadDockerfile as error:
+        raise ConfigError(f"{dockerfile}: {error}") from None
+
+
+async def _by_docker(
+    dockerfile: Path, text: str, context: Path, given: dict[str, str], why: BuildFailed | ConfigError
+) -> BoxImage:
+    """What this machine's own system is to be in cannot be made elsewhere."""
+    if base_roots.HOST in text:
+        raise why
+    engine = await docker_cli.find()
+    if isinstance(engine, str):
+        hint = f"Docker builds what cannot be built here, where it works; {engine}."
+        raise type(why)(why.message, {"hint": hint, **why.details}) from None
+    log.warning("%s is built by %s, since here: %s", dockerfile, Path(engine.program).name, why.message[:500])
+    try:
+        return await engine.built(dockerfile, context, given, await asyncio.to_thread(_key, text, context, given))
+    except BuildFailed as error:
+        raise BuildFailed(f"{error.message}\nWithout Docker: {why.message}") from None
+
+
+def _key(text: str, context: Path, given: Mapping[str, str]) -> str:
+    """Names what a Dockerfile is built from, all of its folder included."""
+    with tempfile.TemporaryDirectory(prefix="aenv-copy-") as place:
+        packed = Path(place, "context.tar")
+        with tarfile.open(packed, "w") as archive:
+            add_tree(archive, context, ".", leave_out=_ignored(context))
+        return digest("built", text, _digest_of(packed), sorted(given.items()))
+
+
+@dataclass
+class _Stage:
+    """One FROM, and what follows it."""
+
+    image: BoxImage
+    arguments: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        return {**self.arguments, **self.image.variables}
+
+
+class _Build:
+    def __init__(self, context: Path, given: dict[str, str]) -> None:
+        self._context = context
+        self._given = given
+        self._first: dict[str, str] = {}  # arguments from before the first FROM
+        self._stages: dict[str, BoxImage] = {}
+        self._ignored = _ignored(context)
+
+    async def run(self, steps: list[Step]) -> BoxImage:
+        stage: _Stage | None = None
+        name, count = "", 0
+        for step in steps:
+            if step.name == "FROM":
+                if stage is not None:
+                    self._stages[name] = self._stages[str(count - 1)] = stage.image
+                words = step.words(self._first)
+                stage = _Stage(self._stages.get(words[0].lower()) or await base_roots.root(words[0]))
+                name = words[2].lower() if len(words) == 3 and words[1].upper() == "AS" else str(count)
+                count += 1
+            elif stage is None:
+                self._first |= self._argument(step, self._first)
+            else:
+                await self._follow(stage, step)
+        assert stage is not None
+        return stage.image
+
+    def _argument(self, step: Step, known: Mapping[str, str]) -> dict[str, str]:
+        if step.name != "ARG":
+            raise BadDockerfile(f"line {step.line}: {step.name} comes before FROM")
+        name, equals, value = step.text.partition("=")
+        default = (
+            " ".join(Step("ARG", value, step.line).words(known)) if equals and value else self._first.get(name, "")
+        )
+        return {name.strip(): self._given.get(name.strip(), default)}
+
+    async def _follow(self, stage: _Stage, step: Step) -> None:
+        image = stage.image
+        if step.name == "ARG":
+            stage.arguments |= self._argument(step, stage.variables)
+        elif step.name == "ENV":
+            stage.image = replace(image, variables={**image.variables, **step.pairs(stage.variables)})
+        elif step.name == "USER":
+            stage.image = replace(image, user=expand(step.text, stage.variables))
+        elif step.name == "SHELL":
+            stage.image = replace(image, shell=tuple(step.listed or ("/bin/sh", "-c")))
+        elif step.name == "CMD":
+            stage.image = replace(image, command=tuple(step.listed or (*image.shell, step.text)))
+        elif step.name == "ENTRYPOINT":
+            stage.image = replace(image, entrypoint=tuple(step.listed or (*image.shell, step.text)), command=())
+        elif step.name == "WORKDIR":
+            cwd = posixpath.normpath(posixpath.join(image.cwd, expand(step.text.strip("\"'"), stage.variables)))
+            stage.image = replace(await self._layer(stage, step, ("WORKDIR", cwd), _make_folder(cwd)), cwd=cwd)
+        elif step.name == "RUN":
+            stage.image = await self._run(stage, step)
+        elif step.name in ("COPY", "ADD"):
+            stage.image = await self._copy(stage, step)
+        elif step.name not in _SILENT:
+            raise BadDockerfile(f"line {step.line}: {step.name} cannot be followed here")
+
+    async def _layer(
+        self, stage: _Stage, step: Step, parts: tuple[object, ...], make: Callable[[layered_images.Box], object]
+    ) -> BoxImage:
+        image = stage.image
+        key = digest(image.key, *parts)
+
+        async def fill(state: Path) -> None:
+            async with layered_images.box(image, state, network="host") as box:
+                await make(box)  # type: ignore[misc]
+
+        return image.with_layer(key, await layered_images.made(key, fill))
+
+    async def _run(self, stage: _Stage, step: Step) -> BoxImage:
+        image = stage.image
+        stdin = b""
+        argv = step.listed
+        if step.documents and step.text.startswith("<<") and len(step.documents) == 1 and step.text.count(" ") == 0:
+            document = step.documents[0][1]
+            argv = [*image.shell, document] if not document.startswith("#!") else None
+            if argv is None:  # a script that names its interpreter
+                interpreter = document.partition("\n")[0][2:].split()
+                argv, stdin = [*interpreter, "/dev/stdin"], document.encode()
+        elif step.documents:
+            argv = [*image.shell, "\n".join([step.text, *(f"{text}{name}" for name, text, _ in step.documents)])]
+        argv = argv or [*image.shell, step.text]
+        variables = stage.variables
+
+        async def run(box: layered_images.Box) -> None:
+            log.info("RUN %s", step.text[:200])
+            done = await box.exec(argv, cwd=image.cwd, env=variables, user=image.user, stdin=stdin, joined=True, nice=5)
+            if done.code:
+                said = f"{done.output}{done.errors}"[-SAID:]
+                raise BuildFailed(f"line {step.line}: RUN {step.text[:300]} ended with exit code {done.code}:\n{said}")
+
+        parts = ("RUN", argv, stdin, image.cwd, image.user, sorted(variables.items()))
+        return await self._layer(stage, step, parts, run)
+
+    async def _copy(self, stage: _Stage, step: Step) -> BoxImage:
+        words = step.words(stage.variables)
+        flags = {name: expand(value, stage.variables) for name, value in step.flags.items()}
+        documents = {f"<<{name}": expand(text, stage.variables) if replaced else text
+                     for name, text, replaced in step.documents}  # fmt: skip
+        *sources, target = words
+        sources = [word.replace("<<-", "<<").replace('"', "").replace("'", "") for word in sources]
+        if not sources:
+            raise BadDockerfile(f"line {step.line}: {step.name} needs something to copy, and where to")
+        into = target.endswith("/") or target in (".", "..") or len(sources) > 1
+        place = posixpath.normpath(posixpath.join(stage.image.cwd, target))
+        mode = int(flags["chmod"], 8) if flags.get("chmod", "").isdigit() else None
+        with tempfile.TemporaryDirectory(prefix="aenv-copy-") as scratch:
+            root = self._context
+            if "from" in flags:
+                root = Path(scratch, "root")
+                await self._fetch(flags["from"], sources, root, step)
+            packed = Path(scratch, "copy.tar")
+            with tarfile.open(packed, "w") as archive:
+                for source in sources:
+                    if source in documents:
+                        _add_text(archive, documents[source], source[2:], mode)
+                        continue
+                    if "://" in source or source.startswith("git@"):
+                        raise BuildFailed(f"line {step.line}: {step.name} {source}: use RUN curl or RUN git clone here")
+                    self._add(archive, root, source, mode, step, filtered="from" not in flags)
+            key = await asyncio.to_thread(_digest_of, packed)
+            plan = _Plan(packed, place, into, flags.get("chown", ""), step.name == "ADD")
+            parts = ("COPY", key, place, into, flags.get("chown", ""), step.name)
+            return await self._layer(stage, step, parts, plan.follow)
+
+    def _add(
+        self, archive: tarfile.TarFile, root: Path, source: str, mode: int | None, step: Step, *, filtered: bool
+    ) -> None:
+        """Members named ``N/...`` for what is in a folder, ``N`` for a file: see `_Plan`."""
+        wanted = _below(source)
+        if any(char in wanted for char in "*?["):
+            names = sorted(_matching(root, wanted))
+        else:
+            names = [wanted] if os.path.lexists(root / wanted) else []
+        names = [name for name in names if not (filtered and name and self._ignored(name))]
+        if not names:
+            raise BuildFailed(f"line {step.line}: {step.name} {source}: there is no such file in {root}")
+        for name in names:
+            path = (root / name).resolve()
+            if not path.is_relative_to(root.resolve()):
+                raise BuildFailed(f"line {step.line}: {step.name} {source}: {name} leads out of {root}")
+            if path.is_dir():
+                add_tree(
+                    archive, path, f"folder/{len(archive.getnames())}", mode=mode,
+                    leave_out=functools.partial(self._left_out, name) if filtered else lambda below: False,
+                )  # fmt: skip
+            else:
+                add(archive, path, f"file/{os.path.basename(name)}", mode=mode)
+
+    def _left_out(self, folder: str, below: str) -> bool:
+        return self._ignored(f"{folder}/{below}" if folder else below)
+
+    async def _fetch(self, name: str, sources: list[str], root: Path, step: Step) -> None:
+        """Files of another stage, or of another image."""
+        image = self._stages.get(name.lower()) or await base_roots.root(name)
+        scratch = layered_images.new_state(root.parent / "state")
+        async with layered_images.box(image, scratch) as box:
+            for place, source in enumerate(sources):
+                if any(char in source for char in "*?["):
+                    raise BuildFailed(f"line {step.line}: COPY --from with a pattern cannot be followed here")
+                packed = root.parent / f"{place}.tar"
+                await box.pack(f"/{_below(source)}", packed)
+                root.mkdir(exist_ok=True)
+                with packed.open("rb") as tar:
+                    try:
+                        await asyncio.to_thread(unpack_tree, tar, root, _below(source))
+                    except BadImage as error:
+                        raise BuildFailed(f"line {step.line}: COPY --from={name} {source}: {error}") from None
+        await layered_images.remove(scratch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How what was packed gets where it belongs: ``file/NAME`` and ``folder/N/...``."""
+
+    packed: Path
+    place: str
+    into: bool
+    owner: str
+    unpacks: bool
+
+    async def follow(self, box: layered_images.Box) -> None:
+        with tarfile.open(self.packed) as archive:
+            members = archive.getmembers()
+        files = [member.name.partition("/")[2] for member in members if member.name.startswith("file/")]
+        into = self.into or len(files) > 1
+        if not into and files:
+            into = (await box.exec(["test", "-d", self.place])).code == 0
+        folder = self.place if into or not files else posixpath.dirname(self.place)
+        await box.unpack(lambda target: self._write(target, into), folder, owner=self.owner)
+
+    def _write(self, target: object, into: bool) -> None:
+        with (
+            tarfile.open(self.packed) as source,
+            tarfile.open(fileobj=target, mode="w|") as archive,  # type: ignore[call-overload]
+        ):
+            for member in source:
+                kind, _, rest = member.name.partition("/")
+                content = source.extractfile(member) if member.isreg() else None
+                if kind == "file":
+                    member.name = rest if into else posixpath.basename(self.place)
+                    if self.unpacks and rest.endswith(_ARCHIVES) and content is not None:
+                        _pour(content, rest, archive)
+                        continue
+                else:
+                    member.name = rest.partition("/")[2] or "."
+                    if member.name == ".":
+                        continue  # the folder itself keeps the mode that it has
+                archive.addfile(member, content)
+
+
+def _pour(source: IO[bytes], name: str, archive: tarfile.TarFile) -> None:
+    """What is in an archive that a task brings, into another one: it is unpacked in a box, and only read here."""
+    try:
+        with tarfile.open(fileobj=source, tarinfo=BoundedTarInfo) as inner:
+            for each in inner:
+                archive.addfile(each, inner.extractfile(each) if each.isreg() else None)
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError, zlib.error) as error:
+        raise BuildFailed(f"ADD {name}: it cannot be unpacked: {error}") from None
+
+
+def _make_folder(path: str) -> Callable[[layered_images.Box], object]:
+    async def make(box: layered_images.Box) -> None:
+        await box.unpack(lambda target: tarfile.open(fileobj=target, mode="w|").close(), path)
+
+    return make
+
+
+def _add_text(archive: tarfile.TarFile, text: str, name: str, mode: int | None) -> None:
+    member = tarfile.TarInfo(f"file/{name}")
+    member.size, member.mode = len(text.encode()), mode or 0o644
+    archive.addfile(member, io.BytesIO(text.encode()))
+
+
+def _below(path: str) -> str:
+    """A path as one below a root, whatever it says; two slashes at its start would stay, so there are none."""
+    return posixpath.normpath("/" + path.lstrip("/"))[1:]
+
+
+def _matching(root: Path, pattern: str) -> list[str]:
+    """Names that fit; a star does not go into folders."""
+    found = [""]
+    for part in pattern.split("/"):
+        below = []
+        for folder in found:
+            place = root / folder
+            if place.is_dir():
+                names = [name for name in os.listdir(place) if fnmatch.fnmatchcase(name, part)]
+                below += [f"{folder}/{name}" if folder else name for name in names]
+        found = below
+    return found
+
+
+def _ignored(context: Path) -> Callable[[str], bool]:
+    try:
+        lines = (context / ".dockerignore").read_text().splitlines()
+    except OSError:
+        return lambda name: False
+    anchored = [
+        line if line[:1] in "!#/" or line.startswith("**") else f"/{line}" for line in map(str.strip, lines) if line
+    ]
+    spec = pathspec.GitIgnoreSpec.from_lines(anchored)
+    return spec.match_file
+
+
+def _digest_of(packed: Path) -> str:
+    """Of names, modes and contents; not of times."""
+    seen = hashlib.sha256()
+    with tarfile.open(packed) as archive:
+        for member in archive:
+            seen.update(f"{member.name}\0{member.mode}\0{member.type!r}\0{member.linkname}\0{member.size}\0".encode())
+            content = archive.extractfile(member) if member.isreg() else None
+            while content is not None and (data := content.read(1 << 20)):
+                seen.update(data)
+    return seen.hexdigest()

@@ -1,0 +1,278 @@
+"""Images of boxes: folders on folders, each made once and named by what it was made from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from aenv import config
+from aenv.errors import Unavailable
+from aenv.images import container
+from aenv.images.box import Box
+from aenv.images.container import ContainerSpec
+from aenv.images.oci_unpack import A_DAY
+from aenv.isolation.files import rootfs
+from aenv.isolation.files.overlay_listing import is_opaque
+from aenv.isolation.limits.cgroups import Cgroup
+from aenv.isolation.network.policy import Mode
+
+__all__ = ["Box", "BoxImage", "box", "digest", "host_image", "is_opaque", "made", "new_state", "remove"]
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_CERTIFICATES = (
+    "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
+)  # fmt: skip
+"""Variables that name a file with certificates: a network that has its own needs them inside, too."""
+_CERTIFICATES_INSIDE = f"{container.OURS}/certificates.pem"
+
+
+_HOST_FILES = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+    "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+}
+LOOK_AGAIN = 0.2
+"""Seconds between two looks at whether somebody else has made what is wanted."""
+
+
+def folder() -> Path:
+    """Where layers are kept."""
+    return config.cache_folder() / "boxes"
+
+
+@dataclass(frozen=True, slots=True)
+class BoxImage:
+    """What a box is made of."""
+
+    key: str
+    """Names the content."""
+    layers: tuple[str, ...]
+    """Folders, the lowest first."""
+    foreign: tuple[str, ...] = ()
+    """Those of them that have the host's users as owners."""
+    shown: dict[str, str] = field(default_factory=dict)
+    """Further folders of the host, read-only: path inside, path outside."""
+    variables: dict[str, str] = field(default_factory=dict)
+    cwd: str = "/"
+    user: str = ""
+    shell: tuple[str, ...] = ("/bin/sh", "-c")
+    entrypoint: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    """What it would run by itself, after its entry point."""
+
+    def with_layer(self, key: str, layer: Path) -> BoxImage:
+        """The same with a layer on top."""
+        return replace(self, key=key, layers=(*self.layers, str(layer)))
+
+
+def digest(*parts: object) -> str:
+    """A name for something made from these."""
+    return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:32]
+
+
+def host_image() -> BoxImage:
+    """This machine's own system: its programs, read-only, and nothing of its files."""
+    shown = {path: path for path in (*_SYSTEM, *rootfs.ETC) if os.path.exists(path) and not os.path.islink(path)}
+    links = {path: os.readlink(path) for path in (*_SYSTEM, *rootfs.ETC) if os.path.islink(path)}
+    key = digest("host", sorted(shown), sorted(links.items()), _HOST_FILES)
+    place = folder() / "layers" / key
+    if not place.is_dir():
+        fresh = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=layer_folder("unfinished")))
+        for name in ("etc", "root", "tmp", "home", "var/tmp"):
+            (fresh / "upper" / name).mkdir(parents=True)
+        for name, text in _HOST_FILES.items():
+            (fresh / "upper" / name).write_text(text)
+        for path, target in links.items():
+            link = fresh / "upper" / path[1:]
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(target)
+        for top, folders, names in os.walk(fresh):
+            for name in (top, *(os.path.join(top, each) for each in (*folders, *names))):
+                os.lchown(name, *container.owner())
+                if not os.path.islink(name):
+                    os.chmod(name, 0o755 if os.path.isdir(name) else 0o644)
+        with contextlib.suppress(OSError):  # somebody may have been faster
+            fresh.rename(place)
+        shutil.rmtree(fresh, ignore_errors=True)
+    return BoxImage(key, (str(place / "upper"),), tuple(shown.values()), shown)
+
+
+def layer_folder(key: str) -> Path:
+    """A folder for one layer."""
+    made = folder() / "layers" / key
+    made.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+@asynccontextmanager
+async def locked(key: str) -> AsyncIterator[None]:
+    """Keep others, in this process and in others, from making the same thing."""
+    with (layer_folder("unfinished") / f"{key}.lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(LOOK_AGAIN)
+        yield
+
+
+def new_state(place: Path) -> Path:
+    """A folder for what a box changes."""
+    for name in ("", "upper", "work"):
+        path = place / name
+        path.mkdir(parents=True, exist_ok=True)
+        path.chmod(0o755)
+        with contextlib.suppress(PermissionError):
+            os.chown(path, *container.owner())
+    return place
+
+
+@asynccontextmanager
+async def box(
+    image: BoxImage,
+    state: Path,
+    *,
+    network: Mode = "loopback",
+    channel: int | None = None,
+    shown: Mapping[str, str] | None = None,
+    files: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+    group: Cgroup | None = None,
+    above: tuple[str, ...] = (),
+    beside: Box | None = None,
+) -> AsyncIterator[Box]:
+    """A box of an image, for as long as the context is. ``above``: further layers, of states of earlier boxes."""
+    there, more = surroundings(network)
+    all_shown = {**image.shown, **there, **(shown or {})}
+    foreign = (*image.foreign, *there.values(), *(shown or {}).values())
+    spec = ContainerSpec(
+        "", [*image.layers, *above], str(state), foreign=list(foreign), shown=all_shown, network=network,
+        files={**rootfs_files(network), **(files or {})},
+    )  # fmt: skip
+    made = Box(spec, variables={**more, **image.variables, **(variables or {})}, group=group)
+    await made.start(channel, beside)
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+def rootfs_files(network: Mode) -> dict[str, str]:
+    """What says where names are looked up."""
+    if network == "host":
+        return rootfs.names_of_host()
+    return {"/etc/hosts": "127.0.0.1 localhost box\n::1 localhost\n", "/etc/resolv.conf": ""}
+
+
+def surroundings(network: Mode) -> tuple[dict[str, str], dict[str, str]]:
+    """What a box with a network takes from this machine: its certificates, where it has its own, and its proxies."""
+    shown: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    if network in ("none", "loopback"):
+        return shown, variables
+    for name in _CERTIFICATES:
+        path = os.environ.get(name, "")
+        if os.path.isfile(path):
+            shown.setdefault(_CERTIFICATES_INSIDE, path)
+            variables[name] = _CERTIFICATES_INSIDE
+    if network == "host":
+        for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+            if os.environ.get(name):
+                variables[name] = os.environ[name]
+    return shown, variables
+
+
+async def made(key: str, make: Callable[[Path], Awaitable[None]]) -> Path:
+    """The layer of that name: where it is not there yet, ``make(state)`` fills one, and it is kept if that succeeds."""
+    place = folder() / "layers" / key
+    if (place / "done").exists():
+        return place / "upper"
+    async with locked(key):
+        if not (place / "done").exists():
+            await _make(place, make)
+    return place / "upper"
+
+
+async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
+    key = place.name
+    await _sweep()
+    fresh = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=layer_folder("unfinished")))
+    try:
+        new_state(fresh)
+        await make(fresh)
+        await remove(fresh / "work")
+        (fresh / "done").touch()
+        fresh.rename(place)
+    finally:
+        if fresh.exists():
+            await remove(fresh)
+
+
+async def _sweep() -> None:
+    """What was being made by somebody who was killed."""
+    for left in layer_folder("unfinished").iterdir():
+        with contextlib.suppress(OSError):
+            if left.stat().st_mtime < time.time() - A_DAY:
+                await remove(left) if left.is_dir() else left.unlink()
+
+
+async def remove(place: Path) -> None:
+    """Take away what a box has left, whoever's it is in there."""
+    if os.geteuid() == 0:
+        shutil.rmtree(place, ignore_errors=True)
+    else:
+        await _as_root("remove", str(place))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerEntry:
+    """Something in a layer."""
+
+    path: str
+    """Below the layer's folder, without a slash in front."""
+    kind: Literal["folder", "opaque", "whiteout", "file", "link", "other"]
+    """``opaque``: a folder that hides what lower layers have; ``whiteout``: nothing is there, whatever they have."""
+    text: str = ""
+    """A link's target; of files that are small and are asked for by their name, what is in them, in hexadecimal."""
+
+
+async def entries(layer: Path) -> AsyncIterator[LayerEntry]:
+    """All that is in a layer which a box has written, whoever's it is in there.
+
+    Raises:
+        Unavailable: it cannot be read.
+    """
+    command = [sys.executable, "-P", "-m", "aenv.images.container", "list", str(layer)]
+    process = await asyncio.create_subprocess_exec(*command, cwd="/", stdout=asyncio.subprocess.PIPE, limit=1 << 24)
+    assert process.stdout is not None
+    async for line in process.stdout:
+        yield LayerEntry(*json.loads(line))
+    if await process.wait():
+        raise Unavailable(f"{layer} cannot be read")
+
+
+async def copy(place: Path, target: Path) -> None:
+    """What a box has left, as it is now, at a second place."""
+    if await _as_root("copy", str(place), str(target)):
+        raise Unavailable(f"{place} cannot be copied to {target}")
+
+
+async def _as_root(*words: str) -> int:
+    """As the root of containers; who is root needs none for that."""
+    command = ["cp", "-a", "--reflink=auto", *words[1:]] if os.geteuid() == 0 else (
+        [sys.executable, "-P", "-m", "aenv.images.container", *words])  # fmt: skip
+    process = await asyncio.create_subprocess_exec(*command, cwd="/")
+    return await process.wait()

@@ -1,0 +1,38 @@
+"""What verifiers are run with: uv, and the Pythons that they ask it for, as this machine has them, shown read-only.
+
+Most scripts download both when they start. With these in the box, grading needs nothing but a package index.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from aenv.images import base_roots
+from aenv.images.container import OURS
+
+TOOLS = f"{OURS}/tools"
+_VERSIONS = re.compile(r"(?:-p|--python)[ =]+['\"]?(3\.\d+)")
+_USUAL = "3.13"
+
+
+async def found_for(script: str) -> tuple[dict[str, str], dict[str, str]]:
+    """What to show in a box for a script, as far as it is here, and the variables that tell uv of it."""
+    variables = {
+        "UV_CACHE_DIR": "/var/cache/aenv-uv", "UV_NO_CONFIG": "1", "UV_PYTHON_INSTALL_DIR": f"{TOOLS}/python",
+        "UV_PYTHON_PREFERENCE": "managed", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    uv = base_roots.uv_program()
+    if uv is None or "uv" not in script:
+        return {}, variables
+    shown = {f"{TOOLS}/bin/{name}": str(uv.with_name(name)) for name in ("uv", "uvx") if uv.with_name(name).exists()}
+    for version in sorted({*_VERSIONS.findall(script), _USUAL}):
+        found = await base_roots.python_of_host(version)
+        if found is None:
+            continue
+        full = re.search(rf"{re.escape(version)}\.\d+", found.name)
+        name = f"cpython-{full[0] if full else f'{version}.0'}-linux-{os.uname().machine}-gnu"
+        shown[f"{TOOLS}/python/{name}"] = str(found)
+        if any(found.glob("lib/libpython3.*.so*")):
+            shown[str(found)] = str(found)  # it may look for its library where it was installed
+    return shown, variables

@@ -1,0 +1,245 @@
+"""Sandboxes on another system than the host's: an unpacked root file system, whatever its release.
+
+The interpreter is still the host's, with all that it can import, since the warm parent is: it is shown below HOST, and
+started there by the host's own loader with the host's own libraries, so that it takes nothing from the base. What the
+tools start finds the base's programs, and only those, where they belong.
+
+The zygote's root holds the pieces: base, cover (what of the base is replaced) and an empty mnt below PRISTINE; HOST,
+SNAPSHOT, /dev and /proc. Each sandbox puts an overlay of its own over the first two and makes that its root, so all of
+the base is its to change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shlex
+import struct
+import sys
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+from aenv.isolation.files import rootfs, volumes
+from aenv.isolation.files.rooted_paths import inside
+from aenv.isolation.files.volumes import Volume
+from aenv.isolation.kernel import linux
+from aenv.isolation.kernel.syscall_plan import Outcome, SyscallPlan
+
+HOST = "/opt/aenv/host"
+SNAPSHOT = "/opt/aenv/project"
+"""See `rootfs.SNAPSHOT`."""
+_VENV = "/opt/aenv/python"
+PYTHON = f"{_VENV}/bin/python"
+"""What ``sys.executable`` is inside: a script, for the interpreter does not start without its loader."""
+_LIBRARIES = (
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/libx32",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/libx32",
+    "/usr/local/lib",
+)
+_NAME_SERVICES = (
+    b"aliases", b"ethers", b"group", b"gshadow", b"hosts", b"initgroups", b"netgroup", b"networks", b"passwd",
+    b"protocols", b"publickey", b"rpc", b"services", b"shadow",
+)  # fmt: skip
+_PREFIXES = ("/usr", "/usr/local")
+"""Of a Python that the system brings: its libraries are among the system's."""
+PRISTINE = "/.pristine"
+"""What sandboxes build their root from. Plans name it by relative paths: a process that furnishes a sandbox has it as
+its working directory, and only that way can a fork of a preloaded parent reach it, since foreign code is not to see it
+and it is covered."""
+_PIECES = ("base", "cover", "mnt")
+_PLACES = (
+    *rootfs.WRITABLE, rootfs.PROJECT, "/proc", "/sys", "/dev", "/mnt", "/opt/aenv", f"{rootfs.SPARE_PROC}/proc",
+    *(f"{PRISTINE}/{piece}" for piece in _PIECES),
+)  # fmt: skip
+
+
+def build(
+    root: str,
+    base: str,
+    shown: Iterable[str],
+    project: str | None,
+    user: int | None,
+    *,
+    host_network: bool,
+    files: list[str] | None,
+    volume: Volume | None = None,
+) -> None:
+    """Make the warm parent's tree at ``root`` (an empty folder) and enter it. The arguments are `rootfs.build`'s."""
+    pieces = _host_pieces([*shown, *_search_path()])
+    names = rootfs.names_of_host() if host_network else {}
+    linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
+    linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
+    pristine = root + PRISTINE
+    for folder in (*(f"{PRISTINE}/{piece}" for piece in _PIECES), f"{rootfs.SPARE_PROC}/proc", "/proc", "/tmp",
+                   "/dev/shm", SNAPSHOT, HOST):  # fmt: skip
+        os.makedirs(root + folder, exist_ok=True)
+    rootfs.show_as(base, f"{pristine}/base", user)
+    _cover(f"{pristine}/cover", base, names, user)
+    for path in pieces:
+        rootfs.show(root + HOST, path)
+    _venv(root)
+    rootfs.show_project(project, files, root + SNAPSHOT, user, mask=root + rootfs.MASK)
+    rootfs.finish(root, volume)
+
+
+def _host_pieces(paths: Iterable[str]) -> list[str]:
+    """The folders and files of the host that its interpreter takes."""
+    wanted = {path for path in (*_LIBRARIES, *_library_path()) if os.path.lexists(path)}
+    prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix} - set(_PREFIXES)
+    for path in (*prefixes, *paths, os.path.realpath(sys.executable)):
+        wanted |= {path, os.path.realpath(path)} if os.path.exists(path) else set()
+    return sorted(path for path in wanted if not rootfs.below(path, (other for other in wanted if other != path)))
+
+
+def _search_path() -> list[str]:
+    return [path for path in sys.path if path.strip("/.") and os.path.exists(path)]
+
+
+def _library_path() -> list[str]:
+    """Where the host's loader looks, most particular first."""
+    triplet = str(sysconfig.get_config_var("MULTIARCH") or "")
+    own = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path.startswith("/")]
+    listed: list[str] = []
+    for file in sorted(Path("/etc/ld.so.conf.d").glob("*.conf")):
+        with contextlib.suppress(OSError):
+            listed += [line.strip() for line in file.read_text().splitlines() if line.startswith("/")]
+    common = [
+        f"{top}{end}"
+        for end in (f"/{triplet}", "")
+        for top in ("/usr/local/lib", "/lib", "/usr/lib")
+        if triplet or not end
+    ]
+    found = [*own, f"{sys.base_prefix}/lib", *listed, *common, "/lib64", "/usr/lib64"]
+    return [path for path in dict.fromkeys(os.path.realpath(path) for path in found) if os.path.isdir(path)]
+
+
+def _cover(cover: str, base: str, names: dict[str, str], user: int | None) -> None:
+    """Files that say what a sandbox is, and folders for what is mounted."""
+    for path in _PLACES:
+        os.makedirs(cover + path, exist_ok=True)
+    for path, text in (rootfs.FILES | names).items():
+        if path in ("/etc/passwd", "/etc/group"):
+            text = f"{text.splitlines()[1]}\n{_read_inside(base, path) or text.splitlines()[0]}\n"
+        target = Path(cover + path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+    for folder, _, files in os.walk(cover):
+        for path in (folder, *(os.path.join(folder, name) for name in files)):
+            if user is not None:
+                os.lchown(path, user, user)
+
+
+def _read_inside(base: str, path: str) -> str | None:
+    """A small file of the base's; whatever links it is made of, never one of the host's."""
+    folder, name = os.path.split(path)
+    try:
+        descriptor = os.open(os.path.join(inside(base, folder), name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, errors="replace") as file:
+            return file.read(1 << 16).strip()
+    except (OSError, ValueError):
+        return None
+
+
+def _venv(root: str) -> None:
+    """A Python environment in which the host's interpreter finds all that it finds on the host."""
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    packages = Path(root + _VENV, "lib", version, "site-packages")
+    packages.mkdir(parents=True)
+    binary = os.path.realpath(sys.executable)
+    home = os.path.dirname(os.path.realpath(getattr(sys, "_base_executable", binary)))
+    Path(root + _VENV, "pyvenv.cfg").write_text(f"home = {HOST}{home}\ninclude-system-site-packages = false\n")
+    (packages / "host.pth").write_text("".join(f"{HOST}{path}\n" for path in _search_path()))
+    script = Path(root + PYTHON)
+    script.parent.mkdir(parents=True)
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(_command())} "$@"\n')
+    script.chmod(0o755)
+
+
+def _command() -> list[str]:
+    """How the host's interpreter is started below HOST."""
+    binary = os.path.realpath(sys.executable)
+    loader = os.path.realpath(_loader_of(binary))
+    glibc = ["--inhibit-cache"] if os.path.basename(loader).startswith("ld-") and "musl" not in loader else []
+    libraries = ":".join(HOST + path for path in _library_path())
+    return [HOST + loader, *glibc, "--library-path", libraries, "--argv0", PYTHON, HOST + binary]
+
+
+def _loader_of(binary: str) -> str:
+    """What an ELF program names as its interpreter."""
+    with open(binary, "rb") as file:
+        head = file.read(64)
+        if head[:5] != b"\x7fELF\x02":
+            raise OSError(8, f"{binary} is not a 64-bit program")
+        offset, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
+        for number in range(count):
+            file.seek(offset + number * size)
+            kind, _, at, _, _, length = struct.unpack("=IIQQQQ", file.read(40))
+            if kind == 3:
+                file.seek(at)
+                return file.read(length).rstrip(b"\0").decode()
+    raise OSError(8, f"{binary} is linked statically; a base needs a Python that is not")
+
+
+def restart(*words: str, variables: dict[str, str]) -> NoReturn:
+    """Become the interpreter inside, with nothing of the host's in memory, and only these variables beside the path."""
+    script = Path(PYTHON).read_text().splitlines()[1]  # there may be no shell to run it
+    command = shlex.split(script)[1:-1]
+    os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **variables})
+
+
+def settle_name_services() -> None:
+    """Have the C library look up users and hosts as it is told here, in this process and all that are forked from it.
+
+    It would read the base's /etc/nsswitch.conf, and load the libraries that it names from the base's folders. A sandbox
+    may change both, and would have its own code in the runtime.
+    """
+    configure = getattr(ctypes.CDLL(None), "__nss_configure_lookup", None)
+    if configure is not None:  # glibc; other C libraries load nothing
+        for database in _NAME_SERVICES:
+            configure(database, b"files dns" if database == b"hosts" else b"files")
+
+
+def private_root(plan: SyscallPlan, *, size: int, volume: Volume | None = None, carry: bool = False) -> None:
+    """The root of one sandbox, in its own mount namespace; what it changes lives in one tmpfs of ``size`` bytes.
+
+    Runs with `PRISTINE` as the working directory. ``carry``: take that along, for forks of this sandbox.
+    """
+    flags = linux.MS_NOSUID | linux.MS_NODEV
+    plan.mount("layer", "mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
+    for folder in ("root", "upper", "work", "app", "app-work"):
+        plan.do("mkdirat", linux.HERE, f"mnt/{folder}", 0o777)
+    root = "mnt/root"
+    plan.mount("overlay", root, "overlay", flags, "lowerdir=cover:base,upperdir=mnt/upper,workdir=mnt/work,userxattr")
+    for path in ("/opt/aenv", "/dev"):
+        plan.bind(path, root + path)
+    rootfs.own_proc(plan, root, hide_others=carry)
+    rootfs.fresh_places(plan, "mnt", root)
+    layers = f"lowerdir={SNAPSHOT},upperdir=mnt/app,workdir=mnt/app-work,userxattr"
+    plan.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
+    rootfs.terminals(plan, root)
+    if volume is not None:
+        volumes.show(plan, volume, root)
+    if carry:
+        plan.bind(f"{rootfs.SPARE_PROC}/proc", f"{root}{rootfs.SPARE_PROC}/proc")
+        for piece in ("base", "cover"):
+            plan.bind(piece, f"{root}{PRISTINE}/{piece}")
+    plan.do("chdir", root)
+    plan.do("pivot_root", ".", ".")
+    plan.do("umount2", ".", linux.MNT_DETACH)
+    plan.do("chdir", "/")
+
+
+def open_pristine(plan: SyscallPlan) -> Outcome:
+    """Open PRISTINE, before it is covered."""
+    opened = plan.do("openat", linux.HERE, PRISTINE, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    rootfs.cover(plan, PRISTINE)
+    return opened

@@ -1,0 +1,49 @@
+"""Resolve paths below a root file system without ever following a link out of it."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+MOST_LINKS = 40
+MOST_DEPTH = 256
+"""Folders in folders. Python removes trees recursively, and gives up at about 900 levels."""
+
+
+def inside(root: str, path: str, *, make: bool = False) -> str:
+    """Resolve an absolute path as a process with ``root`` as its root would; links never lead out of it.
+
+    Raises:
+        ValueError: a loop of links, too many folders in folders, or a part of the path that is no folder.
+    """
+    at, links = root, 0
+    parts = path.split("/")[::-1]
+    while parts:
+        part = parts.pop()
+        if part in ("", "."):
+            continue
+        if part == "..":
+            at = at if at == root else os.path.dirname(at)
+            continue
+        below = os.path.join(at, part)
+        try:
+            mode = os.lstat(below).st_mode
+        except FileNotFoundError:
+            if not make:
+                raise
+            if below.count("/") - root.count("/") > MOST_DEPTH:
+                raise ValueError(f"{path[:200]}: more than {MOST_DEPTH} folders deep") from None
+            os.mkdir(below, 0o755)
+            mode = stat.S_IFDIR
+        if stat.S_ISLNK(mode):
+            links += 1
+            if links > MOST_LINKS:
+                raise ValueError(f"{path}: links go round in circles")
+            target = os.readlink(below)
+            at = root if target.startswith("/") else at
+            parts += target.split("/")[::-1]
+        elif stat.S_ISDIR(mode):
+            at = below
+        else:
+            raise ValueError(f"{path}: {part} is not a folder")
+    return at

@@ -1,0 +1,368 @@
+"""A folder as a tar that is made and unpacked while it goes by, so that its size does not matter.
+
+What comes in may be made to harm, on both sides: an instance gets what callers send, and callers get what an
+instance's code may have arranged. So nothing is written outside of the folder that was named: no name that leads out of
+it, nothing through a link, no link that leads out, and nothing but folders, files and links. Files are reached from
+folder to folder by their descriptors, so that a link which appears meanwhile changes nothing. A tar that asks for
+anything else is refused with the name of the member.
+
+What goes out of an instance is a different matter: its programs must not be able to keep a caller from reading a folder
+by putting a pipe or a link to /etc into it. There, what a tar does not carry is left out (``left_out``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import stat
+import tarfile
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import IO, NamedTuple, TypeVar
+
+from aenv.errors import UsageError
+from aenv.isolation.files.tar_limits import BoundedTarInfo, kept_time
+
+T = TypeVar("T")
+InThread = Callable[[Callable[[], T]], Awaitable[T]]
+
+CHUNK = 256 * 1024
+MEMBERS = 1_000_000
+"""So many files and folders one tar may have."""
+DEPTH = 256
+"""Folders in folders. Python removes trees recursively, and gives up at about 900 levels."""
+_BAD_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
+"""What names and links that make no sense end in: the tar's fault, not the machine's."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Unpacked(NamedTuple):
+    """What came out of a tar."""
+
+    files: int
+    size: int
+    """Bytes in these files."""
+
+
+# --- as it goes by
+
+
+LeftOut = Callable[[str, Exception], None]
+
+
+async def packed(
+    path: Path, in_thread: InThread[None], name: str = "", *, left_out: LeftOut | None = None
+) -> AsyncGenerator[bytes]:
+    """The tar of a folder's content, or of one file under its own name, or another ``name``.
+
+    ``left_out`` is told of what such a tar does not carry and of what cannot be read; without it, that is an error.
+
+    Raises:
+        UsageError: there is something that such a tar does not carry.
+        OSError: something cannot be read.
+    """
+    ours, theirs = socket.socketpair()
+    reader, writer = await asyncio.open_connection(sock=ours, limit=CHUNK)
+
+    def work() -> None:
+        with open(theirs.detach(), "wb", buffering=CHUNK) as out:
+            pack(path, out, name, left_out=left_out)
+
+    working = asyncio.ensure_future(in_thread(work))
+    try:
+        while data := await reader.read(CHUNK):
+            yield data
+        await working
+    finally:
+        await _end(writer, working)
+
+
+async def unpacked(
+    stream: AsyncIterable[bytes], target: Path, in_thread: InThread[Unpacked], *, file_name: str = ""
+) -> Unpacked:
+    """Unpack a tar into a folder, which is made if it is not there. What was unpacked before an error stays.
+
+    With a ``file_name``, a tar of one file, which does not begin with the folder itself, becomes the file ``target``;
+    where that is a folder, the file of that name in it, whatever it is called in the tar.
+
+    Raises:
+        UsageError: it is not a tar, or one that must not be unpacked.
+        OSError: something cannot be written.
+    """
+    ours, theirs = socket.socketpair()
+    _, writer = await asyncio.open_connection(sock=ours, limit=CHUNK)
+
+    def work() -> Unpacked:
+        with open(theirs.detach(), "rb", buffering=CHUNK) as source:
+            done = unpack(source, target, file_name=file_name)
+            while source.read(CHUNK):  # what a tar program has put behind the end
+                pass
+            return done
+
+    working = asyncio.ensure_future(in_thread(work))
+    try:
+        async for data in stream:
+            writer.write(data)
+            try:
+                await writer.drain()
+            except OSError:  # the thread has had enough, and says why
+                break
+        else:
+            writer.write_eof()
+        return await working
+    finally:
+        await _end(writer, working)
+
+
+async def _end(writer: asyncio.StreamWriter, working: asyncio.Future[T]) -> None:
+    """Hang up, which ends the thread, and see it end."""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    await asyncio.wait({working})
+    if not working.cancelled():
+        working.exception()  # seen; who waits for it has it already
+
+
+# --- making
+
+
+def pack(path: Path, out: IO[bytes], name: str = "", *, left_out: LeftOut | None = None) -> None:
+    """Write the tar of a folder's content, or of one file."""
+    with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as tar:
+        if not path.is_dir():
+            with _opened_file(path, name or path.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as file:
+                tar.addfile(_about_file(name or path.name, file), _Padded(file))
+            return
+        about = tarfile.TarInfo(".")
+        about.type, about.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(about)
+        for inside, found in _below(path, "", left_out):
+            with contextlib.ExitStack() as opened:
+                try:
+                    about, content = _member(inside, found, opened)
+                except (UsageError, OSError) as error:
+                    if left_out is None:
+                        raise
+                    left_out(inside, error)
+                    continue
+                tar.addfile(about, None if content is None else _Padded(content))
+
+
+def _below(folder: Path, prefix: str, left_out: LeftOut | None) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    """All that is in a folder, each folder before what is in it."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        if prefix.count("/") >= DEPTH and found:
+            raise UsageError(f"'{prefix[:200]}' is more than {DEPTH} folders deep", {"hint": "Leave it out."})
+    except (UsageError, OSError) as error:
+        if left_out is None:
+            raise
+        left_out(prefix, error)
+        return
+    for entry in found:
+        yield prefix + entry.name, entry
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(Path(entry.path), f"{prefix}{entry.name}/", left_out)
+
+
+def _member(
+    name: str, found: os.DirEntry[str], opened: contextlib.ExitStack
+) -> tuple[tarfile.TarInfo, IO[bytes] | None]:
+    """What a tar says of a file, a folder or a link, and the open file."""
+    about = tarfile.TarInfo(name)
+    if found.is_symlink():
+        about.type, about.linkname = tarfile.SYMTYPE, os.readlink(found.path)
+        _check_link(name, about.linkname)
+    elif found.is_dir():
+        about.type, about.mode = tarfile.DIRTYPE, stat.S_IMODE(found.stat().st_mode)
+    elif found.is_file():
+        file = opened.enter_context(_opened_file(found.path, name, _OLD_FILE))
+        return _about_file(name, file), file
+    else:
+        raise _not_carried(name)
+    return about, None
+
+
+@contextlib.contextmanager
+def _opened_file(path: str | Path, name: str, flags: int) -> Iterator[IO[bytes]]:
+    """A regular file. Opening never waits, so a pipe that takes its place holds nobody up."""
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno != errno.ENXIO:  # a socket
+            raise
+        raise _not_carried(name) from None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise _not_carried(name)
+        yield file
+
+
+def _not_carried(name: str) -> UsageError:
+    return UsageError(f"'{name}' is neither a file nor a folder nor a link", {"hint": "Leave it out."})
+
+
+def _about_file(name: str, file: IO[bytes]) -> tarfile.TarInfo:
+    facts = os.fstat(file.fileno())
+    about = tarfile.TarInfo(name)
+    about.size, about.mode, about.mtime = facts.st_size, stat.S_IMODE(facts.st_mode), int(facts.st_mtime)
+    return about
+
+
+class _Padded:
+    """A file that goes on with zeros where it ended early: its size is in the tar already when it is read."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def read(self, size: int = -1, /) -> bytes:
+        return self._file.read(size).ljust(size, b"\0")
+
+
+# --- unpacking
+
+
+def unpack(source: IO[bytes], target: Path, *, file_name: str = "") -> Unpacked:
+    """Unpack a tar into a folder, or as one file."""
+    files = size = 0
+    try:
+        with (
+            tarfile.open(fileobj=source, mode="r|", bufsize=CHUNK, tarinfo=BoundedTarInfo) as tar,
+            contextlib.ExitStack() as folders,
+        ):
+            about = tar.next()
+            alone = bool(file_name) and about is not None and about.isreg()
+            if alone and about is not None:
+                is_folder = target.is_dir()
+                about.name = file_name if is_folder else target.name
+                target = target if is_folder else target.parent
+            root = folders.enter_context(_opened(target))
+            for number in range(MEMBERS + 1):
+                if about is None:
+                    break
+                if number == MEMBERS or (alone and number):
+                    raise UsageError("the tar has more in it than it should")
+                _take(tar, about, root)
+                files, size = files + about.isreg(), size + (about.size if about.isreg() else 0)
+                tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+                about = tar.next()
+    except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+        raise UsageError(f"this is not a whole tar: {error}") from None
+    return Unpacked(files, size)
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _take(tar: tarfile.TarFile, about: tarfile.TarInfo, root: int) -> None:
+    parts = _parts(about.name)
+    if not parts:
+        if about.isdir():
+            return  # the folder itself
+        raise UsageError(f"'{about.name}' is not the name of a file")
+    if not (about.isdir() or about.issym() or (about.isreg() and not about.issparse())):
+        raise _not_carried(about.name[:200])
+    try:
+        _make(tar, about, root, parts)
+    except OSError as error:
+        if error.errno not in _BAD_NAMES:
+            raise
+        raise UsageError(f"'{about.name[:200]}' cannot be unpacked: {error.strerror}") from None
+
+
+def _make(tar: tarfile.TarFile, about: tarfile.TarInfo, root: int, parts: list[str]) -> None:
+    with _parent(root, parts) as folder:
+        if about.isdir():
+            with _inside(folder, parts[-1], about.name) as made:
+                os.fchmod(made, (about.mode & 0o777) | 0o700)
+            return
+        _make_room(folder, parts[-1], about.name)
+        if about.issym():
+            _check_link(about.name, about.linkname)
+            os.symlink(about.linkname, parts[-1], dir_fd=folder)
+            return
+        data = tar.extractfile(about)
+        assert data is not None
+        with open(os.open(parts[-1], _NEW_FILE, 0o600, dir_fd=folder), "wb", buffering=0) as file:
+            shutil.copyfileobj(data, file, CHUNK)
+            os.fchmod(file.fileno(), about.mode & 0o777)
+            os.utime(file.fileno(), (kept_time(about.mtime),) * 2)
+
+
+def _parts(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or ".." in parts or "\0" in name:
+        raise UsageError(f"'{name[:200]}' leads out of the folder")
+    if len(parts) > DEPTH:
+        raise UsageError(f"'{name[:200]}' is more than {DEPTH} folders deep")
+    return parts
+
+
+def _check_link(name: str, target: str) -> None:
+    """Refuse a link that leads out of the folder, by itself or together with other links.
+
+    Only leading ``..`` are allowed. The folder that a link is in is a real one, so these climb exactly as far as they
+    say; behind the name of another link, ``..`` would climb from wherever that one leads.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    climbs = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
+    depth = len([part for part in name.split("/") if part not in ("", ".")]) - 1
+    if target.startswith("/") or not target or "\0" in target or climbs > depth or ".." in parts[climbs:]:
+        raise UsageError(
+            f"the link '{name[:200]}' leads out of the folder, to '{target[:200]}'",
+            {"hint": "Leave it out, or copy what it leads to."},
+        )
+
+
+@contextlib.contextmanager
+def _parent(root: int, parts: list[str]) -> Iterator[int]:
+    """The folder that a member is in, made if it is not there."""
+    folder = os.dup(root)
+    try:
+        for number, part in enumerate(parts[:-1]):
+            with _inside(folder, part, "/".join(parts[: number + 1])) as inner:
+                os.dup2(inner, folder, inheritable=False)
+        yield folder
+    finally:
+        os.close(folder)
+
+
+@contextlib.contextmanager
+def _inside(folder: int, name: str, shown: str) -> Iterator[int]:
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, 0o755, dir_fd=folder)
+    try:
+        inner = os.open(name, _FOLDER, dir_fd=folder)
+    except NotADirectoryError:
+        raise UsageError(f"'{shown}' is there and not a folder, or a link") from None
+    try:
+        yield inner
+    finally:
+        os.close(inner)
+
+
+def _make_room(folder: int, name: str, shown: str) -> None:
+    """A file, or a link, that is there is replaced; what it is linked to is not touched."""
+    try:
+        os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):
+        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise UsageError(f"'{shown}' is there, and is a folder") from None
+        raise

@@ -1,0 +1,536 @@
+"""The zygote: a process with rights that has our runtime imported and makes sandboxes by forking.
+
+Starting Python and importing a server costs a second of CPU; forking a process that has done so costs a few
+milliseconds. The zygote must stay single-threaded: a lock that another thread holds at the moment of the fork is never
+released in the child. That is why this module uses blocking sockets and no asyncio.
+
+It imports nothing that is not part of this package or of its dependencies: neither an environment's code nor an
+environment's packages. Those run in sandboxes and in preloaded parents (`aenv.isolation.forking.preloaded`), which
+have no rights and cannot see the zygote: it is in a process namespace above theirs, and enters none of their own.
+
+A zygote has a user namespace in which it may make namespaces, a process namespace of which it is the first process (so
+that everything it forked dies with it), a procfs of that namespace, and a root with nothing of the host but programs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+from aenv.isolation.files import custom_rootfs, private_folder, rootfs
+from aenv.isolation.forking import forkable, preloaded
+from aenv.isolation.forking.preloaded import ForkRequest, Kind, PreloadedParent
+from aenv.isolation.forking.sandbox import Sandbox, SandboxSetup, call, furnish
+from aenv.isolation.forking.zygote_namespaces import explain, leave_files, leave_users
+from aenv.isolation.forking.zygote_spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
+from aenv.isolation.kernel import linux, ptrace, seccomp
+from aenv.isolation.kernel.syscall_plan import SyscallPlan
+from aenv.isolation.limits.cgroups import Limits
+
+PAUSE = 0.01
+"""Seconds after a request in which nothing is pre-forked. The new instance has a first call to answer, and a fork,
+which the zygote waits for, would delay the end of a sandbox by milliseconds."""
+FORK_SECONDS = 20
+"""For a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds."""
+STEP_SECONDS = 10
+"""For a child that is ready to become an instance."""
+KINDS = 16
+"""Plans that are kept, by kind of sandbox."""
+_WALL = 0x40000000  # for waitpid: children that were made by clone, too
+
+
+def main() -> None:
+    """``python -m aenv.isolation.forking.zygote``: its argument is the descriptor of the control socket.
+
+    Started again inside of a base, it has a second one, of a file with what it had been told.
+    """
+    linux.die_with_parent()
+    if os.getppid() == 1:
+        sys.exit(0)  # the parent was gone before we could ask to be told
+    with contextlib.suppress(OSError):
+        os.setsid()  # away from the terminal that the server may have been started in
+    with contextlib.suppress(OSError):
+        linux.thread_number_offset()  # while process numbers are the host's
+    control = socket.socket(fileno=int(sys.argv[1]))
+    again = len(sys.argv) > 2
+    if again:
+        with open(int(sys.argv[2]), "rb") as file:
+            spec = ZygoteSpec.read(file.read())
+    else:
+        spec = ZygoteSpec.read(control.recv(MESSAGE))
+    try:
+        hidden = [] if again else leave_files(spec)
+        if spec.base is not None and not again:
+            _start_again(spec, control)
+        leave_users(spec)
+    except OSError as error:
+        control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
+        sys.exit(1)
+    linux.die_with_parent()  # once more: becoming another user has cleared it
+    first = os.fork()  # only a child is in the new process namespace
+    if first:
+        control.close()
+        _, status = os.wait()
+        sys.exit(os.waitstatus_to_exitcode(status) and 1)
+    linux.die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        _own_proc()
+    except OSError as error:
+        control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
+        sys.exit(1)
+    _Zygote(spec, control, hidden).run()
+
+
+def _own_proc() -> None:
+    """Replace the host's procfs by one of this process namespace, and mount the one that sandboxes need."""
+    linux.mount("proc", "/proc", "proc", rootfs.PROC_FLAGS)
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    linux.unshare(linux.CLONE_NEWPID)
+    child = os.fork()
+    if child == 0:
+        try:
+            rootfs.spare_proc()
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    linux.setns(own, linux.CLONE_NEWPID)
+    os.close(own)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code:
+        raise OSError(code, f"mounting a procfs: {os.strerror(code)}")
+
+
+def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
+    """As the interpreter that is shown in the base's root; does not return."""
+    told = parameters_file(asdict(replace(spec, shown=[custom_rootfs.HOST + path for path in spec.shown])))
+    for fd in (told, control.fileno()):
+        os.set_inheritable(fd, True)
+    custom_rootfs.restart(
+        "-m", "aenv.isolation.forking.zygote", str(control.fileno()), str(told), variables=private_folder.pass_on()
+    )
+
+
+def _kind(message: dict[str, Any]) -> Kind:
+    return message["limits"]["disk"], message["network"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreforkedSandbox:
+    """A sandbox made ahead of demand: it has its namespaces, has served a call to itself, and no foreign code."""
+
+    pid: int
+    kind: Kind
+    mailbox: socket.socket
+    """The sandbox ends when this is closed before a request came."""
+
+    def assign(self, message: bytes, fds: list[int]) -> int:
+        """Send it a request; its process id, or 0 if it is gone."""
+        try:
+            socket.send_fds(self.mailbox, [message], fds)
+        except OSError:
+            return 0
+        return self.pid
+
+
+class _Zygote:
+    """The loop that forks."""
+
+    def __init__(self, spec: ZygoteSpec, control: socket.socket, hidden: list[str]) -> None:
+        self._spec = spec
+        self._hidden = hidden
+        self._control = control
+        self._children: dict[int, str] = {}
+        """Running sandboxes and the preloaded parent: their names by process id."""
+        self._parent: PreloadedParent | None = None
+        self._requests: dict[str, ForkRequest] = {}
+        self._furnishings: dict[Kind, SandboxSetup] = {}
+        self._isolating: tuple[Kind, SyscallPlan, bool] | None = None
+        self._selector = selectors.DefaultSelector()
+        self._make_ahead_at: float | None = None
+        self._blank: PreforkedSandbox | None = None
+        self._recent: Kind | None = None
+        """The kind of the last sandbox that loaded its code itself."""
+        self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self._filter = seccomp.program()
+        self._clone_flags = preloaded.fork_flags(spec.fresh)
+
+    def run(self) -> None:
+        forkable.note_who_is_told()
+        call(self._spec.warm)
+        # Never from "/", where ``python -m`` looks first.
+        sys.path[:] = [path for path in sys.path if path.strip("/.")]
+        if not forkable.alone() or forkable.has_children():
+            self._send({"op": "failed", "error": "an import left threads or processes running"})
+            os._exit(1)
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        linux.collapse_heap()
+        sys.dont_write_bytecode = True  # in a layer that goes with the sandbox
+        self._send({"op": "ready"})
+        self._serve()
+
+    def _serve(self) -> None:
+        linux.set_dumpable(False)
+        os.chdir("/" if self._spec.base is None else custom_rootfs.PRISTINE)
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGALRM, _too_slow)
+        self._when_readable(self._control, self._handle)
+        self._when_readable(woken, lambda: os.read(woken, 4096))
+        while True:
+            for key, _ in self._selector.select(self._timeout()):
+                key.data()
+            self._reap()
+            if self._make_ahead_at is not None and time.monotonic() >= self._make_ahead_at:
+                self._make_ahead_at = None
+                self._make_ahead()
+
+    def _timeout(self) -> float | None:
+        """Seconds until there is something to do."""
+        return None if self._make_ahead_at is None else max(self._make_ahead_at - time.monotonic(), 0.0)
+
+    def _when_readable(self, file: socket.socket | int, act: Callable[[], object]) -> None:
+        self._selector.register(file, selectors.EVENT_READ, act)
+
+    def _handle(self) -> None:
+        data, fds, _, _ = socket.recv_fds(self._control, MESSAGE, MAX_FDS)
+        if not data:
+            os._exit(0)  # the server is gone
+        message = json.loads(data)
+        op, name = message["op"], message["id"]
+        try:
+            if op == "kill":
+                self._kill(name)
+            elif op == "keep":
+                self._keep(set(message["ids"]))
+            elif op == "multiply":
+                self._children[self._fork(lambda: self._multiply(socket.socket(fileno=fds[0])))] = name
+            elif op == "prepare":
+                self._prepare(name, message, fds)
+            elif op == "branch":
+                self._branch(name, message, fds)
+                fds = []  # they belong to the request
+            else:
+                self._spawn(name, message, data, fds)
+        except OSError as error:
+            self._refuse(name, fds, error)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _refuse(self, name: str, fds: list[int], error: OSError) -> None:
+        """Answer a request that failed here, such as for want of processes."""
+        if len(fds) > 1:
+            with contextlib.suppress(OSError):
+                os.write(fds[1], json.dumps({"error": f"it could not be started: {error}", "code": "zygote"}).encode())
+        self._send({"op": "exit", "id": name, "code": -9})
+
+    def _kill(self, name: str) -> None:
+        for pid in [pid for pid, other in self._children.items() if other == name]:
+            os.kill(pid, signal.SIGKILL)
+        if name in self._requests:
+            self._fail(self._requests[name], "it was stopped")
+        elif self._make_ahead_at:  # and not 0.0, when requests wait
+            self._make_ahead_at = time.monotonic() + PAUSE  # the end of this one is reported first
+
+    def _spawn(self, name: str, message: dict[str, Any], data: bytes, fds: list[int]) -> None:
+        """Make a sandbox that loads its code itself; the blank one, if it is of that kind and alive."""
+        kind = _kind(message)
+        if not message["fork"]:
+            sandbox = self._sandbox(kind)
+            self._children[self._fork(lambda: sandbox.run(message, fds))] = name
+            return
+        blank, self._blank = self._blank, None
+        pid = blank.assign(data, fds) if blank is not None and blank.kind == kind else 0
+        if blank is not None:
+            blank.mailbox.close()
+        if not pid:
+            sandbox = self._sandbox(kind)
+            pid = self._fork(lambda: sandbox.run(message, fds))
+        self._children[pid] = name
+        if self._spec.volume is None:  # a volume has one writer at a time
+            self._recent = kind
+            self._make_ahead_at = time.monotonic() + PAUSE
+
+    def _make_ahead(self) -> None:
+        """Make what the next request will probably need."""
+        if self._parent is not None:
+            self._make_more(self._parent)
+        kind = self._recent
+        if self._blank is None and kind is not None:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sandbox = self._sandbox(kind)
+            with theirs:
+                self._blank = PreforkedSandbox(self._fork(lambda: sandbox.wait(theirs)), kind, ours)
+
+    def _sandbox(self, kind: Kind) -> Sandbox:
+        if kind not in self._furnishings:
+            if len(self._furnishings) >= KINDS:
+                self._furnishings.clear()
+            self._furnishings[kind] = SandboxSetup(self._spec, self._hidden, *kind)
+        return Sandbox(self._spec, self._filter, self._furnishings[kind])
+
+    def _keep(self, names: set[str]) -> None:
+        """A new server took over: end everything that it does not know, and report what is left."""
+        for request in list(self._requests.values()):
+            self._fail(request, "the server that requested it has ended")
+        for pid in [pid for pid, name in self._children.items() if name not in names]:
+            os.kill(pid, signal.SIGKILL)
+            while os.WIFSTOPPED(os.waitpid(pid, 0)[1]):
+                pass
+            del self._children[pid]
+            if self._parent is not None and pid == self._parent.pid:
+                self._end_parent()
+        if self._parent is not None:
+            self._discard_ready(self._parent)
+        if self._blank is not None:
+            self._blank.mailbox.close()
+            self._blank = None
+        self._reap()
+        self._send({"op": "kept", "ids": list(self._children.values())})
+
+    def _multiply(self, control: socket.socket) -> None:
+        """Run in a fork, the first process of a new process namespace: be another zygote like this one."""
+        linux.unshare(linux.CLONE_NEWNS)
+        linux.umount("/proc")
+        linux.mount("proc", "/proc", "proc", rootfs.PROC_FLAGS)
+        _Zygote(self._spec, control, self._hidden)._serve()
+
+    # --- a preloaded parent and its forks
+
+    def _prepare(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
+        """Start a preloaded parent, in a process namespace whose first process is `_idle_init`.
+
+        The parent is not that first process: its forks, each the first of its own namespace, then see that their
+        process id changed, which is how libraries such as OpenSSL notice a fork. And its forks outlive it.
+        """
+        kind = _kind(message)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = seccomp.program(traced=preloaded.traced_calls(self._spec.fresh))
+        furnishing = SandboxSetup(self._spec, self._hidden, *kind, carry=True)
+        sandbox = Sandbox(self._spec, program, furnishing, forks=True)
+        first_group = 5 if message["network"] == "egress" else 4
+        filters = preloaded.own_filters() + sandbox.filters(alone=len(fds) <= first_group)
+        linux.unshare(linux.CLONE_NEWPID)
+        try:
+            init = os.fork()
+            if init == 0:
+                _idle_init(self._filter)
+            with theirs:
+                pid = os.fork()
+                if pid == 0:
+                    sandbox.prepare(message, fds, theirs)
+        finally:
+            linux.setns(self._own_pids, linux.CLONE_NEWPID)
+        self._children[pid] = name
+        self._parent = PreloadedParent(pid, init, ours, kind, filters)
+
+    def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
+        """Serve a request with a fork of the preloaded parent."""
+        first_group = 5 if message["network"] == "egress" else 4
+        request = ForkRequest(name, Limits(**message["limits"]), fds[:4], fds[4:first_group], fds[first_group:])
+        self._requests[name] = request
+        parent = self._parent
+        if parent is None:
+            self._fail(request, "there is no preloaded parent")
+            return
+        parent.waiting.append(request)
+        self._assign(parent)
+        if parent.waiting:
+            self._make_more(parent)
+        else:
+            self._make_ahead_at = time.monotonic() + PAUSE
+
+    def _make_more(self, parent: PreloadedParent) -> None:
+        """Fork one more child, if one is wanted; further ones in the next turns of the loop, after what came in."""
+        if not parent.wants_child:
+            return
+        plan, has_door = self._plan(parent.kind)
+        try:
+            with _bounded(FORK_SECONDS):
+                child = parent.fork(plan, self._clone_flags, has_door=has_door)
+        except ptrace.ProcessEnded as error:
+            self._ended(parent.pid, os.waitstatus_to_exitcode(error.status))
+            return
+        except (preloaded.UnsafeParent, TimeoutError):
+            parent.ahead = 0
+            os.kill(parent.pid, signal.SIGKILL)  # it will not get better; its end fails the requests that wait
+            return
+        except OSError as error:
+            self._could_not_fork(parent, str(error))
+        else:
+            parent.ready.append(child)
+            parent.ahead = preloaded.AHEAD
+            self._assign(parent)
+        if parent.wants_child:
+            self._make_ahead_at = 0.0 if parent.waiting else time.monotonic() + PAUSE
+
+    def _plan(self, kind: Kind) -> tuple[SyscallPlan, bool]:
+        known = self._isolating
+        if known is None or known[0] != kind:
+            known = kind, *preloaded.isolating(partial(self._furnish), kind)
+            self._isolating = known
+        return known[1:]
+
+    def _furnish(self, plan: SyscallPlan, disk: int, mode: Any) -> Any:
+        return furnish(plan, self._spec, self._hidden, disk, mode)
+
+    def _assign(self, parent: PreloadedParent) -> None:
+        """Turn children that are ready into requested instances."""
+        while parent.ready and (request := parent.next_request()) is not None:
+            child = parent.ready.popleft()
+            try:
+                with _bounded(STEP_SECONDS):
+                    child.become(request)
+            except OSError as error:
+                child.close()
+                request.attempts += 1
+                if request.attempts < preloaded.ATTEMPTS and self._parent is parent:  # the child may have been killed
+                    parent.waiting.appendleft(request)
+                else:
+                    self._fail(request, str(error))
+                continue
+            child.close()
+            self._children[child.pid] = request.id
+            del self._requests[request.id]
+            request.close()
+
+    def _discard_ready(self, parent: PreloadedParent) -> None:
+        parent.ahead = 0
+        while parent.ready:
+            parent.ready.popleft().close()
+
+    def _could_not_fork(self, parent: PreloadedParent, reason: str) -> None:
+        """Fail the oldest request. Nothing is made ahead until a request succeeds."""
+        parent.ahead = 0
+        request = parent.next_request()
+        if request is not None:
+            self._fail(request, reason)
+
+    def _end_parent(self) -> None:
+        """The preloaded parent is gone: fail what waits for it."""
+        parent, self._parent = self._parent, None
+        assert parent is not None
+        parent.channel.close()
+        self._discard_ready(parent)
+        for request in parent.waiting:
+            self._fail(request, "the preloaded parent has ended")
+
+    def _fail(self, request: ForkRequest, reason: str) -> None:
+        request.fail(reason)
+        if self._requests.pop(request.id, None) is not None:
+            self._send({"op": "exit", "id": request.id, "code": -9})
+
+    # --- processes
+
+    def _fork(self, run: Callable[[], None]) -> int:
+        """Fork into a new process namespace."""
+        linux.unshare(linux.CLONE_NEWPID)
+        try:
+            pid = os.fork()
+            if pid == 0:
+                run()
+        finally:
+            linux.setns(self._own_pids, linux.CLONE_NEWPID)  # the next unshare is refused otherwise
+        return pid
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | _WALL)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if os.WIFSTOPPED(status):
+                self._stopped(pid)
+            else:
+                self._ended(pid, os.waitstatus_to_exitcode(status))
+
+    def _stopped(self, pid: int) -> None:
+        """A child that nothing waits for: its parent was given up. Or a signal came to one that was made ahead."""
+        if self._parent is None or all(child.pid != pid for child in self._parent.ready):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _ended(self, pid: int, code: int) -> None:
+        if self._parent is not None and pid == self._parent.pid:
+            self._end_parent()
+        name = self._children.pop(pid, None)
+        if name is not None:
+            self._send({"op": "exit", "id": name, "code": code})
+        else:
+            self._lost(pid)
+
+    def _lost(self, pid: int) -> None:
+        """Something made ahead of demand was killed."""
+        if self._blank is not None and self._blank.pid == pid:
+            self._blank.mailbox.close()
+            self._blank = None
+        if self._parent is not None:
+            for child in [child for child in self._parent.ready if child.pid == pid]:
+                self._parent.ready.remove(child)
+                child.gone()
+                child.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        try:
+            self._control.send(json.dumps(message).encode())
+        except OSError:
+            os._exit(0)
+
+
+def _idle_init(program: bytes) -> None:
+    """Be the first process of a process namespace, with no rights and no descriptors: reap orphans. Never returns."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals():  # without handlers, the kernel drops what is sent from inside
+            with contextlib.suppress(OSError, ValueError):
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+        os.closerange(0, 1 << 20)
+        linux.set_dumpable(False)
+        linux.no_new_privileges()
+        linux.drop_capabilities()
+        linux.load_seccomp(program)
+        while True:
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                signal.sigwait({signal.SIGCHLD})
+    finally:
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def _bounded(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError after so many seconds."""
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def _too_slow(*_: object) -> None:
+    raise OSError(errno.ETIMEDOUT, "a step of a new sandbox did not end")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""How a zygote leaves the host: first its files, then its users, processes and network."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any
+
+from aenv.isolation.files import custom_rootfs, private_folder, rootfs
+from aenv.isolation.forking.zygote_spec import ZygoteSpec
+from aenv.isolation.kernel import linux
+from aenv.isolation.limits import host_users, user_shares
+
+
+def leave_files(spec: ZygoteSpec) -> list[str]:
+    """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
+    private_folder.take(spec.project if spec.files is None else None)
+    owner, group = os.geteuid(), os.getegid()
+    user = host_users.claim() if owner == 0 and spec.user is None else spec.user
+    with contextlib.suppress(OSError):
+        linux.leave_session_keyring()
+    if owner == 0:
+        linux.unshare(linux.CLONE_NEWNS)
+    else:
+        linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
+        linux.map_user(rootfs.USER_ID, owner, group, bounded=False)
+    # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
+    hidden: list[str] = []
+    more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files, "volume": spec.volume}
+    if spec.base is not None:
+        custom_rootfs.build("/sys", spec.base, spec.shown, spec.project, user, **more)
+    else:
+        shown = [*rootfs.interpreter_paths(), *spec.shown]
+        hidden = rootfs.build("/sys", shown, spec.project, user, **more)
+    if owner == 0 and user is not None:
+        owner = group = user
+        os.setgroups([])
+        os.setresgid(group, group, group)
+        os.setresuid(owner, owner, owner)
+        linux.set_dumpable(True)
+    return hidden
+
+
+def leave_users(spec: ZygoteSpec) -> None:
+    """Leave the host's users, processes and network."""
+    private_folder.receive()
+    if spec.base is not None:
+        custom_rootfs.settle_name_services()
+    inside = (os.geteuid(), os.getegid())
+    linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
+    linux.map_user(rootfs.USER_ID, *inside, bounded=False)
+    user_shares.bound(user_shares.PARENT)
+
+
+def explain(error: OSError) -> str:
+    """What the host does not allow, and how to have it allowed."""
+    said = str(error)
+    if "unshare" not in said and "/proc/self" not in said:
+        return said
+    for path, good, command in (
+        ("/proc/sys/kernel/unprivileged_userns_clone", "1", "sudo sysctl kernel.unprivileged_userns_clone=1"),
+        ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0",
+         "sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0"),
+        ("/proc/sys/user/max_user_namespaces", None, "sudo sysctl user.max_user_namespaces=15000"),
+    ):  # fmt: skip
+        with contextlib.suppress(OSError), open(path) as file:
+            value = file.read().strip()
+            if value == "0" if good is None else value != good:
+                return f"this host forbids user namespaces ({path} is {value}); allow them with: {command}"
+    return (
+        f"this host forbids user namespaces ({said}); in a container, start it with --security-opt seccomp=unconfined"
+    )

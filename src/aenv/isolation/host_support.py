@@ -1,0 +1,55 @@
+"""Whether this host lets this user make sandboxes, and if not, what is in the way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+from aenv.isolation.files import rootfs
+from aenv.isolation.forking import zygote_namespaces
+from aenv.isolation.forking.zygote_spec import FRESH, ZygoteSpec
+from aenv.isolation.kernel import linux, seccomp
+from aenv.isolation.kernel.syscall_plan import SyscallPlan
+
+
+def why_not() -> str | None:
+    """None where sandboxes work; else what is missing and how to get it. Tries it, in a process of its own."""
+    if sys.platform != "linux":
+        return f"sandboxes need Linux, and this is {sys.platform}"
+    if not seccomp.supported():
+        return f"there is no system-call filter for {linux.MACHINE} yet"
+    command = [sys.executable, "-P", "-m", "aenv.isolation.host_support"]  # -P: import nothing from the current folder
+    tried = subprocess.run(command, capture_output=True, text=True, check=False)
+    return None if tried.returncode == 0 else (tried.stdout.strip() or tried.stderr.strip()[-500:])
+
+
+def _try() -> None:
+    """Make the namespaces and the mounts of a sandbox, and go."""
+    spec = ZygoteSpec("", "", "", "", "", user=65534 if os.geteuid() == 0 else None)
+    try:
+        hidden = zygote_namespaces.leave_files(spec)
+        zygote_namespaces.leave_users(spec)
+        child = os.fork()
+        if child == 0:
+            try:
+                linux.unshare(FRESH)
+                plan = SyscallPlan()
+                rootfs.private_places(plan, size=1 << 20, shown=hidden)
+                rootfs.own_proc(plan)
+                plan.run()
+            except OSError as error:
+                print(zygote_namespaces.explain(error), flush=True)  # noqa: T201
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        sys.exit(os.waitstatus_to_exitcode(status))
+    except OSError as error:
+        print(zygote_namespaces.explain(error))  # noqa: T201
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    os.chdir(tempfile.gettempdir())
+    _try()

@@ -1,0 +1,1 @@
+"""System calls that Python does not offer, the seccomp filter, and ptrace."""

@@ -1,0 +1,280 @@
+"""Make a stopped process run system calls that we chose, before it runs any instruction of its own.
+
+A forked sandbox has foreign code in its memory and, at birth, every capability over its new namespaces. The tracer
+stops it before its first instruction and makes it run a `SyscallPlan`, which ends by giving the capabilities up.
+
+Foreign code prepared that memory, so nothing in it is trusted: the page at the instruction pointer, or the stack, may
+be shared with another process that changes it meanwhile. The plan and the instructions that work through it therefore
+lie in a private mapping that did not exist before. The one call that makes it, and the one that removes it, are forced
+at a system-call stop: the kernel has entered the call, and its number and arguments are set by us, whatever instruction
+led there.
+
+One thing can still take such a process elsewhere: a restartable sequence (rseq). Where its memory says that the current
+instruction is inside of one, the kernel continues at an address from that memory whenever the process was scheduled. So
+the first call of all takes the registration away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import struct
+from functools import cache
+from typing import Any
+
+from aenv.isolation.kernel.linux import MACHINE
+from aenv.isolation.kernel.syscall_plan import DO_ALL, SyscallPlan
+
+_SEIZE, _DETACH, _CONTINUE, _TO_SYSCALL = 0x4206, 17, 7, 24
+_GET_REGISTERS, _SET_REGISTERS, _GET_MESSAGE, _GET_RSEQ = 12, 13, 0x4201, 0x420F
+_SYSCALL_GOOD, _ON_FORK, _ON_VFORK, _ON_CLONE, _ON_FILTER, _EXIT_KILL = 0x1, 0x2, 0x4, 0x8, 0x80, 0x100000
+_FORK_EVENTS = (1, 2, 3)
+_FILTER_EVENT = 7
+_SYSCALL_STOP = signal.SIGTRAP | 0x80
+_WALL = 0x40000000
+_REGISTERS = 27  # of struct user_regs_struct, 8 bytes each
+_R15, _R14, _RAX, _RDX, _RSI, _RDI, _ORIG_RAX, _RIP = 0, 1, 10, 12, 13, 14, 15, 16
+_R10, _R8, _R9 = 7, 9, 8
+_NONE = 0xFFFFFFFFFFFFFFFF
+_MMAP, _MUNMAP, _CLONE, _RSEQ = 9, 11, 56, 334
+_UNREGISTER = 1
+_RSEQ_AREA = struct.Struct("=QIIII")  # address, size, signature, flags, padding
+_READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS = 0x7, 0x22
+_PAGE = 4096
+_MOST_STOPS = 4096
+"""A plan has some hundred calls. A process that stops more often is being sent signals without end."""
+
+_CODE = DO_ALL + b"\xcc"  # then a breakpoint
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.argtypes = (ctypes.c_ulong, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_libc.ptrace.restype = ctypes.c_long
+
+
+def supported() -> bool:
+    """Whether this is implemented for the processor of this machine."""
+    return MACHINE == "x86_64"
+
+
+def trace_forks(pid: int) -> None:
+    """Stop whatever ``pid`` forks, at birth. Children and ``pid`` are killed if this process ends."""
+    options = _SYSCALL_GOOD | _ON_FORK | _ON_VFORK | _ON_CLONE | _ON_FILTER | _EXIT_KILL
+    _ptrace(_SEIZE, pid, 0, options)
+
+
+class ProcessEnded(OSError):
+    """A traced process that ended, and was reaped. Its exit status, as ``waitpid`` has it, is ``status``."""
+
+    def __init__(self, pid: int, status: int) -> None:
+        super().__init__(errno.ESRCH, f"process {pid} ended")
+        self.status = status
+
+
+def wait_for_fork(pid: int, flags: int) -> int:
+    """Wait until a traced process has forked, by ``clone`` with exactly these flags; the new process.
+
+    Both are stopped then. Blocks: the caller bounds it.
+
+    Raises:
+        Ended: it did not get that far.
+    """
+    while True:
+        _, status = os.waitpid(pid, _WALL)
+        if not os.WIFSTOPPED(status):
+            raise ProcessEnded(pid, status)
+        child = forked(pid, status)
+        if child is not None:
+            return child
+        resume_parent(pid, status, flags)
+
+
+def release(pid: int) -> None:
+    """Detach from a stopped process; it runs on."""
+    _ptrace(_DETACH, pid, 0, 0)
+
+
+def resume_parent(pid: int, status: int, flags: int) -> None:
+    """Let a traced parent run on after a stop that was not a fork.
+
+    Where the filter asks, the one ``clone`` with ``flags`` passes; any other call is skipped and answers ENOSYS.
+    """
+    if status >> 16 == _FILTER_EVENT:
+        registers = _registers(pid)
+        if registers[_ORIG_RAX] != _CLONE or registers[_RDI] != flags:
+            registers[_ORIG_RAX], registers[_RAX] = _NONE, -errno.ENOSYS & _NONE
+            _set_registers(pid, registers)
+    is_signal = status >> 16 == 0 and os.WSTOPSIG(status) not in (signal.SIGTRAP, _SYSCALL_STOP)
+    _ptrace(_CONTINUE, pid, 0, os.WSTOPSIG(status) if is_signal else 0)
+
+
+def forked(pid: int, status: int) -> int | None:
+    """The new process, if ``waitpid`` reported that ``pid`` stopped because it forked."""
+    if not os.WIFSTOPPED(status) or status >> 16 not in _FORK_EVENTS:
+        return None
+    message = ctypes.c_ulong()
+    _ptrace(_GET_MESSAGE, pid, 0, ctypes.addressof(message))
+    return message.value
+
+
+class Stopped:
+    """A process that was stopped at birth, inside the fork that made it."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._memory = self._size = 0
+        try:
+            _wait(pid)
+            self._born = _registers(pid)
+        except BaseException:  # nobody else knows of it
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                self.kill()
+            raise
+
+    def run(self, plan: SyscallPlan) -> None:
+        """Make it run a plan, in memory of its own.
+
+        Raises:
+            OSError: the error of the first call that failed.
+        """
+        wanted = -(-(plan.size + len(_CODE) + 16) // _PAGE) * _PAGE
+        if not self._memory:
+            self._forget_rseq()
+        if wanted > self._size:
+            self._release_memory()
+            self._memory = self._call(_MMAP, 0, wanted, _READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS, _NONE, 0)
+            self._size = wanted
+        table = self._memory + -(-len(_CODE) // 16) * 16
+        written = plan.written(table)
+        _write(self.pid, self._memory, _CODE.ljust(table - self._memory, b"\xcc") + written.data)
+        registers = list(self._born)
+        registers[_RIP], registers[_R15], registers[_R14] = self._memory, table, written.count
+        registers[_ORIG_RAX] = _NONE
+        _set_registers(self.pid, registers)
+        end = self._memory + len(_CODE)
+        for _ in range(_MOST_STOPS):
+            _ptrace(_CONTINUE, self.pid, 0, 0)  # no signal is delivered: one could only run foreign code
+            status = _wait(self.pid)
+            if status >> 16 == 0 and os.WSTOPSIG(status) == signal.SIGTRAP:
+                after = _registers(self.pid)
+                if after[_RIP] == end:
+                    break
+        else:
+            raise OSError(errno.EINTR, f"process {self.pid} is being sent signals without end")
+        if after[_R14]:
+            raise plan.failed(after[_R14], ctypes.c_long(after[_RAX]).value)
+
+    def resume(self) -> None:
+        """Let it return from the fork that made it, untraced, with our memory gone.
+
+        It is released at the entry of the call that removes the memory. That returns to where the fork returns to, with
+        0 as the fork does; the registers that the arguments were in are nobody's after a call.
+        """
+        registers = list(self._born)
+        if self._memory:
+            self._to_syscall_entry(_MUNMAP)
+            registers[_ORIG_RAX], registers[_RDI], registers[_RSI] = _MUNMAP, self._memory, self._size
+        _set_registers(self.pid, registers)
+        release(self.pid)
+
+    def kill(self) -> None:
+        """End it."""
+        os.kill(self.pid, signal.SIGKILL)
+        while os.WIFSTOPPED(os.waitpid(self.pid, _WALL)[1]):
+            pass
+
+    def _forget_rseq(self) -> None:
+        """Have it run no restartable sequences. They stay off in its first thread, and the C library copes."""
+        buffer = ctypes.create_string_buffer(_RSEQ_AREA.size)
+        try:
+            _ptrace(_GET_RSEQ, self.pid, _RSEQ_AREA.size, ctypes.addressof(buffer))
+        except OSError as error:
+            if error.errno == errno.EIO and not _has_rseq():
+                return
+            raise
+        address, size, signature, *_ = _RSEQ_AREA.unpack(buffer.raw)
+        if address:
+            self._call(_RSEQ, address, size, _UNREGISTER, signature, 0, 0)
+
+    def _release_memory(self) -> None:
+        if self._memory:
+            self._call(_MUNMAP, self._memory, self._size, 0, 0, 0, 0)
+            self._memory = self._size = 0
+
+    def _call(self, number: int, *arguments: int) -> int:
+        """Make it do one system call that needs no memory; the result.
+
+        Before the instruction pointer stands the instruction that entered ``clone``. Should it be another one by now,
+        the process comes to some other system call, or to a signal: the first is replaced, the second is an error.
+        """
+        self._to_syscall_entry(number)
+        registers = _registers(self.pid)
+        registers[_ORIG_RAX] = number
+        for place, argument in zip((_RDI, _RSI, _RDX, _R10, _R8, _R9), arguments, strict=True):
+            registers[place] = argument
+        _set_registers(self.pid, registers)
+        self._to_syscall_stop()
+        result = ctypes.c_long(_registers(self.pid)[_RAX]).value
+        if result < 0:
+            raise OSError(-result, f"preparing a forked process: {os.strerror(-result)}")
+        return result
+
+    def _to_syscall_entry(self, number: int) -> None:
+        registers = list(self._born)
+        registers[_RIP] -= 2
+        registers[_RAX], registers[_ORIG_RAX] = number, _NONE
+        _set_registers(self.pid, registers)
+        self._to_syscall_stop()
+
+    def _to_syscall_stop(self) -> None:
+        for _ in range(_MOST_STOPS):
+            _ptrace(_TO_SYSCALL, self.pid, 0, 0)
+            status = _wait(self.pid)
+            if status >> 16 == 0 and os.WSTOPSIG(status) == _SYSCALL_STOP:
+                return
+            if status >> 16 == 0 and os.WSTOPSIG(status) in (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS):
+                break
+        raise OSError(errno.EFAULT, f"process {self.pid} could not be prepared")
+
+
+@cache
+def _has_rseq() -> bool:
+    """Whether the kernel has restartable sequences. It tells a tracer about them since 5.13."""
+    return _libc.syscall(ctypes.c_long(_RSEQ), None, ctypes.c_uint(0), 0, 0) == 0 or ctypes.get_errno() != errno.ENOSYS
+
+
+def _wait(pid: int) -> int:
+    _, status = os.waitpid(pid, _WALL)
+    if not os.WIFSTOPPED(status):
+        raise OSError(errno.ESRCH, f"process {pid} ended while it was being prepared")
+    return status
+
+
+def _registers(pid: int) -> list[int]:
+    buffer = ctypes.create_string_buffer(_REGISTERS * 8)
+    _ptrace(_GET_REGISTERS, pid, 0, ctypes.addressof(buffer))
+    return list(struct.unpack(f"={_REGISTERS}Q", buffer.raw))
+
+
+def _set_registers(pid: int, registers: list[int]) -> None:
+    buffer = ctypes.create_string_buffer(struct.pack(f"={_REGISTERS}Q", *registers))
+    _ptrace(_SET_REGISTERS, pid, 0, ctypes.addressof(buffer))
+
+
+def _write(pid: int, address: int, data: bytes) -> None:
+    buffer = ctypes.create_string_buffer(data, len(data))
+    _move(_libc.process_vm_writev, pid, ctypes.addressof(buffer), address, len(data))
+
+
+def _move(move: Any, pid: int, ours: int, theirs: int, size: int) -> None:
+    here, there = (ctypes.c_ulong * 2)(ours, size), (ctypes.c_ulong * 2)(theirs, size)
+    if move(pid, here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0)) != size:
+        raise OSError(ctypes.get_errno(), f"the memory of process {pid} cannot be reached")
+
+
+def _ptrace(request: int, pid: int, address: int, data: int) -> None:
+    if _libc.ptrace(request, pid, address, data) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"ptrace({request:#x}): {os.strerror(number)}")

@@ -1,0 +1,107 @@
+"""A control group of this process's own, below which it may make others.
+
+On most hosts with control groups of version 2 they are systemd's, which hands a part of them to any user who asks for
+a *delegated scope*: that is how an ordinary user's sandboxes get limits that hold. Where there is nobody to ask, or
+the answer is no, everything stays as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import time
+from pathlib import Path
+
+from aenv.isolation.limits.cgroups import TOP, own_group
+
+LEAF = "server"
+"""The group that this process goes to: one that has processes cannot limit the groups below it."""
+ANSWER, DONE = 5.0, 2.0
+"""Seconds for systemd to answer, and then to do it, on a host that has far too much to do; else a hundredth of them."""
+
+
+def enter_own_group(top: Path = TOP) -> bool:
+    """Move this process to a group below one that is ours; whether that could be done.
+
+    For servers, before they start other processes: a whole scope ends when its last process does.
+    """
+    if not (top / "cgroup.controllers").exists():
+        return False
+    own = own_group(top)
+    if _is_handed_over(own):
+        return _step_down(own)
+    name = f"aenv-{os.getpid()}-{secrets.token_hex(3)}.scope"
+    return _ask_for_scope(name) and _is_in(name, top) and _step_down(own_group(top))
+
+
+def _is_handed_over(group: Path) -> bool:
+    """Whether nobody else minds what we do below it: systemd says so of a unit with ``Delegate=yes``."""
+    if _systemd_runs():
+        try:
+            return os.getxattr(group, "user.delegate") == b"1" and _is_alone(group)
+        except OSError:
+            return False
+    return _is_alone(group)
+
+
+def _is_alone(group: Path) -> bool:
+    try:
+        return (group / "cgroup.procs").read_text().split() == [str(os.getpid())]
+    except OSError:
+        return False
+
+
+def _systemd_runs() -> bool:
+    return Path("/run/systemd/system").is_dir()
+
+
+def _ask_for_scope(name: str) -> bool:
+    """Have systemd put this process into a new scope; it has not happened yet when the answer is there."""
+    if not _systemd_runs() or os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
+        return False  # what systemd has started as a service stays in that service
+    if os.geteuid() == 0:
+        bus = "--system"
+    else:
+        path = Path(f"/run/user/{os.geteuid()}/bus")
+        if not path.is_socket():
+            return False
+        bus = f"--address=unix:path={path}"
+    properties = [
+        "Description", "s", "AEnvironment",
+        "PIDs", "au", "1", str(os.getpid()),
+        "Delegate", "b", "true",
+        "CollectMode", "s", "inactive-or-failed",
+    ]  # fmt: skip
+    call = [
+        "busctl", bus, "--quiet", "call",
+        "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
+        "StartTransientUnit", "ssa(sv)a(sa(sv))", name, "fail", "4", *properties, "0",
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(
+            call, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=ANSWER
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def _is_in(name: str, top: Path) -> bool:
+    """Wait until it is."""
+    deadline = time.monotonic() + DONE
+    while own_group(top).name != name:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def _step_down(group: Path) -> bool:
+    leaf = group / LEAF
+    with contextlib.suppress(OSError):
+        leaf.mkdir(exist_ok=True)
+        (leaf / "cgroup.procs").write_text("0")
+        return True
+    return False

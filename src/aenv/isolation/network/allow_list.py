@@ -1,0 +1,188 @@
+"""Where a sandbox may connect to: host names, wildcards and networks, each with a port if only that one is meant.
+
+A name is looked up only when it is on the list, since looking names up is a way out, too. An address behind a name
+must be a public one, or lie in a network that the list names: else a name under somebody's control would lead to the
+machine's own services.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
+ANYTHING = "*"
+_PRIVATE = [
+    ipaddress.IPv4Network(text)
+    for text in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.0.0.0/24",
+        "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+        "224.0.0.0/3",
+    )
+]  # fmt: skip
+"""IPv4 networks that are not out in the internet. Written down, as what Python says of them depends on its release."""
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_PUBLIC = [ipaddress.IPv6Network("2000::/3"), _NAT64]
+_RESERVED = [ipaddress.IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "3fff::/20")]
+"""IPv6: what is out in the internet, and what within it is not. The second has Teredo and the documentation's."""
+_IN_LAST_WORD = [ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")]
+"""IPv6 networks whose last 32 bits are an IPv4 address: compatible, mapped, translated (SIIT), NAT64."""
+_TEREDO = ipaddress.IPv6Network("2001::/32")
+_6TO4 = ipaddress.IPv6Network("2002::/16")
+_NAT64_LOCAL = ipaddress.IPv6Network("64:ff9b:1::/48")
+_ISATAP, _ISATAP_MASK = 0x00005EFE, 0xFCFFFFFF
+
+
+class EgressRefused(Exception):
+    """Not allowed; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: str | None
+    """``example.com``, ``*.example.com`` or ``*``."""
+    network: Network | None
+    port: int | None
+
+    def names(self, host: str, port: int) -> bool:
+        if self.name is None or self.port not in (None, port):
+            return False
+        return self.name in (ANYTHING, host) or (self.name.startswith("*.") and host.endswith(self.name[1:]))
+
+    def holds(self, address: Address, port: int) -> bool:
+        return self.network is not None and self.port in (None, port) and address in self.network
+
+
+class AllowList:
+    """What may be reached."""
+
+    def __init__(self, entries: Iterable[str]) -> None:
+        """Raises ValueError, with a sentence, for an entry that makes no sense."""
+        self.texts = list(entries)
+        self._entries = [_parse(text) for text in self.texts]
+
+    @property
+    def networks(self) -> list[Network]:
+        """Those on the list."""
+        return [entry.network for entry in self._entries if entry.network is not None]
+
+    def check_name(self, host: str, port: int) -> None:
+        """Raises Refused unless this name may be looked up."""
+        if not any(entry.names(normal(host), port) for entry in self._entries):
+            raise EgressRefused(f"{host}:{port} is not on the list of what this environment may reach")
+
+    def check_address(self, address: Address, port: int, *, behind: str | None = None) -> None:
+        """Raises Refused unless this address may be connected to. ``behind``: the listed name that led to it."""
+        if getattr(address, "scope_id", None):
+            raise EgressRefused(f"{address} names a network interface of this machine")
+        first, *others = meanings(address)
+        listed = self.has_network(first, port) or (others and all(self.has_network(each, port) for each in others))
+        named = behind is not None or any(
+            entry.name == ANYTHING and entry.port in (None, port) for entry in self._entries
+        )
+        if not listed and not named:
+            raise EgressRefused(f"{first}:{port} is not on the list of what this environment may reach")
+        for each in others if listed else (first, *others):
+            if not is_public(each) and not self.has_network(each, port):
+                found = f"{behind} is {first}, which" if behind else str(first)
+                found = found if each == first else f"{found} holds {each}, which"
+                raise EgressRefused(f"{found} is a private address; only a network on the list, like {each}, opens it")
+
+    def has_network(self, address: Address, port: int) -> bool:
+        """Whether a network on the list holds this address."""
+        return any(entry.holds(address, port) for entry in self._entries)
+
+
+def is_public(address: Address) -> bool:
+    """Whether it is out in the internet, and not this machine, its network or the cloud's metadata."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return not any(address in network for network in _PRIVATE)
+    return any(address in network for network in _PUBLIC) and not any(address in network for network in _RESERVED)
+
+
+def meanings(address: Address) -> list[Address]:
+    """Return what an address stands for: itself, then the IPv4 addresses that it holds, which some router or the kernel
+    may send to in its place. A mapped address is an IPv4 address in all respects.
+
+    A NAT64 prefix that a network has chosen for itself cannot be told from any other public address.
+    """
+    if isinstance(address, ipaddress.IPv4Address):
+        return [address]
+    if address.ipv4_mapped is not None:
+        return [address.ipv4_mapped]
+    return [address, *dict.fromkeys(map(ipaddress.IPv4Address, _held(address)))]
+
+
+def _held(address: ipaddress.IPv6Address) -> Iterator[int]:
+    whole = int(address)
+    last = whole & 0xFFFFFFFF
+    if any(address in network for network in _IN_LAST_WORD):
+        yield last
+    if address in _6TO4:
+        yield whole >> 80 & 0xFFFFFFFF
+    if address in _TEREDO:
+        yield whole >> 64 & 0xFFFFFFFF  # its server
+        yield last ^ 0xFFFFFFFF  # its client
+    if address in _NAT64_LOCAL:
+        yield from _translated(whole)
+    if whole >> 32 & _ISATAP_MASK == _ISATAP:
+        yield last
+
+
+def _translated(whole: int) -> Iterator[int]:
+    """RFC 6052: after a prefix of 48, 56, 64 or 96 bits, around 8 bits that are 0, and then nothing."""
+    if last := whole & 0xFFFFFFFF:
+        yield last
+    suffix = whole & (1 << 56) - 1
+    for before in (16, 8, 0):  # bits of it that lie in the first half
+        after = 32 - before
+        if whole >> 56 & 0xFF == 0 and suffix & (1 << 56 - after) - 1 == 0:
+            yield (whole >> 64 & (1 << before) - 1) << after | suffix >> 56 - after
+
+
+def normal(host: str) -> str:
+    """A name as names are compared."""
+    host = host.rstrip(".").lower()
+    if host.isascii():
+        return host
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError:
+        return host
+
+
+def _parse(text: str) -> _Entry:
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError("an entry is text, like pypi.org, *.example.com or 10.0.0.0/8")
+    host, port = _split(text.strip())
+    try:
+        return _Entry(None, ipaddress.ip_network(host), port)
+    except ValueError as error:
+        if "host bits set" in str(error):
+            raise ValueError(f"'{text}': write the network as {ipaddress.ip_network(host, strict=False)}") from None
+    name = normal(host)
+    if host != ANYTHING and not _NAME.fullmatch(name.removeprefix("*.")):
+        hint = "the host alone, without a scheme and a path" if "/" in host else "it like pypi.org or 10.0.0.0/8"
+        raise ValueError(f"'{text}' is neither a host name nor a network; write {hint}")
+    return _Entry(name, None, port)
+
+
+def _split(text: str) -> tuple[str, int | None]:
+    """Host and port; an IPv6 address with a port has brackets."""
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif text.count(":") == 1 and "//" not in text:
+        host, _, port = text.partition(":")
+    else:
+        return text, None
+    if not port:
+        return host, None
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f"'{text}': '{port}' is not a port")
+    return host, int(port)

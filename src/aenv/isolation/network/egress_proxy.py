@@ -1,0 +1,312 @@
+"""The door of sandboxes that may reach some hosts: an HTTP and SOCKS5 proxy, in a process of its own.
+
+A sandbox's network has nothing but a loopback. On it a socket listens that was handed out to here, so what connects
+to it arrives outside; no route leads out. Names are looked up here, and the address that was checked is the one that
+is connected to. The process serves all sandboxes of one engine, costs nothing while nobody connects, and ends with
+its engine. It never runs anything, and gives up all rights but that of an ordinary user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from aenv.isolation.kernel import linux
+from aenv.isolation.limits.cgroups import open_many_files
+from aenv.isolation.network.allow_list import Address, AllowList, EgressRefused, is_public, meanings
+from aenv.isolation.network.proxy_protocols import ProxyFailed, ProxyRequest, Target, answer, read_wish
+
+MESSAGE = 1 << 18
+CONNECTIONS = 256
+"""At a time, of one sandbox; more wait."""
+LOOKUPS = 4
+"""At a time, of one sandbox: names that nobody answers for must not keep the threads from the others."""
+THREADS = 16
+HEAD_SECONDS = 30.0
+CONNECT_SECONDS = 20.0
+IDLE_SECONDS = 300.0
+CHUNK = 1 << 16
+SAID_AGAIN = 60.0
+"""Seconds after which a refusal of the same host is worth a line again."""
+MOST_SAID = 100
+"""Different refusals that are remembered."""
+NOBODY = 65534
+
+Say = Callable[[str], None]
+
+
+class ProxyDoor:
+    """One sandbox's way out."""
+
+    def __init__(self, listener: socket.socket, allow: AllowList, lookups: ThreadPoolExecutor, say: Say) -> None:
+        self._listener = listener
+        self._allow = allow
+        self._threads = lookups
+        self._lookups = asyncio.Semaphore(LOOKUPS)
+        self._say = say
+        self._said: dict[str, float] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._listening = False
+        self._listener.setblocking(False)
+        self._listen()
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        self._pause()
+        self._listener.close()
+        for task in self._connections:
+            task.cancel()
+
+    def _listen(self) -> None:
+        if not self._listening and self._listener.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(self._listener, self._accept)
+            self._listening = True
+
+    def _pause(self) -> None:
+        if self._listening:
+            asyncio.get_running_loop().remove_reader(self._listener)
+            self._listening = False
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        except OSError:  # out of descriptors: the ones who wait are served when others have gone
+            self._pause()
+            asyncio.get_running_loop().call_later(0.5, self._listen)
+            return
+        client.setblocking(False)
+        task = asyncio.create_task(self._serve(client))
+        self._connections.add(task)
+        task.add_done_callback(self._ended)
+        if len(self._connections) >= CONNECTIONS:
+            self._pause()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            print(f"a connection of a sandbox broke: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
+        self._listen()
+
+    async def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            try:
+                async with asyncio.timeout(HEAD_SECONDS):
+                    wish = await read_wish(client)
+            except ProxyFailed as failed:
+                return await answer(client, failed.status, str(failed))
+            except (TimeoutError, EOFError):
+                return None
+            try:
+                server = await self._reach(wish.target)
+            except EgressRefused as refused:
+                self._tell(str(refused))
+                await wish.refuse(client, 403, str(refused), f"What it may reach: {', '.join(self._allow.texts)}.")
+            except ProxyFailed as failed:
+                await wish.refuse(client, failed.status, str(failed))
+            else:
+                with server:
+                    await _between(client, server, wish)
+
+    def _tell(self, why: str) -> None:
+        now = time.monotonic()
+        if now - self._said.get(why, -SAID_AGAIN) >= SAID_AGAIN:
+            if len(self._said) >= MOST_SAID:
+                self._said = {text: at for text, at in self._said.items() if now - at < SAID_AGAIN}
+            if len(self._said) < MOST_SAID:
+                self._said[why] = now
+                self._say(f"network: {why}\n")
+
+    async def _reach(self, target: Target) -> socket.socket:
+        """A connection to the first address of the target that is allowed and answers."""
+        addresses = await self._addresses(target)
+        last: OSError | None = None
+        for address in addresses:
+            family = socket.AF_INET if address.version == 4 else socket.AF_INET6
+            server = socket.socket(family, socket.SOCK_STREAM)
+            server.setblocking(False)
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    await asyncio.get_running_loop().sock_connect(server, (str(address), target.port))
+            except (OSError, TimeoutError) as error:
+                server.close()
+                last = error
+            except BaseException:
+                server.close()
+                raise
+            else:
+                return server
+        if isinstance(last, TimeoutError):
+            raise ProxyFailed(504, f"{target} does not answer")
+        why = os.strerror(last.errno) if last is not None and last.errno else "it has no address"
+        raise ProxyFailed(502, f"{target} cannot be reached: {why}")
+
+    async def _addresses(self, target: Target) -> list[Address]:
+        try:
+            literal = ipaddress.ip_address(target.host)
+        except ValueError:
+            pass
+        else:
+            self._check(literal, target.port)
+            return [literal]
+        self._allow.check_name(target.host, target.port)
+        allowed: list[Address] = []
+        refused: EgressRefused | None = None
+        for address in await self._look_up(target):
+            try:
+                self._check(address, target.port, behind=target.host)
+            except EgressRefused as reason:
+                refused = reason
+            else:
+                allowed.append(address)
+        if refused is not None and not allowed:
+            raise refused
+        return allowed
+
+    def _check(self, address: Address, port: int, *, behind: str | None = None) -> None:
+        self._allow.check_address(address, port, behind=behind)
+        for each in meanings(address):
+            if is_public(each) and _is_this_machine(each) and not self._allow.has_network(each, port):
+                raise EgressRefused(f"{each} is this machine; only a network on the list, like {each}, opens it")
+
+    async def _look_up(self, target: Target) -> list[Address]:
+        loop = asyncio.get_running_loop()
+        async with self._lookups:
+            try:
+                async with asyncio.timeout(CONNECT_SECONDS):
+                    found = await loop.run_in_executor(
+                        self._threads,
+                        lambda: socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM),
+                    )
+            except TimeoutError:
+                raise ProxyFailed(504, f"nobody says where {target.host} is") from None
+            except (OSError, UnicodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "that is not a name"
+                raise ProxyFailed(502, f"{target.host} cannot be found: {why}") from None
+        texts = dict.fromkeys(str(address[0]).partition("%")[0] for _, _, _, _, address in found)
+        return [ipaddress.ip_address(text) for text in texts]
+
+
+def _is_this_machine(address: Address) -> bool:
+    """Whether it is one of this machine's own: what connects to those comes from the same address."""
+    with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((str(address), 9))  # sends nothing
+        except OSError:
+            return False
+        return str(probe.getsockname()[0]) == str(address)
+
+
+async def _between(client: socket.socket, server: socket.socket, wish: ProxyRequest) -> None:
+    """Carry both ways until both have said all, or neither says anything for long."""
+    loop = asyncio.get_running_loop()
+    heard = loop.time()
+
+    async def carry(source: socket.socket, sink: socket.socket) -> None:
+        nonlocal heard
+        while data := await loop.sock_recv(source, CHUNK):
+            heard = loop.time()
+            await loop.sock_sendall(sink, data)
+            heard = loop.time()
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    async def back() -> None:
+        await wish.accept(client, server)
+        await carry(server, client)
+
+    await loop.sock_sendall(server, wish.first)
+    ways: set[asyncio.Future[None]] = {asyncio.ensure_future(carry(client, server)), asyncio.ensure_future(back())}
+    try:
+        while left := {way for way in ways if not way.done()}:
+            if any(way.done() and not way.cancelled() and way.exception() for way in ways):
+                return
+            wait = heard + IDLE_SECONDS - loop.time()
+            if wait <= 0:
+                return
+            await asyncio.wait(left, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+
+
+class ProxyDoors:
+    """All doors of one engine, opened and closed over its control socket."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._control.setblocking(False)
+        self._threads = ThreadPoolExecutor(THREADS, "lookup")
+        self._doors: dict[str, ProxyDoor] = {}
+        self._gone = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until the engine is gone."""
+        asyncio.get_running_loop().add_reader(self._control, self._read)
+        await self._gone.wait()
+
+    def _read(self) -> None:
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, MESSAGE, 1, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, fds = b"", []
+        if not data:
+            self._gone.set()
+            return
+        message: dict[str, Any] = json.loads(data)
+        name = str(message["id"])
+        old = self._doors.pop(name, None)
+        if old is not None:
+            old.close()
+        if message["op"] == "open":
+            listener = socket.socket(fileno=fds[0])
+            self._doors[name] = ProxyDoor(
+                listener, AllowList(message["allow"]), self._threads, lambda text: self._say(name, text)
+            )
+
+    def _say(self, name: str, text: str) -> None:
+        """Have the engine write it into the sandbox's log; a line is not worth waiting for."""
+        with contextlib.suppress(OSError):
+            self._control.send(json.dumps({"id": name, "text": text}).encode())
+
+
+def main() -> None:
+    """``python -m aenv.isolation.network.egress_proxy``: its argument is the descriptor of the control socket."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    open_many_files()
+    _become_nobody()
+    linux.die_with_parent()  # should it be gone already, the control socket says so
+    asyncio.run(ProxyDoors(control).run())
+    os._exit(0)  # a thread may still wait for a name
+
+
+def _become_nobody() -> None:
+    """What strangers send is read here: nothing of the user's, or root's, rights is needed for it."""
+    os.chdir("/")
+    with contextlib.suppress(OSError):
+        socket.getaddrinfo("localhost", 80)  # loads what looking names up takes: nobody may not read it later
+    with contextlib.suppress(OSError):
+        os.setsid()
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    linux.no_new_privileges()
+    linux.drop_capabilities()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""What a client says to a proxy, and what it is answered: HTTP with and without CONNECT, and SOCKS5."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+import struct
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+MAX_HEAD = 1 << 16
+_END = b"\r\n\r\n"
+_FOR_US = {
+    b"connection", b"proxy-connection", b"keep-alive", b"proxy-authorization", b"proxy-authenticate", b"te",
+    b"upgrade", b"host",
+}  # fmt: skip
+_AUTHORITY = re.compile(
+    r"(?:[^@/?#]*@)?(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<host>[^:@/?#\[\]\s]+))(?::(?P<port>\d{1,5}))?"
+)
+
+
+class ProxyFailed(Exception):
+    """What was asked for cannot be had; as an HTTP status and a sentence."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where somebody wants to go."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyRequest(ABC):
+    """What a client asked for."""
+
+    target: Target
+    first: bytes
+    """What the server is to hear first."""
+
+    @abstractmethod
+    async def accept(self, client: socket.socket, server: socket.socket) -> None:
+        """Tell the client that it has what it asked for, up to where bytes go through as they are."""
+
+    async def refuse(self, client: socket.socket, status: int, why: str, more: str = "") -> None:
+        """Tell the client that it has not."""
+        await answer(client, status, why, more)
+
+
+class Tunnel(ProxyRequest):
+    """``CONNECT host:port``."""
+
+    async def accept(self, client: socket.socket, server: socket.socket) -> None:
+        await asyncio.get_running_loop().sock_sendall(client, b"HTTP/1.1 200 Connection established\r\n\r\n")
+
+
+class Forward(ProxyRequest):
+    """``GET http://host/path``. One request per connection: the next one may be for another host."""
+
+    async def accept(self, client: socket.socket, server: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        interim, rest = True, b""
+        while interim:
+            head, rest = await _head(server, rest)
+            interim = head.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1"))
+            await loop.sock_sendall(client, head + _END if interim else _once(head))
+        await loop.sock_sendall(client, rest)
+
+
+class Socks(ProxyRequest):
+    """SOCKS5, without a password."""
+
+    async def accept(self, client: socket.socket, server: socket.socket) -> None:
+        await asyncio.get_running_loop().sock_sendall(client, _socks_answer(0))
+
+    async def refuse(self, client: socket.socket, status: int, why: str, more: str = "") -> None:
+        not_allowed, unreachable = 2, 4
+        await asyncio.get_running_loop().sock_sendall(
+            client, _socks_answer(not_allowed if status == 403 else unreachable)
+        )
+
+
+async def answer(client: socket.socket, status: int, why: str, more: str = "") -> None:
+    """A plain answer in words. The reason is in the first line as well: that is what most clients show."""
+    body = f"{why}\n{more}\n" if more else f"{why}\n"
+    reason = re.sub(r"[^ -~]", "?", why)[:300]
+    head = (
+        f"HTTP/1.1 {status} {reason}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        f"content-length: {len(body.encode())}\r\nconnection: close\r\n\r\n"
+    )
+    await asyncio.get_running_loop().sock_sendall(client, head.encode() + body.encode())
+
+
+async def read_wish(client: socket.socket) -> ProxyRequest:
+    """What the client asks for.
+
+    Raises:
+        Failed: it makes no sense.
+        EOFError: the client hung up.
+    """
+    data = await _some(client)
+    if data[0] == 5:
+        return await _read_socks(client, data)
+    head, rest = await _head(client, data)
+    line, _, headers = head.partition(b"\r\n")
+    parts = line.decode("latin-1").split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        raise ProxyFailed(400, "that is not HTTP")
+    method, url, version = parts
+    if method == "CONNECT":
+        return Tunnel(_target(url, None), rest)
+    scheme, colon, after = url.partition("://")
+    if not colon or scheme.lower() != "http":
+        raise ProxyFailed(400, "this is a proxy; ask it for http://host/path, or to CONNECT host:port")
+    authority = re.split(r"[/?#]", after, maxsplit=1)[0]
+    target = _target(authority, 80)
+    path = after[len(authority) :].partition("#")[0]
+    path = path if path.startswith("/") else f"/{path}"
+    host = authority.rpartition("@")[2]
+    first = f"{method} {path} {version}\r\nHost: {host}\r\n".encode("latin-1") + b"".join(
+        name + b":" + value + b"\r\n" for name, value in _headers(headers)
+    )
+    return Forward(target, first + b"Connection: close\r\n\r\n" + rest)
+
+
+def _target(authority: str, default: int | None) -> Target:
+    found = _AUTHORITY.fullmatch(authority)
+    port = int(found["port"]) if found and found["port"] else default
+    if found is None or port is None or not 0 < port < 65536:
+        raise ProxyFailed(400, "there is no host and port to go to")
+    return Target(found["six"] or found["host"], port)
+
+
+def _headers(block: bytes) -> list[tuple[bytes, bytes]]:
+    """All that are not between the client and us."""
+    found: list[tuple[bytes, bytes]] = []
+    for line in block.split(b"\r\n") if block else ():
+        name, colon, value = line.partition(b":")
+        if not colon or not re.fullmatch(rb"[!#-'*+.0-9A-Z^-z|~-]+", name) or b"\n" in value or b"\r" in value:
+            raise ProxyFailed(400, "a header makes no sense")
+        found.append((name, value))
+    named = {
+        word.strip().lower() for name, value in found if name.lower() == b"connection" for word in value.split(b",")
+    }
+    return [(name, value) for name, value in found if name.lower() not in _FOR_US | named]
+
+
+def _once(head: bytes) -> bytes:
+    """The head of a server's answer, saying that this connection ends with it."""
+    line, _, block = head.partition(b"\r\n")
+    kept = [h for h in block.split(b"\r\n") if h.partition(b":")[0].strip().lower() not in _FOR_US] if block else []
+    return b"\r\n".join([line, *kept, b"Connection: close"]) + _END
+
+
+async def _head(source: socket.socket, data: bytes = b"") -> tuple[bytes, bytes]:
+    """Up to the empty line, and what came after it."""
+    while _END not in data and len(data) <= MAX_HEAD:
+        data += await _some(source)
+    head, _, rest = data.partition(_END)
+    if len(head) > MAX_HEAD:
+        raise ProxyFailed(431, "the head is too long")
+    return head, rest
+
+
+async def _some(source: socket.socket) -> bytes:
+    data = await asyncio.get_running_loop().sock_recv(source, MAX_HEAD)
+    if not data:
+        raise EOFError
+    return data
+
+
+async def _read_socks(client: socket.socket, data: bytes) -> ProxyRequest:
+    loop = asyncio.get_running_loop()
+
+    async def take(count: int) -> bytes:
+        nonlocal data
+        while len(data) < count:
+            data += await _some(client)
+        taken, data = data[:count], data[count:]
+        return taken
+
+    no_password, nothing_acceptable, connect = 0, 0xFF, 1
+    methods = await take((await take(2))[1])
+    if no_password not in methods:
+        await loop.sock_sendall(client, bytes([5, nothing_acceptable]))
+        raise EOFError
+    await loop.sock_sendall(client, bytes([5, no_password]))
+    _, command, _, kind = await take(4)
+    if kind == 1:
+        host = socket.inet_ntop(socket.AF_INET, await take(4))
+    elif kind == 4:
+        host = socket.inet_ntop(socket.AF_INET6, await take(16))
+    else:
+        host = (await take((await take(1))[0])).decode("latin-1")
+    port = int(struct.unpack("!H", await take(2))[0])
+    if command != connect or kind not in (1, 3, 4) or not host:
+        command_not_supported = 7
+        await loop.sock_sendall(client, _socks_answer(command_not_supported))
+        raise EOFError
+    return Socks(Target(host, port), data)
+
+
+def _socks_answer(code: int) -> bytes:
+    return struct.pack("!BBBB4sH", 5, code, 0, 1, bytes(4), 0)

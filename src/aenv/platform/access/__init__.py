@@ -1,0 +1,1 @@
+"""Tokens, quotas, the audit log and TLS."""

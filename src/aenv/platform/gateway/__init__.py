@@ -1,0 +1,1 @@
+"""The data plane: requests passed on to instances, published ports, log streams, and other servers."""

@@ -1,0 +1,1 @@
+"""Instances: records, admission, creation, expiry, handover and how each ended."""

@@ -1,0 +1,173 @@
+"""Instances that have ended: why each did, and the last of what it wrote, for an hour.
+
+Kept in memory, and in a store where there is one, so that the next server can still answer. Both are bounded: by number
+and by the size of all logs together. Instances that were deleted make room for those that ended by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Iterator
+
+from pydantic import BaseModel, ValidationError
+
+from aenv.errors import AEnvError
+from aenv.platform.instances.instance_record import InstanceRecord
+from aenv.platform.instances.ledger import KEPT
+from aenv.schema.instances import EnvInstance, InstanceEvent
+from aenv.storage.base import Change, Delete, Put, Store
+from aenv.tracing.logging import getLogger
+
+log = getLogger("ended")
+
+SPACE = "platform-ended"
+MOST = 2000
+"""Instances of each kind, deleted and not, that are remembered."""
+LOGS = 16 * 1024 * 1024
+"""Characters of all logs together."""
+PAUSE = 0.25
+"""Seconds between two writes to the store: what ends meanwhile is written together."""
+CLOSE_SECONDS = 5.0
+
+
+class EndedRecord(BaseModel):
+    """What is kept of an ended instance. Its variables, its token and its secret are not."""
+
+    instance: EnvInstance
+    account: str
+    events: list[InstanceEvent] = []
+    log: str = ""
+    secret_sha256: str = ""
+    """Of the secret that opened it to clients without a token."""
+
+    @classmethod
+    def of(cls, record: InstanceRecord) -> EndedRecord:
+        """The same, of an instance of this server."""
+        shown = record.shown().model_copy(update={"ip": None, "token": None, "data_url": None})
+        return cls(
+            instance=shown,
+            account=record.account,
+            events=list(record.events),
+            log=record.last_log,
+            secret_sha256=_sha256(record.secret),
+        )
+
+    def is_opened_by(self, secret: str) -> bool:
+        """Whether this secret opened it while it ran."""
+        return bool(self.secret_sha256) and hmac.compare_digest(_sha256(secret), self.secret_sha256)
+
+
+class EndedInstances:
+    """The ended instances of one server; those of servers before it are in the store."""
+
+    def __init__(self, store: Store | None = None, *, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._died: dict[str, InstanceRecord] = {}
+        self._deleted: dict[str, InstanceRecord] = {}
+        self._until: dict[str, float] = {}
+        self._logged = 0
+        self._changes: dict[str, Change] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def __iter__(self) -> Iterator[InstanceRecord]:
+        self.prune()
+        return iter([*self._died.values(), *self._deleted.values()])
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, record: InstanceRecord) -> None:
+        """Remember an instance that has just ended."""
+        self.discard(record.id)
+        record.forget_wish()
+        (self._deleted if record.deleted else self._died)[record.id] = record
+        self._until[record.id] = self._clock() + KEPT
+        self._logged += len(record.last_log)
+        if self._store is not None:
+            value = EndedRecord.of(record).model_dump_json(exclude_none=True).encode()
+            self._write(record.id, Put(SPACE, record.id, value, expires=self._until[record.id]))
+        self.prune()
+
+    def get(self, name: str) -> InstanceRecord | None:
+        """One of this server's."""
+        if self._until.get(name, 0.0) <= self._clock():
+            return None
+        return self._died.get(name) or self._deleted.get(name)
+
+    async def read(self, name: str) -> EndedRecord | None:
+        """One of this server's, or of another server on the same store."""
+        record = self.get(name)
+        if record is not None:
+            return EndedRecord.of(record)
+        if self._store is None or not name.isascii() or not name.isprintable():
+            return None
+        found = await self._store.get(SPACE, name)
+        try:
+            return EndedRecord.model_validate_json(found.value) if found else None
+        except ValidationError:  # written by another version
+            return None
+
+    def discard(self, name: str) -> None:
+        """Forget one."""
+        record = self._died.pop(name, None) or self._deleted.pop(name, None)
+        if record is None:
+            return
+        del self._until[name]
+        self._logged -= len(record.last_log)
+        if self._store is not None:
+            self._write(name, Delete(SPACE, name))
+
+    def prune(self) -> None:
+        """Forget what is older than an hour, and the oldest when there are too many."""
+        now = self._clock()
+        for kind in (self._deleted, self._died):
+            while kind and (self._until[name := next(iter(kind))] <= now or len(kind) > MOST or self._is_full(kind)):
+                self.discard(name)
+
+    def _is_full(self, kind: dict[str, InstanceRecord]) -> bool:
+        """Whether logs of this kind have to go. The last one stays."""
+        return self._logged > LOGS and len(kind) > 1
+
+    async def close(self) -> None:
+        """Write what is left."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await writing
+        with contextlib.suppress(AEnvError, TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._flush()
+
+    def _write(self, name: str, change: Change) -> None:
+        self._changes[name] = change
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.get_running_loop().create_task(self._write_soon())
+
+    async def _write_soon(self) -> None:
+        while self._changes:
+            await asyncio.sleep(PAUSE)
+            try:
+                await self._flush()
+            except AEnvError as error:
+                log.warning("%d ended instances could not be written down: %s", len(self._changes), error.message)
+                await asyncio.sleep(1.0)
+
+    async def _flush(self) -> None:
+        changes, self._changes = self._changes, {}
+        if not changes or self._store is None:
+            return
+        try:
+            await self._store.commit(*changes.values())
+        except BaseException:
+            self._changes = changes | self._changes
+            raise
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

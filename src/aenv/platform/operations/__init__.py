@@ -1,0 +1,1 @@
+"""Running a platform: start-up, settings, metrics, readiness, host checks and cleanup."""

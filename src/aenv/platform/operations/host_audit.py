@@ -1,0 +1,148 @@
+"""What servers have left behind on this machine. There should be nothing: looked for, never removed, here.
+
+Something is left behind when no process that lives knows of it. What is younger than a minute may belong to a server
+that is just starting or ending, and is let alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv.client.local_platforms import LocalPaths, for_sockets, is_alive
+from aenv.isolation.limits.cgroups import TOP, is_held
+
+YOUNG = 60.0
+_HELPERS = re.compile(r"-m aenv\.isolation\.(zygote|egress)\b|/api/janitor\.py ")
+
+
+@dataclass(frozen=True, slots=True)
+class HostLeftover:
+    """Something that belongs to nobody."""
+
+    kind: str
+    """``cgroup``, ``folder``, ``mount`` or ``process``."""
+    what: str
+    hint: str
+    """How to get rid of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    pid: int
+    parent: int
+    command: str
+    age: float
+
+
+class HostAudit:
+    """Looks for them."""
+
+    def __init__(self, runtime: Path, groups: Path = TOP, temporary: Path | None = None, young: float = YOUNG) -> None:
+        """``runtime``: of the local platform."""
+        self._runtime = runtime
+        self._groups = groups
+        self._temporary = temporary or Path(for_sockets())
+        self._young = young
+        self._processes = {process.pid: process for process in _processes()}
+
+    def all(self) -> list[HostLeftover]:
+        """Everything that was found."""
+        return [*self._cgroups(), *self._folders(), *self._mounts(), *self._orphans()]
+
+    def _cgroups(self) -> Iterator[HostLeftover]:
+        tops = [
+            self._groups,
+            *(path for path in _folders(self._groups) if not (self._groups / "cgroup.procs").exists()),
+        ]
+        with contextlib.suppress(OSError):
+            own = [
+                line[4:].strip() for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:4] == "0::/"
+            ]
+            tops += [self._groups / place for path in own for place in (path, str(Path(path).parent)) if place != "."]
+        for path in dict.fromkeys(group for top in tops for group in _folders(top) if group.name.startswith("aenv-")):
+            known = is_held(path) or self._is_known(path.name.removeprefix("aenv-"))
+            if known or self._is_young(path) or _members(path):
+                continue
+            yield HostLeftover("cgroup", str(path), f"find {path} -depth -type d -exec rmdir {{}} +")
+
+    def _folders(self) -> Iterator[HostLeftover]:
+        candidates = [*self._temporary.glob("aenv-serve-*"), *self._runtime.glob("*/i-*")]
+        for path in candidates:
+            name = path.name.removeprefix("i-")
+            if is_alive(LocalPaths(self._runtime, key=path.parent.name)):  # whatever its process id is called here
+                continue
+            if path.is_dir() and _is_ours(path) and not self._is_known(name) and not self._is_young(path):
+                yield HostLeftover("folder", str(path), f"rm -r {path}")
+
+    def _mounts(self) -> Iterator[HostLeftover]:
+        """Sandboxes mount in namespaces of their own, so here there is never one of theirs."""
+        places = (f"{self._runtime}/", f"{self._temporary}/aenv-serve-")
+        with contextlib.suppress(OSError):
+            for line in Path("/proc/self/mountinfo").read_text().splitlines():
+                target = line.split()[4]
+                if target.startswith(places):
+                    yield HostLeftover("mount", target, f"umount {target}")
+
+    def _orphans(self) -> Iterator[HostLeftover]:
+        for process in self._processes.values():
+            if not _HELPERS.search(process.command) or process.age < self._young:
+                continue
+            parent = self._processes.get(process.parent)
+            if parent is None or "aenv" not in parent.command:
+                what = f"{process.pid} ({process.command[:100]})"
+                yield HostLeftover(
+                    "process", what, f"kill {process.pid}; it has no server, unless one is being restarted"
+                )
+
+    def _is_known(self, name: str) -> bool:
+        """Whether a process that lives has that id and is ours, or says that name."""
+        if name.isdigit():
+            process = self._processes.get(int(name))
+            return process is not None and "aenv" in process.command
+        return any(name in process.command for process in self._processes.values())
+
+    def _is_young(self, path: Path) -> bool:
+        try:
+            return time.time() - path.stat().st_ctime < self._young
+        except OSError:  # gone meanwhile
+            return True
+
+
+def _processes() -> Iterator[_Process]:
+    now, ticks = float(Path("/proc/uptime").read_text().split()[0]), os.sysconf("SC_CLK_TCK")
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        yield _Process(int(folder.name), int(words[1]), command, now - int(words[19]) / ticks)
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return [each for each in path.iterdir() if each.is_dir() and not each.is_symlink()]
+    except OSError:
+        return []
+
+
+def _members(group: Path) -> bool:
+    """Whether a process is in it, or below it."""
+    for path in (group, *_folders(group)):
+        with contextlib.suppress(OSError):
+            if (path / "cgroup.procs").read_text().strip():
+                return True
+    return False
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid() or os.geteuid() == 0
+    except OSError:
+        return False

@@ -1,0 +1,294 @@
+"""``aenv serve``: the platform for many, over TCP, with tokens, limits and records that outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+
+from pydantic_core import to_json
+
+from aenv import config
+from aenv.errors import AEnvError, NotFound, UsageError
+from aenv.http.messages import Answer, Handler, Request, Response
+from aenv.http.server import HttpServer
+from aenv.isolation.limits.cgroups import open_many_files
+from aenv.isolation.limits.delegation import enter_own_group
+from aenv.platform.access.audit_log import AuditLog
+from aenv.platform.access.platform_tokens import Authenticator, PlatformTokens
+from aenv.platform.access.tls import Tls, Where
+from aenv.platform.access.token_routes import token_routes
+from aenv.platform.app import PlatformApp, takes_any_body
+from aenv.platform.gateway.gateway import Gateway
+from aenv.platform.gateway.peers import Peers, reached_at
+from aenv.platform.gateway.ports import Ports, signing_key
+from aenv.platform.instances.ended import EndedInstances
+from aenv.platform.instances.env_sources import OpenHub, Sources
+from aenv.platform.instances.ledger import Ledger, ServerEntry
+from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.operations import process_metrics
+from aenv.platform.operations.engine_factory import choose
+from aenv.platform.operations.engine_options import OUTLIVING, Options
+from aenv.platform.operations.metrics_routes import listen
+from aenv.platform.operations.readiness import Readiness
+from aenv.platform.operations.request_log import RequestLog
+from aenv.platform.operations.settings import ServeSettings
+from aenv.platform.operations.state_directory import StateDirectory
+from aenv.platform.request_context import refusal
+from aenv.platform.services.balancer import Balancer
+from aenv.platform.services.service_routes import service_routes
+from aenv.platform.services.services import Services
+from aenv.schema import paths
+from aenv.schema.instances import HubAccess
+from aenv.storage.open_url import data_folder, open_store
+from aenv.tracing import spans
+from aenv.tracing.logging import getLogger
+
+log = getLogger("serve")
+
+MAX_BODY = 64 * 1024 * 1024
+STREAM_OVER = 64 * 1024
+SWEEP_SECONDS = 2.0
+
+Beside = Callable[[Request], Awaitable[Response]]
+OpenBeside = Callable[[Authenticator], AbstractAsyncContextManager[Beside]]
+"""Opens what is served beside the platform: the hub."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformReady:
+    """The server listens."""
+
+    url: str
+    """Of the control plane."""
+    data_url: str
+    auth: bool
+    first_token: str | None
+    """An administrator's, for a platform that never had one: shown now and never again."""
+
+
+def serve(
+    settings: ServeSettings,
+    *,
+    open_hub: OpenHub,
+    open_beside: OpenBeside | None,
+    on_ready: Callable[[PlatformReady], None],
+) -> int:
+    """Serve until SIGTERM or SIGINT; the process's exit code. SIGUSR2 does the same and leaves instances running."""
+    open_many_files()
+    enter_own_group()
+    return asyncio.run(_serve(settings, open_hub, open_beside, on_ready))
+
+
+async def _serve(
+    settings: ServeSettings,
+    open_hub: OpenHub,
+    open_beside: OpenBeside | None,
+    on_ready: Callable[[PlatformReady], None],
+) -> int:
+    stop, hurry, all_ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def told_to_stop(*, ending: bool) -> None:
+        if ending:
+            all_ends.set()
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: told_to_stop(ending=True))
+    loop.add_signal_handler(signal.SIGUSR2, lambda: told_to_stop(ending=False))
+
+    def at_the_end(close: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
+        """Should this server fail, at its start or later, instances wait for the next one."""
+        parts.push_async_callback(lambda: (close if all_ends.is_set() else leave)())
+
+    async with AsyncExitStack() as parts:
+        tls = Tls.of(settings)
+        patience = settings.adopt_within if settings.engine in OUTLIVING else 0.0
+        home = await StateDirectory.enter(settings.folder, settings.store_url, patience)
+        at_the_end(home.close, home.leave)
+        store = open_store(settings.store_url)
+        parts.push_async_callback(store.close)
+        tokens = PlatformTokens(store)
+        door = Authenticator(
+            tokens if settings.with_auth else None,
+            settings.limits.allowance,
+            only_loopback=not settings.open_to_others,
+        )
+        ledger = Ledger(store, server=ServerEntry.own(home.id, patience))
+        if home.keeper is not None:
+            home.keeper.on_begun = ledger.kept_by
+            ledger.kept_by(home.keeper.pid)
+        cleared = await ledger.open()
+        at_the_end(ledger.close, lambda: ledger.close(leave=True))
+        if cleared:
+            log.warning("%d instances of other servers have ended with them", cleared)
+        access = HubAccess(
+            url=settings.hub,
+            token=settings.hub_token,
+            data=str(data_folder()),
+            cache=str(config.cache_folder()),
+        )
+        sources = Sources(open_hub, only=access)
+        parts.push_async_callback(sources.close)
+        options = Options(settings.pool, home.runtime.name, settings.fork, settings.base_limit_bytes)
+        engine = choose(settings.engine, home.runtime / "instances", options, token=settings.engine_token)
+        at_the_end(engine.close, engine.leave)
+        instances = Instances(
+            engine, sources, direct=False, ledger=ledger, capacity=settings.capacity, ended=EndedInstances(store)
+        )
+        at_the_end(instances.close, instances.leave)
+        adopted = await instances.adopt(home.keeper)
+        if adopted:
+            log.info("%d instances of the server before this one go on", adopted)
+        peers = None
+        if settings.is_shared:
+            peers = Peers(ledger)
+            parts.callback(peers.close)
+        ports = Ports(await signing_key(store), public_url=settings.public_url, prefix=settings.prefix, tls=bool(tls))
+        gateway = Gateway(instances, door, peers, ports)
+        parts.callback(gateway.close)
+        services = Services(instances, sources, ledger, settings.folder / "storage", grace=settings.grace, peers=peers)
+        gateway.services = Balancer(services, gateway, instances, door)
+        audit = AuditLog(settings.audit_file)
+        parts.callback(audit.close)
+        beside = None
+        if open_beside is not None:
+            beside = await parts.enter_async_context(open_beside(door))
+        app = PlatformApp(
+            instances,
+            door=door,
+            gateway=gateway,
+            audit=audit,
+            beside=beside,
+            peers=peers,
+            ports=ports,
+            more=[*token_routes(tokens, door), *service_routes(services, ports.base)],
+        )
+        process_metrics.watch(instances.metrics)
+        folders = [home.runtime, settings.folder, config.cache_folder()]
+        for folder in folders:
+            folder.mkdir(parents=True, exist_ok=True)
+        ready = Readiness(engine, store, creates=instances.creates, folders=folders)
+        parts.push_async_callback(ready.close)
+        spans.begin("aenv-platform")
+        planes = [ready.before(RequestLog(plane, level=logging.INFO)) for plane in (app, _data_plane(gateway))]
+        control, data = (
+            HttpServer(
+                _below(settings.prefix, plane),
+                max_body=MAX_BODY,
+                stream_over=STREAM_OVER,
+                unbounded=_unbounded(settings.prefix),
+            )
+            for plane in planes
+        )
+        url = data_url = await _listen(control, settings, settings.port, "--port", tls)
+        if not settings.one_port:
+            data_url = await _listen(data, settings, settings.data_port, "--data-port", tls)
+        servers = [control, data]
+        if settings.metrics_port is not None:
+            scraped, metrics_url = await listen(instances.metrics, settings.metrics_port)
+            servers.append(scraped)
+            log.info("metrics are at %s, without a token", metrics_url)
+        where = Where(settings.advertise or reached_at(url, settings.store_url), ledger, tls, bool(settings.advertise))
+        await where.tell()
+        loop.add_signal_handler(signal.SIGHUP, where.changed)
+        first = await tokens.first() if settings.with_auth else None
+        resumed = await services.open()
+        at_the_end(services.close, lambda: services.close(leave=True))
+        if resumed:
+            log.info("%d services run again", resumed)
+        sweeping = asyncio.create_task(_sweep(instances))
+        on_ready(PlatformReady(url, data_url, settings.with_auth, first))
+        await stop.wait()
+        ready.draining = True
+        log.info("stopping; requests under way have %g s", settings.grace)
+        await _close(servers, settings.grace, hurry)
+        sweeping.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sweeping
+    return 0
+
+
+def _data_plane(gateway: Gateway) -> Handler:
+    async def answer(request: Request) -> Answer:
+        try:
+            if Gateway.wants(request):
+                return await gateway(request)
+            if request.path == paths.HEALTH:
+                return Response(200, to_json({"status": "healthy", "message": "MCP Gateway is running"}))
+            hint = f"Say which instance is meant: {paths.INSTANCE_HEADER}: ID, or the path {paths.INSTANCE_PATH}/ID/mcp"
+            raise NotFound("no instance is named", details={"hint": hint})
+        except AEnvError as error:
+            return refusal(error)
+
+    return answer
+
+
+def _below(prefix: str, handler: Handler) -> Handler:
+    """The same, for a proxy that leaves a path before all paths; without it they are there as well."""
+    if not prefix:
+        return handler
+    start, raw = f"{prefix}/", prefix.encode()
+
+    async def answer(request: Request) -> Answer:
+        if request.path.startswith(start) and request.target.startswith(raw + b"/"):
+            request.path, request.target = request.path[len(prefix) :], request.target[len(raw) :]
+        return await handler(request)
+
+    return answer
+
+
+def _unbounded(prefix: str) -> Callable[[Request], bool]:
+    def look(request: Request) -> bool:
+        path = request.path
+        try:
+            request.path = path.removeprefix(prefix)
+            return takes_any_body(request)
+        finally:
+            request.path = path
+
+    return look
+
+
+async def _listen(server: HttpServer, settings: ServeSettings, port: int, option: str, tls: Tls | None) -> str:
+    try:
+        listener = await server.listen(host=settings.host, port=port, tls=tls.context if tls else None)
+    except OSError as error:
+        raise UsageError(
+            f"cannot listen on {settings.host}:{port}: {error.strerror or error}",
+            {"hint": f"Choose another port with {option}."},
+        ) from error
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    scheme = "https" if tls else "http"
+    return f"{scheme}://{host}:{listener.sockets[0].getsockname()[1]}{settings.prefix}"
+
+
+async def _close(servers: list[HttpServer], grace: float, hurry: asyncio.Event) -> None:
+    closing = [asyncio.create_task(server.close(grace)) for server in servers]
+    hurrying = asyncio.create_task(hurry.wait())
+    closed = asyncio.create_task(_all(closing))
+    await asyncio.wait({closed, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+    hurrying.cancel()
+    closed.cancel()
+    for server, task in zip(servers, closing, strict=True):
+        if not task.done():
+            task.cancel()
+            await server.close(0)
+
+
+async def _all(tasks: list[asyncio.Task[bool]]) -> None:
+    await asyncio.wait(tasks)
+
+
+async def _sweep(instances: Instances) -> None:
+    while True:
+        await asyncio.sleep(SWEEP_SECONDS)
+        try:
+            await instances.sweep()
+        except Exception:
+            log.exception("the sweep failed")

@@ -1,0 +1,154 @@
+"""``aenv serve --check``: whether a platform could be served like this, and if not, what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import tempfile
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv.errors import AEnvError
+from aenv.isolation.host_support import why_not
+from aenv.platform.access.platform_tokens import PlatformTokens
+from aenv.platform.access.tls import Tls
+from aenv.platform.instances.env_sources import OpenHub
+from aenv.platform.operations.engine_factory import choose
+from aenv.platform.operations.engine_options import ENGINES, Options
+from aenv.platform.operations.settings import ServeSettings
+from aenv.schema.instances import HubAccess
+from aenv.storage.open_url import data_folder, open_store
+
+SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One thing that was looked at."""
+
+    what: str
+    ok: bool
+    said: str
+    hint: str = ""
+
+
+async def check(settings: ServeSettings, open_hub: OpenHub) -> list[CheckResult]:
+    """Look at everything, also after something was found wrong."""
+    looks: list[tuple[str, Callable[[ServeSettings], Awaitable[str]]]] = [
+        ("address", _address),
+        *([("tls", _tls)] if settings.tls_cert or settings.tls_key else []),
+        ("store", _store),
+        ("hub", lambda settings: _hub(settings, open_hub)),
+        ("engine", _engine),
+        ("audit log", _audit),
+        ("access", _access),
+    ]
+    found = []
+    for what, look in looks:
+        try:
+            async with asyncio.timeout(SECONDS):
+                found.append(CheckResult(what, True, await look(settings)))
+        except AEnvError as error:
+            found.append(CheckResult(what, False, error.message, str(error.details.get("hint", ""))))
+        except _Wrong as error:
+            found.append(CheckResult(what, False, error.said, error.hint))
+        except TimeoutError:
+            found.append(CheckResult(what, False, f"no answer within {SECONDS:g} s"))
+    return found
+
+
+class _Wrong(Exception):
+    def __init__(self, said: str, hint: str = "") -> None:
+        super().__init__(said)
+        self.said, self.hint = said, hint
+
+
+async def _address(settings: ServeSettings) -> str:
+    ports = {"--port": settings.port} | ({} if settings.one_port else {"--data-port": settings.data_port})
+    if len({port for port in ports.values() if port}) < sum(1 for port in ports.values() if port):
+        raise _Wrong("both planes have the same port", "Say --one-port if that is meant.")
+    for option, port in ports.items():
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((settings.host, port))
+            except OSError as error:
+                raise _Wrong(
+                    f"cannot listen on {settings.host}:{port}: {error.strerror or error}",
+                    f"Stop what listens there, or choose another with {option}.",
+                ) from None
+    return f"{settings.host}, {' and '.join(str(port) for port in ports.values())}"
+
+
+async def _tls(settings: ServeSettings) -> str:
+    tls = Tls.of(settings)
+    assert tls is not None
+    return f"{settings.tls_cert}, SHA-256 {tls.fingerprint}"
+
+
+async def _store(settings: ServeSettings) -> str:
+    store = open_store(settings.store_url)
+    try:
+        await store.get("meta", "health")
+    finally:
+        await store.close()
+    return store.url
+
+
+async def _hub(settings: ServeSettings, open_hub: OpenHub) -> str:
+    hub = open_hub(HubAccess(url=settings.hub, token=settings.hub_token, timeout=5, data=str(data_folder())))
+    try:
+        await hub.list(limit=1)
+    finally:
+        await hub.close()
+    return settings.hub or "in this server"
+
+
+async def _engine(settings: ServeSettings) -> str:
+    if settings.engine == "process":
+        return "process: instances are plain processes without any isolation"
+    if settings.engine == "gvisor" and shutil.which("runsc") is None:
+        raise _Wrong("gvisor: there is no runsc on the PATH", "Install gVisor, or choose --engine native.")
+    reason = await asyncio.to_thread(why_not) if settings.engine == "native" else None
+    if reason is not None:
+        raise _Wrong(f"{settings.engine}: {reason}", "See 'aenv serve --engine'.")
+    if settings.engine not in ENGINES:
+        await _plugged(settings)
+    return settings.engine
+
+
+async def _plugged(settings: ServeSettings) -> None:
+    """Somebody else's: it is made, and asked what it runs."""
+    with tempfile.TemporaryDirectory(prefix="aenv-check-") as folder:
+        engine = choose(settings.engine, Path(folder), Options(0, ""), token=settings.engine_token)
+        try:
+            async for _ in engine.running():
+                break
+        finally:
+            await engine.close()
+
+
+async def _audit(settings: ServeSettings) -> str:
+    from aenv.platform.access.audit_log import AuditLog
+
+    AuditLog(settings.audit_file).close()
+    return str(settings.audit_file)
+
+
+async def _access(settings: ServeSettings) -> str:
+    if not settings.with_auth:
+        if settings.open_to_others:
+            raise _Wrong(
+                "other machines can reach this address, and nobody needs a token",
+                "Leave --no-auth away, or listen on 127.0.0.1.",
+            )
+        return "everyone on this machine"
+    store = open_store(settings.store_url)
+    try:
+        count = len(await PlatformTokens(store).all())
+    finally:
+        await store.close()
+    return f"with one of {count} tokens" if count else "with a token; the first is shown when the server starts"

@@ -1,0 +1,264 @@
+"""``aenv serve --local``: a platform for one user of this machine and one interpreter, on a unix socket.
+
+The first `Environment` starts it, and it ends by itself when nothing has used it for a while. Platforms of other
+interpreters and versions run beside it, and share nothing with it but an account of what is in use on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+
+from aenv.client.local_platforms import (
+    OTHER_SERVES,
+    LocalPaths,
+    PlatformInfo,
+    all_of_user,
+    forget_old,
+    is_alive,
+    retire,
+)
+from aenv.client.platform_identity import Identity
+from aenv.engines.base import Engine
+from aenv.errors import AEnvError, NotFound
+from aenv.http.messages import Answer, Request
+from aenv.http.server import HttpServer
+from aenv.isolation.kernel.linux import peer_user
+from aenv.isolation.limits.cgroups import group_name, open_many_files
+from aenv.isolation.limits.delegation import enter_own_group
+from aenv.platform.access.platform_tokens import Allowance, Authenticator
+from aenv.platform.app import PlatformApp
+from aenv.platform.gateway.gateway import Gateway
+from aenv.platform.gateway.ports import Ports
+from aenv.platform.instances.admission import Capacity
+from aenv.platform.instances.ended import EndedInstances
+from aenv.platform.instances.env_sources import OpenHub, Sources
+from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.instances.machine_account import MachineAccount
+from aenv.platform.instances.machine_capacity import room
+from aenv.platform.operations.engine_factory import choose
+from aenv.platform.operations.engine_options import Options
+from aenv.platform.operations.readiness import Readiness
+from aenv.platform.operations.request_log import RequestLog
+from aenv.platform.request_context import refusal
+from aenv.schema import paths as schema_paths
+from aenv.storage.base import Store
+from aenv.storage.sqlite import SqliteStore
+from aenv.tracing import spans
+from aenv.tracing.logging import getLogger
+
+log = getLogger("local")
+
+FIRST_CLIENT = 30.0
+"""Seconds that whoever started us has to come."""
+HOLD_SECONDS = 1.0
+"""For others to be done with looking whether a platform is there."""
+MAX_BODY = 16 * 1024 * 1024
+STREAM_OVER = 64 * 1024
+
+
+def serve(
+    paths: LocalPaths,
+    *,
+    linger: float,
+    engine: str,
+    pool: int,
+    most: int = 0,
+    open_hub: OpenHub | None = None,
+    fork: bool = True,
+) -> int:
+    """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM; the process's exit code.
+
+    ``most``: instances of all platforms of this user together; 0: as many as the machine has room for.
+    """
+    open_many_files()
+    enter_own_group()
+    alive = _hold(paths)
+    if alive is None:
+        return OTHER_SERVES
+    with alive:
+        _clear(paths)
+        janitor = start_janitor(paths.folder, group_name(), paths.instances.name)
+        try:
+            chosen = choose(engine, paths.instances, Options(pool, group_name(), fork))
+            return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), Capacity(most or room())))
+        finally:
+            for path in (paths.socket, paths.about):
+                path.unlink(missing_ok=True)
+            janitor.stdin.close() if janitor.stdin else None
+            janitor.wait()
+            shutil.rmtree(paths.instances, ignore_errors=True)  # should the janitor have been killed before
+
+
+def _clear(paths: LocalPaths) -> None:
+    """Remove what a platform before this one has left in its folder, should its janitor have been killed with it."""
+    paths.socket.unlink(missing_ok=True)
+    for folder in paths.folder.glob("i-*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hold(paths: LocalPaths) -> IO[str] | None:
+    """Be the platform in this folder, for as long as this process lives; None when another one is."""
+    deadline = time.monotonic() + HOLD_SECONDS
+    while True:
+        paths.folder.mkdir(mode=0o700, exist_ok=True)
+        file = paths.alive.open("w")
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), paths.alive.stat()):
+                return file
+        file.close()
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.01)  # somebody may only have looked whether it is held
+
+
+def _may_be_ready(request: Request) -> bool:
+    """What is asked for may be in the pool."""
+    return request.method == "POST" and request.path == schema_paths.INSTANCES
+
+
+async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources, capacity: Capacity) -> int:
+    store, machine = _ended_store(paths), _account(paths)
+    instances = Instances(engine, sources, capacity=capacity, ended=EndedInstances(store), machine=machine)
+    ports = LocalPorts(instances)
+    spans.begin("aenv-local")
+    app = Readiness(engine).before(RequestLog(PlatformApp(instances, ports=ports), level=logging.DEBUG))
+    server = HttpServer(app, max_body=MAX_BODY, admit=_same_user, prompt=_may_be_ready)
+    stop, retired = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGUSR1, retired.set)
+    about = PlatformInfo(os.getpid(), time.time(), Identity.own())
+    about.write(paths)
+    server.listen_at(str(paths.socket))
+    log.info("serving at %s", paths.socket)
+    await asyncio.to_thread(_settle_in, paths, about.identity)
+    waiting = asyncio.create_task(_until_idle(instances, linger, retired))
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    stopping.cancel()
+    paths.socket.unlink(missing_ok=True)
+    await server.close(grace=1.0)
+    await ports.close()
+    await instances.close()
+    await engine.close()
+    await sources.close()
+    if store is not None:
+        await store.close()
+    if machine is not None:
+        machine.close()
+    return 0
+
+
+def _ended_store(paths: LocalPaths) -> Store | None:
+    try:
+        return SqliteStore(paths.ended)
+    except AEnvError as error:
+        log.warning("why instances have ended is known only while this platform runs: %s", error.message)
+        return None
+
+
+def _account(paths: LocalPaths) -> MachineAccount | None:
+    try:
+        return MachineAccount(paths.account, paths.key)
+    except OSError as error:
+        log.warning("instances of other local platforms are not counted: %s", error)
+        return None
+
+
+def _settle_in(paths: LocalPaths, own: Identity) -> None:
+    """Ask platforms that this one replaces to end once nobody uses them, and forget those that are long gone."""
+    for other in all_of_user(paths):
+        about = PlatformInfo.read(other) if other.key != paths.key and is_alive(other) else None
+        if about is not None and own.replaces(about.identity):
+            retire(other)
+    forget_old(paths, time.time())
+
+
+class LocalPorts(Ports):
+    """URLs of ports of instances on this machine: what they lead to listens from the first of them on."""
+
+    def __init__(self, instances: Instances) -> None:
+        super().__init__(secrets.token_bytes(32))
+        door = Authenticator(None, Allowance(), only_loopback=True)
+        self._gateway = Gateway(instances, door, ports=self)
+        self._server = HttpServer(self._answer, max_body=MAX_BODY, stream_over=STREAM_OVER)
+
+    async def open(self) -> None:
+        if not self._public_url:
+            listener = await self._server.listen(host="127.0.0.1")
+            self._public_url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Nobody gets there any more."""
+        await self._server.close(0)
+        self._gateway.close()
+
+    async def _answer(self, request: Request) -> Answer:
+        """Everybody on this machine can ask here, so only what is signed is answered."""
+        try:
+            if not request.path.startswith(f"{schema_paths.PORT}/"):
+                raise NotFound("here are only ports of instances")
+            return await self._gateway(request)
+        except AEnvError as error:
+            return refusal(error)
+
+
+def _same_user(connection: socket.socket) -> bool:
+    """The socket's folder is ours alone; this is for the day when it is not."""
+    return peer_user(connection) in (os.geteuid(), 0)
+
+
+async def _until_idle(instances: Instances, linger: float, retired: asyncio.Event) -> None:
+    """Return when nothing has used it for ``linger`` seconds; at once when it is retired and nothing uses it."""
+    await _either(instances.changed, retired, FIRST_CLIENT)
+    while True:
+        instances.changed.clear()
+        if instances.in_use:
+            await instances.changed.wait()
+        elif retired.is_set() or not await _either(instances.changed, retired, linger):
+            return
+
+
+async def _either(one: asyncio.Event, other: asyncio.Event, seconds: float) -> bool:
+    """Whether one of them was set in time."""
+    tasks = [asyncio.create_task(event.wait()) for event in (one, other)]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return bool(done)
+
+
+def start_janitor(runtime: Path, *names: str) -> subprocess.Popen[bytes]:
+    """Have somebody clean up should we be killed: it waits for its standard input to end.
+
+    ``names``: of the control group and, unless all of the folder is to go, of the folder in it that is.
+    """
+    script = Path(__file__).with_name("crash_cleanup.py")
+    janitor = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(script), str(runtime), *names],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert janitor.stdin is not None
+    os.write(janitor.stdin.fileno(), b"%d\n" % os.getpid())
+    return janitor

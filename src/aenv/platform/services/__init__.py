@@ -1,0 +1,1 @@
+"""Services: environments that run until they are deleted, in replicas behind one URL."""

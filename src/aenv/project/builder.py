@@ -1,0 +1,77 @@
+"""Build a project: lock its requirements, make its image where there is a builder, and always its bundle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aenv.config import UserBuildConfig as BuildSettings
+from aenv.errors import BuildFailed, ConfigError
+from aenv.project import archive, image_build, manifest
+from aenv.project.image_build import ImageOptions
+from aenv.project.lock import lock
+from aenv.project.packing import Packed, pack
+
+FOLDER = "dist"
+
+
+@dataclass(frozen=True)
+class BuildResult:
+    """What a build made."""
+
+    packed: Packed
+    file: Path
+    images: tuple[str, ...]
+    no_image: str | None
+    """Why there is no image; None when there is one, or none was wanted."""
+
+
+def build(
+    root: Path,
+    options: ImageOptions,
+    settings: BuildSettings,
+    *,
+    want_image: bool | None,
+    locked: bool = True,
+    upgrade: bool = False,
+    say: Callable[[str], None],
+) -> BuildResult:
+    """Build the project in that folder.
+
+    ``want_image`` None stands for: if it can be had. Then a builder that fails does not fail the build.
+
+    Raises:
+        ConfigError: the project cannot be built as it is.
+        BuildFailed: an image was asked for, and could not be made.
+    """
+    root = root.absolute()
+    loaded = manifest.load(root)
+    if locked and lock(root, upgrade=upgrade):
+        say("locked the requirements")
+    images: tuple[str, ...] = ()
+    problem: str | None = None
+    if want_image is not False:
+        try:
+            images = _image(loaded, options, settings, say)
+        except (BuildFailed, ConfigError) as error:
+            if want_image:
+                raise
+            problem = error.message
+    packed = pack(root)
+    file = root / FOLDER / archive.file_name(packed.bundle)
+    archive.write(packed, file)
+    return BuildResult(packed, file, images, problem)
+
+
+def _image(
+    loaded: manifest.Loaded, options: ImageOptions, settings: BuildSettings, say: Callable[[str], None]
+) -> tuple[str, ...]:
+    builder = image_build.find_builder(settings)
+    if isinstance(builder, str):
+        raise BuildFailed(builder, {"hint": "Install Docker, Podman or Buildah, or build with --no-image."})
+    what = image_build.plan(loaded, options, settings.registry)
+    say(f"building {what.references[0]} with {builder.kind}")
+    image_build.build(builder, what, settings.registry, push=options.push, say=say)
+    image_build.record(loaded, what)
+    return what.references

@@ -1,0 +1,117 @@
+"""Find out what an environment offers, by loading it where it can do no harm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from aenv.errors import (
+    AEnvError,
+    EnvironmentTimeoutError,
+    InstanceEnded,
+    LoadError,
+    Unavailable,
+)
+from aenv.schema import paths
+from aenv.schema.envhub import Schemas
+from aenv.sdk.placement import OnPlatform
+
+SANDBOX_SECONDS = 600.0
+"""Packages may have to be installed first."""
+PLAIN_SECONDS = 60.0
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+
+
+async def describe(root: Path, name: str, *, sandbox: bool = True) -> Schemas:
+    """Load the project in a sandbox of this machine, and return what it offers.
+
+    Its code runs in a sandbox or not at all. ``sandbox=False`` runs it as the caller, in a plain process with a time
+    limit; only the user may choose that.
+
+    Raises:
+        LoadError: the project's code cannot be loaded, ends the instance, or takes too long.
+        Unavailable: this machine makes no sandboxes, or not now.
+    """
+    if not sandbox:
+        return await _in_a_process(root)
+    try:
+        return await _in_a_sandbox(root, name)
+    except AEnvError as error:
+        if error.fault == "env":
+            raise LoadError(error.message) from error
+        if isinstance(error, InstanceEnded) or error.details.get("sent"):  # there was an instance, and it is gone
+            raise LoadError(f"the environment ended after it was loaded: {error.message}") from error
+        if isinstance(error, EnvironmentTimeoutError):
+            raise LoadError(f"loading the environment took too long: {error.message}") from error
+        raise _refused(error.message) from error
+    except OSError as error:  # no place for the platform's socket, no memory for another process
+        raise _refused(str(error)) from error
+
+
+def _refused(reason: str) -> Unavailable:
+    return Unavailable(
+        f"the project was not loaded, since it could not be loaded in a sandbox: {reason}",
+        details={
+            "hint": "See aenv doctor. --no-load publishes without loading; --no-sandbox runs the project's code "
+            "as you, without any isolation."
+        },
+    )
+
+
+async def _in_a_sandbox(root: Path, name: str) -> Schemas:
+    platform = OnPlatform(
+        None, timeout=60.0, startup_timeout=SANDBOX_SECONDS, max_retries=1, token=None, source=str(root)
+    )
+    instance = None
+    try:
+        instance = await platform.create({"envName": name, "ttl": "10m"})
+        instance = await platform.wait(instance, SANDBOX_SECONDS)
+        client = platform.client(instance)
+        try:
+            tools = await client.exchange("GET", paths.TOOLS, timeout=60.0)
+            others = (await client.exchange("GET", paths.FUNCTION_LIST, timeout=60.0))["data"]
+        finally:
+            client.close()
+    finally:
+        await platform.delete(instance)
+    return Schemas(
+        tools=tools["data"], functions=others["functions"], rewards=others["reward"], health=others["health"]
+    )
+
+
+async def _in_a_process(root: Path) -> Schemas:
+    with tempfile.TemporaryDirectory(prefix="aenv-describe-") as folder:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "aenv.runtime.describe", str(root),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            cwd=folder, env={**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "HOME": folder},
+            start_new_session=True,
+        )  # fmt: skip
+        talk = asyncio.ensure_future(process.communicate())
+        try:
+            done, _ = await asyncio.wait({talk}, timeout=PLAIN_SECONDS)
+        finally:
+            _end(process)
+            said, noise = await talk
+    if not done:
+        raise LoadError(f"loading the environment took longer than {PLAIN_SECONDS:g} s")
+    try:
+        found = json.loads(said)
+    except ValueError:
+        tail = noise.decode(errors="replace").strip()[-1500:]
+        raise LoadError(f"loading the environment ended with exit code {process.returncode}:\n{tail}") from None
+    if "error" in found:
+        raise LoadError(found["error"])
+    return Schemas.model_validate(found)
+
+
+def _end(process: asyncio.subprocess.Process) -> None:
+    """All of it: it leads a group of its own."""
+    try:
+        os.killpg(process.pid, 9)
+    except ProcessLookupError:
+        return

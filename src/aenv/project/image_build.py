@@ -1,0 +1,241 @@
+"""Build a project's image with whatever builder this machine has: Docker, Podman or Buildah."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from aenv.config import RegistryConfig
+from aenv.config import UserBuildConfig as BuildSettings
+from aenv.errors import BuildFailed, ConfigError
+from aenv.project import manifest
+from aenv.project.manifest import Artifact, Loaded
+
+BUILDERS = ("docker", "podman", "buildah")
+PATIENCE = 15.0
+"""Seconds for a builder to say that it works."""
+_NAME = re.compile(r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*)*")
+_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?(/[a-z0-9._/-]+)?")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """What the command line says about the image; the rest comes from config.json and the settings."""
+
+    name: str | None = None
+    tags: tuple[str, ...] = ()
+    registry: str | None = None
+    namespace: str | None = None
+    platforms: tuple[str, ...] = ()
+    dockerfile: str | None = None
+    push: bool = False
+    context: str | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether anything was said, so that an image is wanted for certain."""
+        return self != ImageOptions()
+
+
+@dataclass(frozen=True)
+class Builder:
+    """A program that builds images, and that works."""
+
+    program: str
+    kind: str
+    variables: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ImagePlan:
+    """One build: what from, and what it is called."""
+
+    dockerfile: Path
+    context: Path
+    references: tuple[str, ...]
+    args: dict[str, str]
+    platforms: tuple[str, ...]
+
+
+def find_builder(settings: BuildSettings) -> Builder | str:
+    """The first that works, or why there is none."""
+    reasons = []
+    for kind in BUILDERS:
+        program = shutil.which(kind)
+        if program is None:
+            continue
+        builder = Builder(program, kind, _variables(kind, settings))
+        question = [program, "version"] if kind == "docker" else [program, "info"]  # both ask what does the work
+        try:
+            done = subprocess.run(
+                question, env=builder.variables, capture_output=True, timeout=PATIENCE, check=False, text=True
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            reasons.append(f"{kind} does not answer")
+            continue
+        if done.returncode == 0:
+            return builder
+        said = (done.stderr or done.stdout).strip().splitlines()
+        reasons.append(f"{kind} does not work ({said[-1][:200] if said else f'exit code {done.returncode}'})")
+    return "; ".join(reasons) or "there is no docker, podman or buildah"
+
+
+def _variables(kind: str, settings: BuildSettings) -> dict[str, str]:
+    variables = dict(os.environ)
+    if kind == "docker" and "socket" in settings.build_args.model_fields_set:
+        variables.setdefault("DOCKER_HOST", settings.build_args.socket)
+    return variables
+
+
+def plan(loaded: Loaded, options: ImageOptions, registry: RegistryConfig) -> ImagePlan:
+    """What to build. Options win over config.json, which wins over the settings.
+
+    Raises:
+        ConfigError: a name is none, there is no Dockerfile, or config.json asks for a folder outside of the project.
+    """
+    root, own = loaded.path.parent.absolute(), loaded.manifest
+    wanted = own.build_config
+    dockerfile = Path.cwd() / options.dockerfile if options.dockerfile else root / wanted.dockerfile
+    context = Path.cwd() / options.context if options.context else root / wanted.context
+    if not dockerfile.is_file():
+        raise ConfigError(f"there is no Dockerfile at {dockerfile}", {"hint": "Name it with -f, or in buildConfig."})
+    if not context.is_dir():
+        raise ConfigError(f"buildConfig.context: there is no folder {context}")
+    if not options.context and not context.resolve().is_relative_to(root.resolve()):
+        raise ConfigError(
+            f"buildConfig.context: {wanted.context} lies outside of the project, and a builder would get all of it",
+            {"hint": f"If you want that, say so: aenv build --context {context.resolve()}"},
+        )
+    host = registry.host if options.registry is None else options.registry
+    namespace = registry.namespace if options.namespace is None else options.namespace
+    name = options.name or wanted.image_name or own.name
+    tags = options.tags or (wanted.image_tag or own.version.replace("+", "-"),)
+    place = "/".join(part.strip("/") for part in (host.removeprefix("https://"), namespace, name) if part)
+    for what, text, pattern in (
+        ("registry", host.removeprefix("https://"), _HOST),
+        ("namespace", namespace, _NAME),
+        ("image name", name, _NAME),
+        *(("tag", tag, _TAG) for tag in tags),
+    ):
+        if text and not pattern.fullmatch(text):
+            raise ConfigError(f"{text!r} is not a {what} of an image")
+    args = {key: manifest.as_text(value) for key, value in wanted.args.items()}
+    references = tuple(dict.fromkeys(f"{place}:{tag}" for tag in tags))
+    return ImagePlan(dockerfile, context, references, args, options.platforms)
+
+
+def build(builder: Builder, what: ImagePlan, registry: RegistryConfig, *, push: bool, say: Say) -> None:
+    """Build the image under all its names, and push it when asked to. The builder's output goes to ``say``.
+
+    Raises:
+        BuildFailed: with the last of what the builder said.
+    """
+    with _logged_in(builder, registry) as ready:
+        for command in commands(builder, what, push=push):
+            _run(command, ready, say)
+
+
+def commands(builder: Builder, what: ImagePlan, *, push: bool) -> Iterator[list[str]]:
+    """The builder's command lines, in order."""
+    program, several = builder.program, len(what.platforms) > 1
+    lists = several and builder.kind != "docker"  # these two keep images of several platforms in a list
+    first, *others = what.references
+    names = ["--manifest", first] if lists else [word for each in what.references for word in ("--tag", each)]
+    yield [
+        program, "build", "--file", str(what.dockerfile), *names,
+        *(["--platform", ",".join(what.platforms)] if what.platforms else []),
+        *(word for key, value in what.args.items() for word in ("--build-arg", f"{key}={value}")),
+        str(what.context),
+    ]  # fmt: skip
+    if lists:
+        yield from ([program, "tag", first, other] for other in others)
+    if push:
+        verb = ["manifest", "push", "--all"] if lists else ["push"]
+        for each in what.references:
+            yield [program, *verb, each, *([f"docker://{each}"] if lists else [])]
+
+
+def record(loaded: Loaded, what: ImagePlan) -> None:
+    """Write the image into the artifacts of config.json; other artifacts stay."""
+    own = loaded.manifest
+    others = [artifact for artifact in own.artifacts if artifact.type != "image"]
+    known = [artifact for artifact in own.artifacts if artifact.type == "image"]
+    images = [
+        known[number].model_copy(update={"content": each})
+        if number < len(known)
+        else Artifact(type="image", content=each)
+        for number, each in enumerate(what.references)
+    ]
+    if own.artifacts != [*images, *others]:
+        manifest.save(own.model_copy(update={"artifacts": [*images, *others]}), loaded.path)
+
+
+def _run(command: list[str], builder: Builder, say: Say) -> None:
+    last = ""
+    with subprocess.Popen(
+        command, env=builder.variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                say(line.rstrip())
+                last = line.strip() or last
+        except BaseException:
+            process.terminate()
+            raise
+    if process.returncode:
+        raise BuildFailed(
+            f"{builder.kind} {command[1]} ended with exit code {process.returncode}: {last}",
+            {"hint": "The bundle needs no image; make it alone with: aenv build --no-image"},
+        )
+
+
+@contextmanager
+def _logged_in(builder: Builder, registry: RegistryConfig) -> Iterator[Builder]:
+    """The builder with the registry's user of the settings. The password is on no command line, and in no file that
+    outlives the build.
+    """
+    if not (registry.username and registry.password):
+        yield builder
+        return
+    key = base64.b64encode(f"{registry.username}:{registry.password}".encode()).decode()
+    host = registry.host.removeprefix("https://").partition("/")[0]
+    host = "https://index.docker.io/v1/" if host == "docker.io" and builder.kind == "docker" else host
+    with tempfile.TemporaryDirectory(prefix="aenv-image-") as folder:
+        known = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+        document = _own_config(known / "config.json") if builder.kind == "docker" else {}
+        document["auths"] = {**document.get("auths", {}), host: {"auth": key}}
+        document.pop("credsStore", None)  # it would be asked first, and know nothing of this user
+        file = Path(folder) / "config.json"
+        file.touch(mode=0o600)
+        file.write_text(json.dumps(document))
+        if builder.kind == "docker":
+            for entry in known.iterdir() if known.is_dir() else ():
+                if entry.name != "config.json":  # plug-ins and contexts
+                    (Path(folder) / entry.name).symlink_to(entry)
+            more = {"DOCKER_CONFIG": folder}
+        else:
+            more = {"REGISTRY_AUTH_FILE": str(file)}
+        yield replace(builder, variables={**builder.variables, **more})
+
+
+def _own_config(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}

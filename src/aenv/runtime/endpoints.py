@@ -1,0 +1,240 @@
+"""What an environment offers, compiled and ready to be called."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from aenv.authoring.call import Call
+from aenv.authoring.content import Content, to_content
+from aenv.authoring.declarations import Declaration, Registry
+from aenv.authoring.signature import Signature
+from aenv.authoring.tool import Tool
+from aenv.errors import AEnvError, Conflict, Fault, FunctionFailed, InvalidArguments, NotFound, StateDestroyed
+from aenv.runtime.exhaustion import what_is_used_up
+from aenv.runtime.workers import Brevity, Workers
+
+log = logging.getLogger("aenv.runtime")
+
+
+class Endpoint:
+    """One declared function that can be called with JSON arguments."""
+
+    def __init__(self, declaration: Declaration, workers: Workers) -> None:
+        self.declaration = declaration
+        self.name = declaration.name
+        self.signature = Signature(declaration.func, declaration.where)
+        self.description = declaration.description or self.signature.description
+        self._workers = workers
+        self._is_async = declaration.is_async
+        self._brevity = Brevity()
+
+    async def call(self, arguments: dict[str, Any], call: Call) -> Any:
+        """Run it off the server's loop. Whatever it raises comes out unchanged."""
+        positional, named = self.signature.split(arguments)
+        func = self.declaration.func
+        if self._is_async:
+            return await self._workers.run_async(lambda: func(*positional, **named), call)
+        result = await self._workers.run(lambda: func(*positional, **named), call, self._brevity)
+        if inspect.isawaitable(result):  # a plain function that hands back a coroutine
+            pending = result
+
+            async def finish() -> Any:
+                return await pending
+
+            return await self._workers.run_async(finish, call)
+        return result
+
+    def keeps_its_word(self, content: Content) -> bool:
+        """Whether there is an object where the result's schema promised one; clients refuse the answer otherwise."""
+        if content.is_error or content.structured is not None:
+            return True
+        if content.is_json and content.blocks[0]["text"].startswith("{"):
+            return True
+        return self.signature.output_schema is None  # asked last: making it costs more than most calls
+
+    def describe(self) -> dict[str, Any]:
+        """As ``/functions/list`` shows it."""
+        schema = self.signature.input_schema
+        return {
+            "name": self.name,
+            "endpoint": self.declaration.endpoint,
+            "method": self.declaration.method,
+            "description": self.description,
+            "parameters": {
+                name: {"type": _type_name(prop), "default": prop.get("default")}
+                for name, prop in schema["properties"].items()
+            },
+            "inputSchema": schema,
+            "is_async": self.declaration.is_async,
+        }
+
+
+class ToolOutcome:
+    """What a tool call came to: always an answer, with whose fault it is when it is an error."""
+
+    __slots__ = ("content", "fault")
+
+    def __init__(self, content: Content, fault: Fault | None = None) -> None:
+        self.content = content
+        self.fault = fault
+
+
+class EndpointCatalog:
+    """The declared tools, functions, rewards and health check of one environment."""
+
+    def __init__(self, registry: Registry) -> None:
+        self.workers = Workers()
+        self._tools = self._compile(registry.tools)
+        self._functions = self._compile(registry.functions)
+        self._rewards = self._compile(registry.rewards)
+        self._health = self._compile(registry.health)
+        self.routes = {(e.declaration.method, e.declaration.endpoint): e for e in self._functions.values()}
+        self.last_active = time.time()
+        self.calls = 0
+        """Of tools, functions and rewards so far."""
+
+    def _compile(self, declarations: dict[str, Declaration]) -> dict[str, Endpoint]:
+        return {name: Endpoint(declaration, self.workers) for name, declaration in declarations.items()}
+
+    @property
+    def tools(self) -> list[Endpoint]:
+        """The tools, in the order of declaration."""
+        return list(self._tools.values())
+
+    @property
+    def functions(self) -> list[Endpoint]:
+        """The functions."""
+        return list(self._functions.values())
+
+    @property
+    def rewards(self) -> list[Endpoint]:
+        """The rewards."""
+        return list(self._rewards.values())
+
+    @property
+    def health(self) -> list[Endpoint]:
+        """The health check, if the author wrote one."""
+        return list(self._health.values())
+
+    @cached_property
+    def listed_tools(self) -> list[Tool]:
+        """The tools that agents are shown."""
+        tools = [Tool.of(e.declaration, e.signature) for e in self.tools]
+        return [tool for tool in tools if not tool.hidden]
+
+    def check(self) -> None:
+        """Make every schema now. Raises LoadError for one that cannot be made."""
+        for endpoint in (*self.tools, *self.functions, *self.rewards, *self.health):
+            endpoint.describe()
+        self.listed_tools  # noqa: B018
+
+    def input_schema(self, tool: str) -> Mapping[str, Any] | None:
+        """The input schema of one tool."""
+        endpoint = self._tools.get(tool)
+        return endpoint.signature.input_schema if endpoint else None
+
+    async def call_tool(self, name: str, read: Callable[[Signature], dict[str, Any]], call: Call) -> ToolOutcome:
+        """Call a tool. ``read`` gets the arguments out of whatever they came in."""
+        self.last_active = time.time()
+        self.calls += 1
+        endpoint = self._tools.get(name)
+        if endpoint is None:
+            return _failed(f"Unknown tool: {name}", "policy")
+        try:
+            arguments = read(endpoint.signature)
+        except InvalidArguments as error:
+            return _failed(f"Error calling tool '{name}': invalid arguments: {error.message}", "policy")
+        try:
+            content = to_content(await endpoint.call(arguments, call))
+        except Exception as error:
+            _log_failure(endpoint, error)
+            fault: Fault = "infra" if _is_infra(error) else "env"
+            return _failed(f"Error calling tool '{name}': {_say(error)}", fault)
+        if not endpoint.keeps_its_word(content):
+            return _failed(f"Error calling tool '{name}': it returned something else than its annotation says", "env")
+        return ToolOutcome(content)
+
+    async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any], call: Call | None = None) -> Any:
+        """Call a function or a health check. Raises FunctionFailed when the author's code did."""
+        self.last_active = time.time()
+        if endpoint.declaration.kind != "health":
+            self.calls += 1
+        try:
+            return await endpoint.call(arguments, call or Call(endpoint.name))
+        except Exception as error:
+            _log_failure(endpoint, error)
+            if _is_infra(error):
+                raise
+            if endpoint.declaration.kind == "reward":
+                _raise_if_the_agent_is_to_blame(error)
+            raise FunctionFailed(_say(error), details={endpoint.declaration.kind: endpoint.name}) from None
+
+    def function(self, name: str) -> Endpoint:
+        """The function of that name."""
+        endpoint = self._functions.get(name)
+        if endpoint is None:
+            known = ", ".join(self._functions) or "none"
+            raise NotFound(f"no function '{name}' in this environment; there are: {known}")
+        return endpoint
+
+    def reward(self, name: str | None) -> Endpoint:
+        """The reward of that name; the only one when there is only one."""
+        known = ", ".join(self._rewards)
+        if name is not None:
+            if name not in self._rewards:
+                raise NotFound(f"no reward '{name}' in this environment; there are: {known or 'none'}")
+            return self._rewards[name]
+        if not self._rewards:
+            raise NotFound("this environment declares no reward; mark one with @register_reward")
+        if len(self._rewards) > 1:
+            raise Conflict(f"this environment has several rewards; name one of: {known}")
+        return next(iter(self._rewards.values()))
+
+
+def _failed(text: str, fault: Fault) -> ToolOutcome:
+    return ToolOutcome(Content([{"type": "text", "text": text}], is_error=True), fault)
+
+
+def _log_failure(endpoint: Endpoint, error: BaseException) -> None:
+    """The traceback from the author's first line on; how we got there is of no interest."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(("aenv.", "asyncio.")):
+        trace = trace.tb_next
+    told = (type(error), error, trace)
+    log.error("%s %s raised %s", endpoint.declaration.kind, endpoint.name, type(error).__name__, exc_info=told)
+
+
+def _raise_if_the_agent_is_to_blame(error: BaseException) -> None:
+    """Where a reward failed over what the agent has destroyed or used up."""
+    if isinstance(error, StateDestroyed):
+        raise error
+    lacking = what_is_used_up(error)
+    if lacking is not None:
+        raise StateDestroyed(f"the instance has no {lacking} left: {_say(error)}") from None
+
+
+def _is_infra(error: BaseException) -> bool:
+    """Whether the author's code only passes on that another environment, which it uses, could not be reached."""
+    return isinstance(error, AEnvError) and error.fault == "infra"
+
+
+def _say(error: BaseException) -> str:
+    """The author's words; with the class's name where they are none without it: KeyError('id') says only 'id'."""
+    try:
+        said = str(error).encode(errors="replace").decode()
+    except Exception:  # the author's own __str__
+        said = ""
+    if isinstance(error, KeyError) or not said:
+        return f"{type(error).__name__}: {said}".removesuffix(": ")
+    return said
+
+
+def _type_name(schema: Mapping[str, Any]) -> str:
+    if "type" in schema:
+        return str(schema["type"])
+    return "any" if "anyOf" not in schema and "$ref" not in schema else "object"

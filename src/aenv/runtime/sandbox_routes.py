@@ -1,0 +1,234 @@
+"""Commands and files inside a sandbox, for whoever holds its token. Only sandboxes offer it: elsewhere it would be a
+door into the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+
+from aenv.authoring.call import Call
+from aenv.errors import AEnvError, Forbidden, FunctionFailed, InvalidArguments, NotFound, UsageError
+from aenv.http.messages import STATUS_LINES, Answer, Receive, Request, Response, Scope, Send, Stream, Takeover
+from aenv.http.raw_stream import RawStream, join
+from aenv.runtime.workers import Workers
+from aenv.schema import paths
+
+log = logging.getLogger("aenv.runtime")
+
+T = TypeVar("T")
+MAX_OUTPUT = 8 * 1024 * 1024  # bytes kept of each stream
+_PORT = paths.PORT + "/"
+_BINARY = b"content-type: application/octet-stream\r\n"
+
+
+class Command(BaseModel):
+    """One command to run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    command: str | Annotated[list[str], Field(min_length=1)]
+    """A line for the shell, or a program and its arguments."""
+    timeout: float | None = None
+    cwd: str | None = None
+    stdin: str = ""
+
+
+class SandboxRoutes:
+    """Answers ``/exec``, ``/files``, ``/archive`` and ``/port``."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+
+    async def answer(self, request: Request) -> Answer | None:
+        """None when the request is not for us."""
+        if (request.method, request.path) == ("POST", paths.EXEC):
+            return await self._exec(request)
+        if request.path == paths.FILES and request.method in ("GET", "PUT"):
+            return await self._file(request)
+        if request.path == paths.ARCHIVE and request.method in ("GET", "PUT"):
+            return await (self._pack if request.method == "GET" else self._unpack)(request)
+        if request.path.startswith(_PORT) and request.wants_to_speak(b"tcp"):
+            return await self._port(request.path.removeprefix(_PORT))
+        return None
+
+    async def _port(self, text: str) -> Takeover:
+        """Become the way to a port of this network."""
+        number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+        if not 1 <= number <= 65535:
+            raise InvalidArguments(f"'{text[:20]}' is not a port")
+        try:
+            pipe = await _connected(number)
+        except OSError:
+            raise NotFound(f"nothing listens on port {number}") from None
+        head = STATUS_LINES[101] + b"connection: Upgrade\r\nupgrade: tcp\r\n\r\n"
+        return Takeover(head, lambda theirs: join(theirs, pipe))
+
+    async def _exec(self, request: Request) -> Response:
+        try:
+            command = Command.model_validate_json(request.body)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_context=False)[0]
+            raise InvalidArguments(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        call = Call("exec")
+        done = await self._workers.run(lambda: _run(command, call), call)
+        return Response(200, to_json({"success": True, "data": done}))
+
+    async def _file(self, request: Request) -> Response:
+        path = _path_of(request)
+        try:
+            if request.method == "GET":
+                data = await self._workers.run(Path(path).read_bytes, Call("read"))
+                return Response(200, data, _BINARY)
+            await self._workers.run(lambda: _write(Path(path), request.body), Call("write"))
+        except OSError as error:
+            raise _refused(error, path) from None
+        return Response(200, to_json({"success": True, "data": {"path": path, "size": len(request.body)}}))
+
+    async def _pack(self, request: Request) -> Stream:
+        from aenv.isolation.files.tar_streams import packed
+
+        path = Path(_path_of(request))
+        try:
+            is_one = path.is_dir() or path.is_file()
+        except OSError as error:
+            raise _refused(error, str(path)) from None
+        if not is_one:
+            raise NotFound(f"No such file or directory: {path}")
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            gone = asyncio.ensure_future(receive())
+            headers = [(b"content-type", b"application/x-tar")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                async with contextlib.aclosing(packed(path, self._in_thread, left_out=_left_out)) as tar:
+                    async for data in tar:
+                        if gone.done():
+                            return
+                        await send({"type": "http.response.body", "body": data, "more_body": True})
+            except (OSError, UsageError) as error:
+                log.warning("the tar of %s broke off: %s", path, error)
+                return  # without an end: that is how its reader knows
+            finally:
+                gone.cancel()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+        return Stream(app)
+
+    async def _unpack(self, request: Request) -> Response:
+        from aenv.isolation.files.tar_streams import unpacked
+
+        path = _path_of(request)
+        try:
+            done = await unpacked(request.stream or _whole(request.body), Path(path), self._in_thread)
+        except UsageError as error:
+            raise InvalidArguments(error.message, details=error.details) from None
+        except OSError as error:
+            raise _refused(error, path) from None
+        return Response(200, to_json({"success": True, "data": {"path": path, **done._asdict()}}))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        done: T = await self._workers.run(work, Call("archive"))
+        return done
+
+
+def _left_out(name: str, why: Exception) -> None:
+    """Programs in an instance must not keep a caller from reading a folder: what cannot be sent is left out."""
+    log.warning("left out of the tar: %s: %s", name[:200], why)
+
+
+async def _connected(port: int) -> RawStream:
+    loop = asyncio.get_running_loop()
+    try:
+        _, pipe = await loop.create_connection(RawStream, "127.0.0.1", port)
+    except OSError:
+        _, pipe = await loop.create_connection(RawStream, "::1", port)
+    return pipe
+
+
+def takes_any_body(request: Request) -> bool:
+    """Whether the body of a request to an instance is unpacked as it comes, and so may have any length."""
+    return request.path == paths.ARCHIVE and request.method == "PUT"
+
+
+def _path_of(request: Request) -> str:
+    path = dict(parse_qsl(request.query.decode("latin-1"))).get("path")
+    if not path or "\0" in path:
+        raise InvalidArguments("path: missing, or none; say ?path=/where")
+    return path
+
+
+def _refused(error: OSError, path: str) -> AEnvError:
+    """Whose fault it is that a file cannot be read or written."""
+    said = f"{error.strerror or error}: {path}"
+    if isinstance(error, FileNotFoundError):
+        return NotFound(said)
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Forbidden(said)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return FunctionFailed(said)
+    return InvalidArguments(said)
+
+
+async def _whole(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _run(command: Command, call: Call) -> dict[str, Any]:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, tempfile.TemporaryFile() as given:
+        given.write(command.stdin.encode())
+        given.seek(0)
+        try:
+            process = subprocess.Popen(
+                command.command,
+                shell=isinstance(command.command, str),
+                cwd=command.cwd,
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:  # a word may have a character that no program can be given
+            return {"exit_code": 127, "stdout": "", "stderr": str(error), "timed_out": False}
+        timed_out = not _finished(process, command.timeout, call)
+        if timed_out:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        texts = {}
+        for name, stream in (("stdout", out), ("stderr", err)):
+            stream.seek(0)
+            texts[name] = stream.read(MAX_OUTPUT).decode(errors="replace")
+        return {"exit_code": process.returncode, "timed_out": timed_out, **texts}
+
+
+def _finished(process: subprocess.Popen[bytes], timeout: float | None, call: Call) -> bool:
+    """Whether it ended by itself, in time, and while somebody waited for it."""
+    left = timeout if timeout is not None else float("inf")
+    while left > 0 and not call.cancelled:
+        try:
+            process.wait(min(left, 0.5))
+        except subprocess.TimeoutExpired:
+            left -= 0.5
+        else:
+            return True
+    return False

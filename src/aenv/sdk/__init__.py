@@ -1,0 +1,1 @@
+"""What a trainer imports: ``Environment``, its blocking twin, batches and transfers."""

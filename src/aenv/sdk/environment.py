@@ -1,0 +1,694 @@
+"""``Environment``: the handle that users hold."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from aenv import plugins
+from aenv.authoring.failure_reward import failure_reward
+from aenv.authoring.results import ExecResult, ToolResult
+from aenv.client import local_lease
+from aenv.client.instance_client import InstanceClient
+from aenv.errors import (
+    AEnvError,
+    EnvironmentError,
+    EnvironmentTimeoutError,
+    InstanceEnded,
+    InstanceUnreachable,
+    InvalidUse,
+    NetworkError,
+    StateDestroyed,
+    ToolNotFound,
+    ToolServerError,
+    ToolTimeoutError,
+    UnrecoverableEnvironmentError,
+)
+from aenv.http.client import DeadlineExceeded
+from aenv.http.url import Planes, ServerUrl
+from aenv.schema import paths
+from aenv.sdk import arguments as checks
+from aenv.sdk import transfer
+from aenv.sdk.answer import Answer
+from aenv.sdk.circuit_breaker import CircuitBreaker
+from aenv.sdk.placement import OnPlatform, Placement, Started, Wish
+from aenv.tracing.logging import getLogger
+from aenv.tracing.rollout import Rollout
+
+if TYPE_CHECKING:
+    from aenv.schema.instances import EnvInstance
+    from aenv.sdk.batch import Batch
+    from aenv.sdk.blocking import SyncEnvironment
+
+log = getLogger("environment")
+
+HEALTHY = ("success", "healthy")
+HEALTH_SECONDS = 10.0
+EXEC_MARGIN = 5.0
+"""Seconds by which an answer may follow the end of a command's time."""
+
+
+class _Unsaid(str):
+    """A default that can be told from the same text given by the caller."""
+
+    __slots__ = ()
+
+
+DEFAULT_TTL = _Unsaid("30m")
+
+
+def split_env_name_version(env_name: str) -> tuple[str, str]:
+    """``name@version`` in two; the version is empty when there is none."""
+    name, _, version = env_name.partition("@")
+    return name, version
+
+
+def make_mcp_url(url: str, port: int, path: str = "") -> str:
+    """``url`` with that port, unless it has a port, a path or TLS of its own, and with ``path`` at its end."""
+    base = ServerUrl.parse(url, default_port=port)
+    return f"{base}{path and '/' + path.lstrip('/')}"
+
+
+class Environment:
+    """An instance of an environment: created on first use, released at the end of ``async with``.
+
+    Where it runs: at ``DUMMY_INSTANCE_IP`` when that is set (one server that you started with ``aenv run``), else on
+    the platform at ``aenv_url`` or ``AENV_SYSTEM_URL``, else in a sandbox on this machine.
+    """
+
+    def __init__(
+        self,
+        env_name: str,
+        datasource: str = "",
+        ttl: str = DEFAULT_TTL,
+        environment_variables: Mapping[str, str] | None = None,
+        arguments: list[str] | None = None,
+        aenv_url: str | None = None,
+        timeout: float = 60.0,
+        startup_timeout: float = 500.0,
+        max_retries: int = 10,
+        api_key: str | None = None,
+        skip_for_healthy: bool = False,
+        owner: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        enable_data_plane: bool = True,
+        mount_points: list[dict[str, Any]] | None = None,
+        network: str | Sequence[str] | None = None,
+        instance_id: str | None = None,
+        keep_alive: bool = False,
+        mcp: bool = False,
+    ) -> None:
+        self.env_name = checks.env_name(env_name)
+        self.datasource = checks.text("datasource", "" if datasource is None else datasource, empty=True)
+        self.ttl = ttl if ttl is DEFAULT_TTL else checks.duration("ttl", ttl)
+        self.environment_variables = checks.variables("environment_variables", environment_variables)
+        self.arguments = checks.texts("arguments", [] if arguments is None else arguments)
+        self.timeout = checks.seconds("timeout", timeout)
+        self.startup_timeout = checks.seconds("startup_timeout", startup_timeout)
+        self.max_retries = checks.whole("max_retries", max_retries, 0)
+        self.api_key = checks.secret("api_key", api_key) or os.environ.get("AENV_API_KEY") or None
+        self.skip_for_healthy = checks.flag("skip_for_healthy", skip_for_healthy)
+        self.owner = checks.optional_text("owner", owner)
+        self.labels = checks.labels("labels", labels)
+        self.enable_data_plane = checks.flag("enable_data_plane", enable_data_plane)
+        self.mount_points = checks.mounts("mount_points", mount_points)
+        self.network = checks.network(network)
+        self.instance_id = checks.optional_text("instance_id", instance_id)
+        self.keep_alive = checks.flag("keep_alive", keep_alive)
+        # This handle needs no MCP; whether others come is not known of an instance that outlives it.
+        self.mcp = checks.flag("mcp", mcp) or self.keep_alive
+        self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
+        self.proxy_headers: dict[str, str] = {}
+
+        platform_url = checks.optional_text("aenv_url", aenv_url or None) or os.environ.get("AENV_SYSTEM_URL") or None
+        if self.dummy_instance_ip:
+            data = ServerUrl.parse(aenv_url or self.dummy_instance_ip, default_port=paths.DATA_PORT)
+            planes = Planes(data, data)
+            self._placement: Placement = Started(data, self.api_key)
+        else:
+            planes = Planes.parse(platform_url or "http://localhost")
+            source = None
+            if platform_url is None:
+                found = _project(self.env_name)
+                if found is not None:
+                    self.env_name, source = found[0], str(found[1])
+                elif self.instance_id is None:
+                    checks.reference(self.env_name)
+            self._placement = OnPlatform(
+                planes if platform_url else None,
+                timeout=self.timeout,
+                startup_timeout=self.startup_timeout,
+                max_retries=self.max_retries,
+                token=self.api_key,
+                source=source,
+            )
+        data_plane = str(planes.data)
+        self.aenv_control_url = str(planes.control)
+        self.aenv_data_url = f"{data_plane}{paths.MCP}"
+        self.aenv_health_url = f"{data_plane}{paths.HEALTH}"
+        self.aenv_reward_url = f"{data_plane}{paths.REWARD}"
+        self.aenv_functions_base_url = f"{data_plane}{paths.FUNCTIONS}"
+
+        self._instance: EnvInstance | None = None
+        self._client: InstanceClient | None = None
+        self._rollout: Rollout | None = None
+        self._breaker = CircuitBreaker()
+        self._initializing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._released = False
+        self._last: EnvInstance | None = None
+        self._tool_paths: dict[str, str] = {}
+
+    # --- life
+
+    async def initialize(self) -> bool:
+        """Create the instance and wait until it can be called. Once: later calls do nothing."""
+        async with self._one_at_a_time():
+            if self._instance is None:
+                self._released = False
+                try:
+                    await self._create()
+                except BaseException:
+                    await self._let_go()
+                    raise
+        return True
+
+    def _one_at_a_time(self) -> asyncio.Lock:
+        """A lock belongs to the loop in which somebody first waited for it, and a handle may outlive a loop."""
+        loop = asyncio.get_running_loop()
+        if self._initializing is None or self._initializing[0] is not loop:
+            self._initializing = (loop, asyncio.Lock())
+        return self._initializing[1]
+
+    async def release(self) -> None:
+        """End the instance. May be called any number of times; a failure to end it is logged, not raised."""
+        self._released = True
+        if self._instance is not None or self._client is not None:
+            log.info("%s Releasing environment", self._prefix)
+            await self._let_go()
+
+    async def destroy(self) -> None:
+        """The same as `release`."""
+        await self.release()
+
+    async def __aenter__(self) -> Environment:
+        await self.initialize()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.release()
+
+    @classmethod
+    def batch(cls, env_name: str, n: int, **options: Any) -> Batch:
+        """``n`` instances of one environment, asked for in one request; they come as they get ready."""
+        from aenv.sdk.batch import Batch
+
+        return Batch([cls(env_name, **options) for _ in range(checks.whole("n", n, 0))])
+
+    def sync(self) -> SyncEnvironment:
+        """A blocking twin of this handle, for scripts and notebooks."""
+        from aenv.sdk.blocking import SyncEnvironment
+
+        return SyncEnvironment.of(self)
+
+    async def wait_for_ready(self, timeout: float = 300.0) -> None:
+        """Return when the instance runs and is healthy."""
+        timeout = checks.seconds("timeout", timeout)
+        try:
+            async with asyncio.timeout(timeout):
+                client = await self._ready_client()
+                await self._wait_until_healthy(client, timeout)
+        except TimeoutError as error:
+            if isinstance(error, AEnvError):
+                raise
+            raise self._timed_out("startup", timeout, "the environment is not ready") from error
+
+    async def _create(self) -> None:
+        self._rollout = Rollout.begin(self.env_name)
+        try:
+            with self._as_part_of(self._rollout):
+                if self.instance_id is not None:
+                    self._instance = await self._attach(self.instance_id)
+                else:  # from here on there is something to release
+                    self._instance = await self._placement.create(self._wish())
+            await self._settle()
+        except EnvironmentError as error:
+            error.env_name = self.env_name
+            raise
+
+    async def _attach(self, instance_id: str) -> EnvInstance:
+        """An instance that is there already, and stays when this handle lets go of it."""
+        found = await self._placement.attach(instance_id)
+        name = split_env_name_version(self.env_name)[0]
+        if found.env is not None and found.env.name != name:
+            raise InvalidUse(f"instance {instance_id} is one of {found.env.name}, not of {name}", self.env_name)
+        return found
+
+    async def _take(self, created: EnvInstance) -> None:
+        """Make an instance that was asked for together with others this handle's own."""
+        async with self._one_at_a_time():
+            self._instance, self._rollout = created, Rollout.begin(self.env_name)
+            try:
+                await self._settle()
+            except BaseException:
+                await self._let_go()
+                raise
+
+    async def _settle(self) -> None:
+        """Wait until the instance runs and is healthy."""
+        assert self._instance is not None
+        instance = self._instance = await self._placement.wait(self._instance, self.startup_timeout)
+        if isinstance(self._placement, OnPlatform):
+            self.proxy_headers = OnPlatform.proxy_headers(instance)
+        if self._rollout is not None:
+            self._rollout.about(instance.id)
+        log.info("%s Environment is running", self._prefix)
+        if self.enable_data_plane:
+            client = self._client = self._placement.client(instance)
+            client.rollout = self._rollout
+            if not (self.skip_for_healthy or instance.healthy):
+                await self._wait_until_healthy(client, self.startup_timeout)
+
+    @staticmethod
+    def _as_part_of(rollout: Rollout | None) -> AbstractContextManager[None]:
+        return rollout.around() if rollout is not None else nullcontext()
+
+    def _wish(self) -> Wish:
+        """What to ask a platform for."""
+        name, version = split_env_name_version(self.env_name)
+        return {
+            "envName": self.env_name,
+            "datasource": self.datasource,
+            "ttl": "" if self.ttl is DEFAULT_TTL else self.ttl,
+            "environment_variables": {**self.environment_variables, "envNAME": name, "envversion": version},
+            "arguments": self.arguments,
+            "owner": self.owner,
+            "labels": self.labels or None,
+            "mount_points": self.mount_points,
+            "network": self.network,
+            "keep_alive": self.keep_alive or None,
+            "mcp": self.mcp,
+        }
+
+    async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        pause, reason = 0.02, ""
+        while True:
+            left = deadline - loop.time()
+            if left <= 0:
+                raise self._timed_out("startup", timeout, f"the environment is not healthy{reason}")
+            try:
+                body = await client.exchange("GET", paths.HEALTH, timeout=min(left, HEALTH_SECONDS))
+                status = _status_of(body)
+                if status in HEALTHY:
+                    return
+                reason = f": its health check says '{status}'"
+            except InstanceUnreachable as error:
+                final = self._placement.unreachable(client, error)
+                if final is not None:
+                    raise final from error
+                ended = await self._why_ended(error)
+                if ended is not None:
+                    raise ended from error
+                reason = f": {error.message}"
+            except DeadlineExceeded:
+                reason = ": its health check does not answer"
+            except AEnvError as error:
+                if not (error.retryable or error.fault == "env"):
+                    raise
+                reason = f": {error.message}"
+            await asyncio.sleep(min(pause, max(left, 0)))
+            pause = min(pause * 2, 1.0)
+
+    async def _why_ended(self, error: InstanceUnreachable) -> InstanceEnded | None:
+        """The end of the instance, when that is why a call found no connection or lost it."""
+        instance = self._instance
+        sent = bool(error.details.get("sent"))
+        ended = await self._placement.why_ended(instance, sent=sent) if instance is not None else None
+        if ended is not None:
+            ended.env_name = self.env_name
+        return ended
+
+    async def _let_go(self) -> None:
+        """End what `_create` made."""
+        instance, self._instance = self._instance, None
+        self._last = instance or self._last
+        client, self._client = self._client, None
+        rollout, self._rollout = self._rollout, None
+        if client is not None:
+            client.close()
+        try:
+            with self._as_part_of(rollout):
+                if self.instance_id is not None or self.keep_alive:
+                    await self._placement.leave()
+                else:
+                    await self._placement.delete(instance)
+        finally:
+            if rollout is not None:
+                rollout.end()
+
+    # --- what the environment offers
+
+    async def list_tools(self) -> list[dict[str, Any]]:
+        """The tools: qualified name, description, inputSchema."""
+        data = (await self._get(paths.TOOLS))["data"]
+        return [
+            {
+                "name": f"{self.env_name}/{tool['name']}",
+                "description": tool.get("description"),
+                "inputSchema": tool["inputSchema"],
+            }
+            for tool in data
+        ]
+
+    async def list_openai_tools(self) -> list[Any]:
+        """The tools as FunctionTool objects of the OpenAI Agents SDK."""
+        tools: Callable[[Environment], Awaitable[list[Any]]] = plugins.load(plugins.ADAPTERS, "openai-agents")
+        return await tools(self)
+
+    async def list_functions(self) -> dict[str, Any]:
+        """Functions, rewards and health check, with their parameters."""
+        data: dict[str, Any] = (await self._get(paths.FUNCTION_LIST))["data"]
+        return data
+
+    async def get_env_info(self) -> dict[str, Any]:
+        """Name, instance id, status, address and times."""
+        current = await self._started()
+        with self._as_part_of(self._rollout):
+            instance = self._instance = await self._placement.look(current)
+        return {
+            "name": self.env_name,
+            "instance_id": instance.id,
+            "status": str(instance.status),
+            "ip": instance.ip,
+            "created_at": instance.created_at,
+            "updated_at": instance.updated_at,
+            **({"usage": instance.usage} if instance.usage else {}),
+        }
+
+    async def renew(self, ttl: str = "") -> None:
+        """Have the time to live count from now: as long as before, or as long as ``ttl`` says."""
+        ttl = checks.duration("ttl", ttl)
+        current = await self._started()
+        with self._as_part_of(self._rollout):
+            self._instance = await self._placement.renew(current, ttl)
+
+    async def logs(self, tail: int | None = None) -> str:
+        """The last of what the instance's tools wrote, or so many lines of it.
+
+        It can be read for an hour after the instance has ended, after `release` too.
+        """
+        tail = None if tail is None else checks.whole("tail", tail, 0, 999_999_999)
+        known = self._instance or self._last or await self._started()
+        try:
+            return await self._placement.logs(known, tail)
+        finally:
+            if self._instance is None:
+                await self._placement.leave()
+
+    async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
+        """A short-lived URL of a port inside the instance."""
+        port = checks.whole("port", port, 1, 65535)
+        minutes = checks.whole("expiration_time_in_minutes", expiration_time_in_minutes, 1)
+        return await self._placement.presign_url(await self._started(), port, minutes)
+
+    # --- calls
+
+    async def call_tool(
+        self, tool_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
+    ) -> ToolResult:
+        """Call a tool by its bare or its qualified name.
+
+        What the tool or its arguments did wrong is in the result (``is_error``, ``fault``). Raised is only what
+        gave no result at all:
+
+        Raises:
+            ToolTimeoutError: no answer within ``timeout`` seconds (default: the constructor's).
+            ToolServerError: the connection broke, or the answer was not one; the tool may have run.
+            InstanceEnded: the instance has ended, for the reason in the message; ``details["sent"]`` says whether the
+                tool may have run.
+            EnvironmentError: the instance could not be created or reached; the tool did not run.
+        """
+        if type(tool_name) is not str or (arguments is not None and type(arguments) is not dict):
+            tool_name, arguments = checks.text("tool_name", tool_name), checks.call_arguments(arguments)
+        path = self._tool_paths.get(tool_name) or self._tool_path(tool_name)
+        client = self._client
+        if client is None or self._breaker.is_open:
+            client = await self._ready_client()
+        seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
+        if log.isEnabledFor(20):
+            log.info("%s Executing tool: %s in environment %s", self._prefix, self._bare(tool_name), self.env_name)
+        try:
+            data = await client.call(path, arguments or {}, timeout=seconds)
+        except DeadlineExceeded as error:
+            raise ToolTimeoutError(
+                f"tool '{tool_name}' gave no answer within {seconds:g} s", tool_name, seconds
+            ) from error
+        except InstanceUnreachable as error:
+            ended = await self._why_ended(error)
+            if ended is not None:
+                raise ended from error
+            self._breaker.failed()
+            if not error.details.get("sent"):
+                raise
+            raise ToolServerError(
+                f"tool '{tool_name}' may have run, but its answer did not come: {error.message}", tool_name
+            ) from error
+        except EnvironmentError as error:
+            status = error.details.get("status")
+            if status in (401, 403, None) or isinstance(error, InstanceEnded):  # None: it was never sent
+                raise
+            raise ToolServerError(f"tool '{tool_name}': {error.message}", tool_name, status) from error
+        self._breaker.succeeded()
+        return ToolResult(
+            data["content"],
+            data["is_error"],
+            fault=data.get("fault"),
+            structured=data.get("structured"),
+            is_json=data.get("is_json", False),
+        )
+
+    def call_function(
+        self, function_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
+    ) -> Answer:
+        """What the function returned, once it is awaited.
+
+        Raises:
+            FunctionFailed: the function raised. InvalidArguments, NotFound: it was not called.
+            EnvironmentTimeoutError: no answer within ``timeout`` seconds.
+            EnvironmentError: anything else; all of these are EnvironmentErrors, with a ``fault``.
+        """
+        function_name, arguments = checks.text("function_name", function_name), checks.call_arguments(arguments)
+        path = f"{paths.FUNCTIONS}/{quote(self._bare(function_name), safe='')}"
+        timeout = None if timeout is None else checks.seconds("timeout", timeout)
+        return Answer(self._call(f"function '{function_name}'", path, arguments, timeout))
+
+    async def call_reward(
+        self,
+        arguments: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        *,
+        name: str | None = None,
+    ) -> Any:
+        """The reward; ``name`` chooses one where there are several.
+
+        When the agent has ended the instance, or destroyed what it would be graded on, this is the environment's
+        declared failure reward (``failureReward`` in config.json, 0.0 without one), marked: see `failure_reason`. A
+        reward that could not be computed for any other reason is an exception, never a number. Raises as
+        `call_function` does.
+        """
+        name, arguments = checks.optional_text("name", name or None), checks.call_arguments(arguments)
+        query = f"?{urlencode({paths.REWARD_QUERY: name})}" if name else ""
+        what = f"reward '{name}'" if name else "the reward"
+        try:
+            return await self._call(what, paths.REWARD + query, arguments, timeout)
+        except (InstanceEnded, StateDestroyed) as error:
+            if error.fault != "policy":
+                raise
+            return failure_reward(self._instance.failure_reward if self._instance else None, error.message)
+
+    async def check_health(
+        self, arguments: dict[str, Any] | None = None, timeout: float | None = None
+    ) -> dict[str, Any]:
+        """The answer of the health check: ``{"success": true, "data": {...}}``."""
+        arguments = checks.call_arguments(arguments)
+        query = f"?{urlencode(arguments, doseq=True)}" if arguments else ""
+        return await self._get(paths.HEALTH + query, timeout)
+
+    # --- into the sandbox
+
+    async def exec(
+        self,
+        command: str | list[str],
+        timeout: float | None = None,
+        *,
+        cwd: str | None = None,
+        stdin: str = "",
+    ) -> ExecResult:
+        """Run a command in the instance: a line for its shell, or a program and its arguments.
+
+        One that takes longer than ``timeout`` seconds (default: the constructor's) is ended and says so.
+        """
+        seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
+        wish = {
+            "command": checks.command(command),
+            "timeout": seconds,
+            "cwd": checks.optional_text("cwd", cwd),
+            "stdin": checks.standard_input(stdin),
+        }
+        return ExecResult(**await self._call("exec", paths.EXEC, wish, seconds + EXEC_MARGIN))
+
+    async def upload(self, data: bytes | str | Path, path: str, timeout: float | None = None) -> None:
+        """Put bytes, text, or a file or folder of this machine, at ``path`` in the instance.
+
+        A folder's content is added to what is at ``path``. A folder or a large file may have any size: it is never in
+        memory as a whole, and without a ``timeout`` it has ten minutes.
+        """
+        path = checks.text("path", path)
+        data = checks.content(data)
+        if isinstance(data, Path) and transfer.is_streamed(data):
+            send, timeout = transfer.put_stream(data, path), _long(timeout)
+        else:
+            send = transfer.put_file(data, path)
+        await self._guarded(f"upload to {path}", send, timeout)
+
+    async def download(self, path: str, timeout: float | None = None) -> bytes:
+        """The content of a file in the instance."""
+        path = checks.text("path", path)
+        data: bytes = await self._guarded(f"download of {path}", transfer.get_file(path), timeout)
+        return data
+
+    async def download_to(self, path: str, target: Path, timeout: float | None = None) -> None:
+        """Copy a file or folder of the instance to ``target`` on this machine, whatever its size.
+
+        A folder's content is added to what is there. Nothing is written outside of ``target``, whatever the instance
+        sends. Without a ``timeout`` it has ten minutes.
+        """
+        path, into = checks.text("path", path), Path(checks.text("target", target))
+        await self._guarded(f"download of {path}", transfer.get_stream(path, into), _long(timeout))
+
+    # --- inside
+
+    async def _started(self) -> EnvInstance:
+        """The instance, created on first use. After a release, only `initialize` makes another one."""
+        if self._instance is None:
+            if self._released:
+                raise InvalidUse("this environment was released; call initialize() for a new instance", self.env_name)
+            await self.initialize()
+            assert self._instance is not None
+        return self._instance
+
+    async def _ready_client(self) -> InstanceClient:
+        """The way to the instance: made when there is none, probed when it kept failing."""
+        if not self.enable_data_plane:
+            raise InvalidUse("this environment was opened with enable_data_plane=False", self.env_name)
+        if self._client is None:
+            await self._started()
+            assert self._client is not None
+        client = self._client
+        if self._breaker.is_open:
+            await self._probe(client)
+        return client
+
+    async def _probe(self, client: InstanceClient) -> None:
+        if self._breaker.may_probe():
+            try:
+                await client.exchange("GET", paths.HEALTH, timeout=HEALTH_SECONDS, patience=0)
+            except NetworkError:
+                self._breaker.failed()
+            except AEnvError:
+                self._breaker.succeeded()  # unhealthy, perhaps, but there
+            else:
+                self._breaker.succeeded()
+        if self._breaker.is_open:
+            raise UnrecoverableEnvironmentError(
+                f"{client.url} could not be reached several times in a row; calls are refused until it answers again",
+                self.env_name,
+            )
+
+    async def _call(self, what: str, path: str, arguments: dict[str, Any] | None, timeout: float | None) -> Any:
+        async def call(client: InstanceClient, seconds: float) -> Any:
+            return await client.call(path, arguments or {}, timeout=seconds)
+
+        return await self._guarded(what, call, timeout)
+
+    async def _get(self, path: str, timeout: float | None = None) -> dict[str, Any]:
+        async def get(client: InstanceClient, seconds: float) -> Any:
+            return await client.exchange("GET", path, timeout=seconds)
+
+        answer: dict[str, Any] = await self._guarded(f"GET {path}", get, timeout)
+        return answer
+
+    async def _guarded(self, what: str, send: transfer.Send, timeout: float | None) -> Any:
+        seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
+        client = self._client
+        if client is None or self._breaker.is_open:
+            client = await self._ready_client()
+        try:
+            answer = await send(client, seconds)
+        except DeadlineExceeded as error:
+            raise self._timed_out("call", seconds, f"{what} gave no answer") from error
+        except InstanceUnreachable as error:
+            ended = await self._why_ended(error)
+            if ended is not None:
+                raise ended from error
+            self._breaker.failed()
+            raise
+        except EnvironmentError as error:
+            error.env_name = self.env_name
+            raise
+        self._breaker.succeeded()
+        return answer
+
+    def _timed_out(self, budget: str, seconds: float, what: str) -> EnvironmentTimeoutError:
+        return EnvironmentTimeoutError(
+            f"{what} within {seconds:g} s", self.env_name, {"budget": budget, "seconds": seconds}
+        )
+
+    def _tool_path(self, tool_name: str) -> str:
+        path = f"{paths.TOOLS}/{quote(self._bare(checks.text('tool_name', tool_name)), safe='')}"
+        self._tool_paths[tool_name] = path
+        return path
+
+    def _bare(self, tool_name: str) -> str:
+        """The name without ``env@version/``, which must be this environment's."""
+        prefix, slash, rest = tool_name.partition("/")
+        if not slash:
+            return tool_name
+        if prefix != self.env_name:
+            mine, theirs = split_env_name_version(self.env_name), split_env_name_version(prefix)
+            same_version = mine[1] == theirs[1] or not (mine[1] and theirs[1])
+            if mine[0] != theirs[0] or not same_version:
+                raise ToolNotFound(f"Tool '{tool_name}' not found in environment '{self.env_name}'", tool_name)
+        return rest
+
+    @property
+    def _prefix(self) -> str:
+        return f"[ENV:{self._instance.id if self._instance else '-'}]"
+
+    def __repr__(self) -> str:
+        state = f"instance {self._instance.id}" if self._instance else "not started"
+        return f"<Environment {self.env_name} ({state})>"
+
+
+def _long(timeout: float | None) -> float:
+    return transfer.STREAM_SECONDS if timeout is None else timeout
+
+
+def _project(env_name: str) -> tuple[str, Path] | None:
+    """The project that a name stands for on this machine, if it does."""
+    try:
+        return local_lease.find_project(env_name)
+    except (OSError, RuntimeError, ValueError) as error:  # a home that nobody has, a path that no file system takes
+        raise InvalidUse(f"env_name: {error}", env_name) from None
+
+
+def _status_of(body: Mapping[str, Any]) -> str:
+    data = body.get("data")
+    status = data.get("status") if isinstance(data, Mapping) else None
+    return str(status) if status is not None else "healthy"

@@ -1,0 +1,74 @@
+"""Files and folders on their way into an instance, and out of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import posixpath
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from aenv.client.instance_client import InstanceClient
+from aenv.schema import paths
+
+STREAMED = 8 * 1024 * 1024
+"""Bytes from which a file is sent while it is read."""
+STREAM_SECONDS = 600.0
+"""For what may have any size, unless told otherwise."""
+
+Send = Callable[[InstanceClient, float], Awaitable[Any]]
+"""One exchange with an instance, in so many seconds."""
+
+
+def is_streamed(source: Path) -> bool:
+    """Whether it is too large to be in memory as a whole."""
+    return source.is_dir() or source.stat().st_size > STREAMED
+
+
+def put_file(data: bytes | str | Path, path: str) -> Send:
+    """Bytes, text or a file of this machine, to a file in the instance."""
+    body = data.read_bytes() if isinstance(data, Path) else data.encode() if isinstance(data, str) else data
+
+    async def put(client: InstanceClient, seconds: float) -> Any:
+        return await client.exchange("PUT", _query(paths.FILES, path), body, timeout=seconds)
+
+    return put
+
+
+def put_stream(source: Path, path: str) -> Send:
+    """A folder to a folder, or a file to a file, whatever its size."""
+    from aenv.isolation.files.tar_streams import packed
+
+    folder, name = (path, "") if source.is_dir() else posixpath.split(path)
+
+    async def put(client: InstanceClient, seconds: float) -> Any:
+        async with contextlib.aclosing(packed(source, asyncio.to_thread, name)) as tar:
+            return await client.send_stream(_query(paths.ARCHIVE, folder or "."), tar, timeout=seconds)
+
+    return put
+
+
+def get_file(path: str) -> Send:
+    """The content of a file in the instance."""
+
+    async def get(client: InstanceClient, seconds: float) -> Any:
+        return await client.fetch(_query(paths.FILES, path), timeout=seconds)
+
+    return get
+
+
+def get_stream(path: str, target: Path) -> Send:
+    """A file or folder of the instance, to this machine."""
+    from aenv.isolation.files.tar_streams import unpacked
+
+    async def get(client: InstanceClient, seconds: float) -> Any:
+        async with client.receive_stream(_query(paths.ARCHIVE, path), timeout=seconds) as stream:
+            await unpacked(stream, target, asyncio.to_thread, file_name=posixpath.basename(path.rstrip("/")) or "file")
+
+    return get
+
+
+def _query(route: str, path: str) -> str:
+    return f"{route}?{urlencode({'path': path})}"

@@ -1,0 +1,1 @@
+"""Terminals for agents: keys in, a screen out."""

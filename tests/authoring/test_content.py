@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import base64
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from PIL import Image as Pillow
+from pydantic import BaseModel, Field
+
+from aenv import Audio, File, Image, ToolResult
+from aenv.authoring.content import mime_type_of, to_content
+
+PNG = b"\x89PNG\r\n\x1a\n rest"
+
+
+@dataclass
+class Point:
+    x: int
+
+
+class Aliased(BaseModel):
+    inner: int = Field(serialization_alias="outer")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"result": "hi"}, '{"result":"hi"}'),
+        (["a", "b"], '["a","b"]'),
+        (2, "2"),
+        (True, "true"),
+        (1.5, "1.5"),
+        (Point(1), '{"x":1}'),
+        (Aliased(inner=1), '{"outer":1}'),
+        ({"v": float("inf")}, '{"v":null}'),
+        ({1: "one"}, '{"1":"one"}'),
+        ((), "[]"),
+    ],
+)
+def test_values_become_compact_json(value: Any, text: str) -> None:
+    content = to_content(value)
+    assert content.blocks == [{"type": "text", "text": text}]
+    assert content.is_json
+
+
+def test_strings_stay_as_they_are_and_nothing_is_nothing() -> None:
+    assert to_content("{not json}").blocks == [{"type": "text", "text": "{not json}"}]
+    assert to_content("").blocks == [{"type": "text", "text": ""}]
+    assert to_content(None).blocks == []
+
+
+def test_bytes_are_recognised() -> None:
+    encoded = base64.b64encode(PNG).decode()
+    assert to_content(PNG).blocks == [{"type": "image", "data": encoded, "mimeType": "image/png"}]
+    [block] = to_content(b"\x00\x01").blocks
+    assert block["type"] == "resource"
+    assert block["resource"]["mimeType"] == "application/octet-stream"
+    assert base64.b64decode(block["resource"]["blob"]) == b"\x00\x01"
+
+
+def test_pictures_sounds_and_files_keep_their_type(tmp_path: Any) -> None:
+    assert to_content(Image(b"x", "image/webp")).blocks[0]["mimeType"] == "image/webp"
+    assert to_content(Audio(b"RIFF....WAVE")).blocks[0]["type"] == "audio"
+    (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7")
+    assert to_content(File.read(tmp_path / "a.pdf")).blocks[0]["resource"]["mimeType"] == "application/pdf"
+    assert mime_type_of(b"RIFF....WEBPVP8 ") == "image/webp"
+
+
+def test_a_pillow_picture_is_a_png() -> None:
+    [block] = to_content(Pillow.new("RGB", (2, 2), "red")).blocks
+    assert block["mimeType"] == "image/png"
+    assert base64.b64decode(block["data"]).startswith(b"\x89PNG")
+
+
+def test_a_list_may_mix_text_and_pictures() -> None:
+    blocks = to_content(["look:", Image(PNG), {"a": 1}]).blocks
+    assert [b["type"] for b in blocks] == ["text", "image", "text"]
+    assert blocks[2]["text"] == '{"a":1}'
+
+
+def test_explicit_results_pass_through() -> None:
+    content = to_content(ToolResult([{"type": "text", "text": "t"}], is_error=True, structured={"a": 1}))
+    assert content.blocks == [{"type": "text", "text": "t"}]
+    assert content.is_error
+    assert content.structured == {"a": 1}
+
+
+def test_explicit_mcp_content_passes_through() -> None:
+    from mcp.types import CallToolResult, ImageContent, TextContent
+
+    blocks = to_content([TextContent(text="a"), ImageContent(data="AA==", mime_type="image/png")]).blocks
+    assert blocks == [{"type": "text", "text": "a"}, {"type": "image", "data": "AA==", "mimeType": "image/png"}]
+    content = to_content(CallToolResult(content=[TextContent(text="b")], is_error=True, structured_content={"c": 1}))
+    assert (content.blocks[0]["text"], content.is_error, content.structured) == ("b", True, {"c": 1})
+
+
+def test_what_json_cannot_carry_is_said_not_stringified() -> None:
+    with pytest.raises(ValueError, match=r"is not JSON.*return a dict"):
+        to_content({"lock": threading.Lock()})
+
+
+def test_a_result_prints_as_the_guide_shows_and_has_text_and_data() -> None:
+    result = ToolResult([{"type": "text", "text": '{"a":1}'}], is_json=True)
+    assert repr(result) == """ToolResult(content=[{'type': 'text', 'text': '{"a":1}'}], is_error=False)"""
+    assert result.text == '{"a":1}'
+    assert result.data == {"a": 1}
+    assert ToolResult([{"type": "text", "text": "3"}]).data == "3"
+    assert ToolResult([]).data is None
+    assert ToolResult([], structured=[1]).data == [1]
+    assert ToolResult([]) == ToolResult([])
+    assert ToolResult([]) != ToolResult([], is_error=True)

@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import datetime
+import enum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import BaseModel, Field, TypeAdapter
+
+from aenv.authoring import signature
+from aenv.authoring.signature import Signature
+from aenv.errors import InvalidArguments, LoadError
+
+
+class Query(BaseModel):
+    query: str
+    max_results: int = 10
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+class Socket: ...
+
+
+def test_an_unannotated_default_shows_only_its_default() -> None:
+    def execute_command(command: str, timeout=60):  # type: ignore[no-untyped-def]
+        ...
+
+    assert Signature(execute_command).input_schema == {
+        "type": "object",
+        "properties": {"command": {"type": "string"}, "timeout": {"default": 60, "title": "Timeout"}},
+        "required": ["command"],
+        "additionalProperties": False,
+    }
+
+
+def test_docstrings_describe_parameters() -> None:
+    def tool(param1: str, param2: int = 42, other: str = "") -> dict:
+        """Tool description for LLMs.
+
+        With a second line: and a colon.
+
+        Args:
+            param1: Description of param1
+            param2 (int): Description of param2,
+                which goes on.
+
+        Returns:
+            What came of it
+        """
+        return {}
+
+    signature = Signature(tool)
+    properties = signature.input_schema["properties"]
+    assert properties["param1"]["description"] == "Description of param1"
+    assert properties["param2"]["description"] == "Description of param2, which goes on."
+    assert "description" not in properties["other"]
+    assert signature.description is not None
+    assert signature.description.startswith("Tool description for LLMs.\n\nWith a second line: and a colon.")
+    assert "Returns:" in signature.description
+    assert "Args" not in signature.description
+
+
+def test_a_flat_docstring_is_understood_too() -> None:
+    def tool(content: str) -> None:
+        """Echo.
+        Args:
+        content: Any content to echo
+        Returns:
+        Nothing"""
+
+    signature = Signature(tool)
+    assert signature.input_schema["properties"]["content"]["description"] == "Any content to echo"
+    assert signature.description == "Echo.\nReturns:\nNothing"
+
+
+def test_sphinx_fields_describe_parameters() -> None:
+    def tool(a: int, b: int) -> None:
+        """Do it.
+
+        :param a: the first
+            of two
+        :param int b: the second
+        """
+
+    properties = Signature(tool).input_schema["properties"]
+    assert properties["a"]["description"] == "the first of two"
+    assert properties["b"]["description"] == "the second"
+
+
+def test_json_types_are_not_converted() -> None:
+    def tool(i: int, f: float = 0, s: str = "", b: bool = False) -> None: ...
+
+    signature = Signature(tool)
+    assert signature.validate_json(b'{"i": 1, "f": 2}') == {"i": 1, "f": 2.0}
+    for body in (b'{"i": "1"}', b'{"i": true}', b'{"i": 1, "f": "2"}', b'{"i": 1, "s": 5}', b'{"i": 1, "b": "yes"}'):
+        with pytest.raises(InvalidArguments):
+            signature.validate_json(body)
+
+
+def test_types_that_json_lacks_come_as_strings_and_lists() -> None:
+    def tool(
+        day: datetime.date, path: Path, color: Color, pair: tuple[int, int], names: set[str], q: Query
+    ) -> None: ...
+
+    body = b'{"day":"2026-01-02","path":"/x","color":"red","pair":[1,2],"names":["a"],"q":{"query":"z"}}'
+    assert Signature(tool).validate_json(body) == {
+        "day": datetime.date(2026, 1, 2),
+        "path": Path("/x"),
+        "color": Color.RED,
+        "pair": (1, 2),
+        "names": {"a"},
+        "q": Query(query="z"),
+    }
+
+
+def test_an_error_says_what_and_where() -> None:
+    def tool(count: int, q: Query, mode: Literal["a", "b"] = "a") -> None: ...
+
+    with pytest.raises(InvalidArguments) as caught:
+        Signature(tool).validate_json(b'{"q": {"query": 3}, "mode": "c", "extra": 1}')
+    message = caught.value.message
+    assert "count: missing" in message
+    assert "q.query: " in message
+    assert "'a' or 'b'" in message
+    assert "extra: unknown argument; known: count, q, mode" in message
+    assert caught.value.fault == "policy"
+
+
+@pytest.mark.parametrize("body", [b"[]", b"3", b"nonsense", b'{"a": 1', b"\xff"])
+def test_what_is_no_object_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidArguments):
+        Signature(lambda: None).validate_json(body)
+
+
+def test_no_body_is_no_arguments() -> None:
+    assert Signature(lambda: None).validate_json(b"") == {}
+
+
+def test_a_default_of_none_makes_a_parameter_optional() -> None:
+    def tool(name: str = None) -> None: ...  # type: ignore[assignment]  # noqa: RUF013
+
+    signature = Signature(tool)
+    assert signature.validate_json(b'{"name": null}') == {"name": None}
+    assert {"type": "null"} in signature.input_schema["properties"]["name"]["anyOf"]
+
+
+def test_constraints_and_descriptions_in_annotations_count() -> None:
+    def tool(n: Annotated[int, Field(ge=0, le=9, description="a digit")]) -> None: ...
+
+    schema = Signature(tool).input_schema["properties"]["n"]
+    assert schema == {"type": "integer", "minimum": 0, "maximum": 9, "description": "a digit"}
+    with pytest.raises(InvalidArguments):
+        Signature(tool).validate_json(b'{"n": 10}')
+
+
+def test_a_function_may_take_any_keywords() -> None:
+    def tool(a: int, **rest: Any) -> None: ...
+
+    assert Signature(tool).validate_json(b'{"a": 1, "b": 2}') == {"a": 1, "b": 2}
+
+
+def test_names_that_pydantic_reserves_are_just_names() -> None:
+    def tool(schema: str, json: str, model_config: str, _private: int, copy: bool) -> None: ...
+
+    body = b'{"schema":"s","json":"j","model_config":"m","_private":1,"copy":true}'
+    assert Signature(tool).validate_json(body)["_private"] == 1
+
+
+def test_positional_only_parameters_are_split_off() -> None:
+    def tool(a: int, /, b: int) -> None: ...
+
+    signature = Signature(tool)
+    assert signature.split(signature.validate_json(b'{"a":1,"b":2}')) == ([1], {"b": 2})
+
+
+def test_a_query_string_is_text_and_is_converted() -> None:
+    def tool(n: int, flag: bool = False, names: list[str] | None = None) -> None: ...
+
+    got = Signature(tool).validate_strings({"n": "3", "flag": "true", "names": ["a", "b"]})
+    assert got == {"n": 3, "flag": True, "names": ["a", "b"]}
+
+
+def test_a_result_that_is_an_object_has_a_schema() -> None:
+    def typed() -> Query:
+        return Query(query="")
+
+    def loose() -> dict:
+        return {}
+
+    def number() -> int | None:
+        return None
+
+    schema = Signature(typed).output_schema
+    assert schema is not None
+    assert schema["properties"]["max_results"]["type"] == "integer"
+    assert Signature(loose).output_schema is None
+    assert Signature(number).output_schema is None
+
+
+def test_a_type_that_cannot_travel_is_refused_with_its_place() -> None:
+    def tool(s: Socket) -> None: ...
+
+    with pytest.raises(LoadError, match=r"here\.py:7.*cannot be sent as JSON"):
+        Signature(tool, "here.py:7")
+
+
+def test_an_annotation_that_does_not_resolve_is_refused_with_its_place() -> None:
+    def tool(s: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(LoadError, match=r"here\.py:7.*Missing"):
+        Signature(tool, "here.py:7")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Any, str, int, float, bool, list, dict, list[str], list[list[int]], dict[str, Any], dict[str, list[float]],
+        str | None, list[str | None] | None, dict[str, dict[str, bool]] | None,
+    ],
+)  # fmt: skip
+def test_a_plain_type_is_validated_as_pydantic_would(kind: Any) -> None:
+    ours, theirs = signature._plain(kind), TypeAdapter(kind).core_schema
+    assert ours == {name: value for name, value in theirs.items() if name != "metadata"}
+
+
+@pytest.mark.parametrize("kind", [bytes, int | str, tuple[int, str], set[int], Literal["a"], list[bytes]])
+def test_other_types_are_left_to_pydantic(kind: Any) -> None:
+    assert signature._plain(kind) is None

@@ -1,0 +1,59 @@
+"""What `call_function` returns is a coroutine in every way that callers use one, and instructions for an agent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from aenv.sdk.answer import Answer
+from tests.conftest import run
+
+asked: list[str] = []
+
+
+async def told(text: str) -> str:
+    await asyncio.sleep(0)
+    asked.append(text)
+    if text == "bad":
+        raise ValueError(text)
+    return text
+
+
+def test_it_is_awaited_gathered_waited_for_and_made_a_task() -> None:
+    async def main() -> None:
+        assert await Answer(told("a")) == "a"
+        assert await asyncio.gather(Answer(told("a")), Answer(told("b"))) == ["a", "b"]
+        assert await asyncio.wait_for(Answer(told("a")), 5) == "a"
+        assert await asyncio.create_task(Answer(told("a"))) == "a"
+        with pytest.raises(ValueError, match="bad"):
+            await asyncio.create_task(Answer(told("bad")))
+
+    assert asyncio.iscoroutine(answer := Answer(told("a")))
+    assert asyncio.run(answer) == "a"
+    run(main())
+
+
+def test_it_is_cancelled_as_a_coroutine_is() -> None:
+    async def main() -> None:
+        forever = asyncio.Event()
+        task = asyncio.create_task(Answer(forever.wait()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0):
+                await Answer(forever.wait())
+
+    run(main())
+
+
+def test_an_agent_that_asks_before_every_turn_is_told_the_same_with_one_call() -> None:
+    async def main() -> None:
+        asked.clear()
+        answer = Answer(told("Serve the customer."))
+        assert [await answer("context", "agent") for _ in range(3)] == ["Serve the customer."] * 3
+        assert asked == ["Serve the customer."]
+
+    run(main())

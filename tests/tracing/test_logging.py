@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import io
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from aenv import setup_logging
+from aenv.tracing.logging import getLogger
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger("aenv")
+    before = (list(root.handlers), root.propagate, root.level)
+    yield
+    root.handlers[:], root.propagate, root.level = before
+
+
+def test_lines_look_as_the_guide_shows() -> None:
+    out = io.StringIO()
+    setup_logging(logging.StreamHandler(out), logging.INFO)
+    getLogger("environment").info("[ENV:x] Executing tool: t in environment e@1")
+    date, name, rest = out.getvalue().split(" ", 2)
+    assert len(date) == len("20251212-14:47:57.174")
+    assert name == "aenv.environment"
+    assert rest == "INFO: [ENV:x] Executing tool: t in environment e@1\n"
+
+
+def test_no_handler_means_silence_and_a_handler_is_replaced() -> None:
+    first, second = io.StringIO(), io.StringIO()
+    setup_logging(logging.StreamHandler(first))
+    setup_logging(logging.StreamHandler(second))
+    getLogger().warning("hello")
+    setup_logging()
+    getLogger().warning("unheard")
+    assert first.getvalue() == ""
+    assert second.getvalue().endswith("aenv WARNING: hello\n")
+
+
+def test_a_configured_root_logger_prints_no_line_twice(caplog: pytest.LogCaptureFixture) -> None:
+    out = io.StringIO()
+    setup_logging(logging.StreamHandler(out))
+    getLogger("x").error("once")
+    assert out.getvalue().count("once") == 1
+    assert "once" not in caplog.text
+
+
+def test_a_library_is_silent_until_asked() -> None:
+    code = "from aenv.tracing.logging import getLogger; getLogger('environment').warning('quiet')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout + done.stderr == b""
