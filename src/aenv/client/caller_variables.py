@@ -8,20 +8,25 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 _NAMES = re.compile(
     r"(?i)(https?|ftp|all|no)_proxy|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE|NETRC|(PIP|UV)_\w+"
 )
-
-
 _INDEX = re.compile(r"(?i)(PIP|UV)_\w*(INDEX|FIND_LINKS)\w*")
 
 
 def index_of(variables: Mapping[str, str]) -> list[str]:
     """Which package index they name; empty: the usual one. What comes from two of them are not the same packages."""
-    return [f"{name}={value}" for name, value in sorted(variables.items()) if _INDEX.fullmatch(name)]
+    return [f"{name}={variables[name]}" for name in sorted(filter(_names_an_index, variables))]
 
 
+@lru_cache(maxsize=1024)
+def _names_an_index(name: str) -> bool:
+    return _INDEX.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1024)
 def travels(name: str) -> bool:
     """Whether the variable of that name is the caller's, not the platform's."""
     return _NAMES.fullmatch(name) is not None
@@ -29,7 +34,7 @@ def travels(name: str) -> bool:
 
 def of_caller() -> dict[str, str]:
     """Those of this process."""
-    return {name: value for name, value in os.environ.items() if travels(name)}
+    return {name: os.environ[name] for name in filter(travels, os.environ)}
 
 
 def without(variables: Mapping[str, str]) -> dict[str, str]:

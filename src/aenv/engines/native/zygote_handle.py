@@ -258,7 +258,9 @@ class ZygoteHandle:
 
     def kill(self, name: str) -> None:
         """End one sandbox with all that runs in it."""
-        if name in self.sandboxes:
+        sandbox = self.sandboxes.get(name)
+        if sandbox is not None:
+            sandbox.stopped = True
             self._send_kill(name)
 
     def _send_kill(self, name: str) -> None:
@@ -372,6 +374,8 @@ class SandboxHandle:
         """Of one that others are forked from: the variables that loading it depended on; None: all of them."""
         self.process: int | None = None
         self.exit: Exit | None = None
+        self.stopped = False
+        """Whether the platform has told the zygote to kill it."""
         self.gone = asyncio.Event()
         self.door: EgressDoor | None = None
         self.log = log or Log()
@@ -421,8 +425,8 @@ class SandboxHandle:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel killed any of its processes at its memory limit."""
-        return self.group is not None and self.group.oom_kills() > 0
+        """Whether the kernel killed any of its processes at its memory limit, and that is how it ended."""
+        return not self.stopped and self.group is not None and self.group.oom_kills() > 0
 
     @property
     def channels(self) -> list[int]:

@@ -10,7 +10,7 @@ import resource
 import secrets
 import stat
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +28,7 @@ _COUNTED = (
     ("memory_bytes", "memory.usage_in_bytes"), ("memory_bytes", "memory.current"),
     ("processes", "pids.current"), ("cpu_nanoseconds", "cpuacct.usage"), ("cpu_nanoseconds", "cpu.stat"),
 )  # fmt: skip
+_OOM_FILES = ("memory.events", "memory.oom_control")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +211,10 @@ class Cgroup:
     paths: list[Path]
     before: int = 0
     """Nanoseconds of CPU that sandboxes have used that had it before."""
+    _counted: list[tuple[str, str]] = field(default_factory=list, compare=False, repr=False)
+    """What is counted, and the files that say so, as far as they are known to be there: to try all takes longer."""
+    _oom_file: list[str] = field(default_factory=list, compare=False, repr=False)
+    """The same for the file that counts out-of-memory kills."""
 
     def open_for_joining(self) -> list[int]:
         """Descriptors; a process with one thread that writes 0 to each of them is in the group.
@@ -222,23 +227,28 @@ class Cgroup:
     def usage(self) -> dict[str, int]:
         """Bytes of memory and processes now, nanoseconds of CPU so far; what the host counts of these."""
         used: dict[str, int] = {}
-        for path in self.paths:
-            for name, file in _COUNTED:
-                with contextlib.suppress(OSError, ValueError):
-                    words = _read(f"{path}/{file}").split()
-                    microseconds = words.index(b"usage_usec") + 1 if file == "cpu.stat" else None
-                    used[name] = int(words[0]) if microseconds is None else int(words[microseconds]) * 1000
+        known, found = self._counted, []
+        for name, file in known or [(name, f"{path}/{file}") for path in self.paths for name, file in _COUNTED]:
+            with contextlib.suppress(OSError, ValueError):
+                words = _read(file).split()
+                microseconds = words.index(b"usage_usec") + 1 if file.endswith("/cpu.stat") else None
+                used[name] = int(words[0]) if microseconds is None else int(words[microseconds]) * 1000
+                found.append((name, file))
+        if not known:
+            known.extend(found)
         if "cpu_nanoseconds" in used:
             used["cpu_nanoseconds"] -= self.before
         return used
 
     def oom_kills(self) -> int:
         """How many of its processes the kernel has killed at its memory limit."""
-        for path in self.paths:
-            for file in ("memory.events", "memory.oom_control"):
-                with contextlib.suppress(OSError, ValueError, IndexError):
-                    words = _read(f"{path}/{file}").split()
-                    return int(words[words.index(b"oom_kill") + 1])
+        known = self._oom_file
+        for file in known or [f"{path}/{file}" for path in self.paths for file in _OOM_FILES]:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                words = _read(file).split()
+                kills = int(words[words.index(b"oom_kill") + 1])
+                known[:] = [file]
+                return kills
         return 0
 
     def as_new(self) -> Cgroup | None:
@@ -246,7 +256,7 @@ class Cgroup:
         used = self.usage()
         if used.get("processes", 1) or used.get("memory_bytes", 0) > LEFT or self.oom_kills():
             return None
-        return Cgroup(self.paths, self.before + used.get("cpu_nanoseconds", 0))
+        return replace(self, before=self.before + used.get("cpu_nanoseconds", 0))
 
     def remove(self) -> None:
         """The folders go once the processes have; a group that is busy stays."""

@@ -31,6 +31,8 @@ LOGS = 16 * 1024 * 1024
 """Characters of all logs together."""
 PAUSE = 0.25
 """Seconds between two writes to the store: what ends meanwhile is written together."""
+SLICE = 50
+"""Instances that are made ready to be written before somebody else has a turn."""
 CLOSE_SECONDS = 5.0
 
 
@@ -47,9 +49,8 @@ class EndedRecord(BaseModel):
     @classmethod
     def of(cls, record: InstanceRecord) -> EndedRecord:
         """The same, of an instance of this server."""
-        shown = record.shown().model_copy(update={"ip": None, "token": None, "data_url": None})
         return cls(
-            instance=shown,
+            instance=record.shown(None),
             account=record.account,
             events=list(record.events),
             log=record.last_log,
@@ -71,7 +72,8 @@ class EndedInstances:
         self._deleted: dict[str, InstanceRecord] = {}
         self._until: dict[str, float] = {}
         self._logged = 0
-        self._changes: dict[str, Change] = {}
+        self._changes: dict[str, Change | InstanceRecord] = {}
+        """Not yet in the store. What is written of a record is made only then: its caller does not wait for that."""
         self._writing: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[InstanceRecord]:
@@ -89,8 +91,7 @@ class EndedInstances:
         self._until[record.id] = self._clock() + KEPT
         self._logged += len(record.last_log)
         if self._store is not None:
-            value = EndedRecord.of(record).model_dump_json(exclude_none=True).encode()
-            self._write(record.id, Put(SPACE, record.id, value, expires=self._until[record.id]))
+            self._write(record.id, record)
         self.prune()
 
     def get(self, name: str) -> InstanceRecord | None:
@@ -144,7 +145,7 @@ class EndedInstances:
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._flush()
 
-    def _write(self, name: str, change: Change) -> None:
+    def _write(self, name: str, change: Change | InstanceRecord) -> None:
         self._changes[name] = change
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write_soon())
@@ -158,12 +159,21 @@ class EndedInstances:
                 log.warning("%d ended instances could not be written down: %s", len(self._changes), error.message)
                 await asyncio.sleep(1.0)
 
+    def _put(self, record: InstanceRecord) -> Put:
+        value = EndedRecord.of(record).model_dump_json(exclude_none=True).encode()
+        return Put(SPACE, record.id, value, expires=self._until.get(record.id, self._clock() + KEPT))
+
     async def _flush(self) -> None:
         changes, self._changes = self._changes, {}
         if not changes or self._store is None:
             return
         try:
-            await self._store.commit(*changes.values())
+            for number, (name, change) in enumerate(changes.items()):
+                if isinstance(change, InstanceRecord):
+                    changes[name] = self._put(change)
+                if number % SLICE == SLICE - 1:
+                    await asyncio.sleep(0)  # others may have something to do, too
+            await self._store.commit(*[change for change in changes.values() if not isinstance(change, InstanceRecord)])
         except BaseException:
             self._changes = changes | self._changes
             raise

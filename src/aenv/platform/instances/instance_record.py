@@ -231,8 +231,8 @@ class InstanceRecord:
         loaded = self.project.loaded if self.project is not None else None
         return loaded.manifest.failure_reward if loaded is not None else None
 
-    def shown(self, caller: Caller = OWNER) -> EnvInstance:
-        """What this caller may know of it."""
+    def shown(self, caller: Caller | None = OWNER) -> EnvInstance:
+        """What this caller may know of it. None: what may be written down, without a way to it."""
         name, _, version = self.env_name.partition("@")
         created, updated = _written(self.created), _written(self.updated)
         return EnvInstance(
@@ -250,8 +250,10 @@ class InstanceRecord:
             **self._way_for(caller),
         )  # fmt: skip
 
-    def _way_for(self, caller: Caller) -> dict[str, str]:
+    def _way_for(self, caller: Caller | None) -> dict[str, str]:
         """How it is called."""
+        if caller is None:
+            return {}
         if self._direct:
             return {"data_url": self.ref.data_url, "token": self.ref.token} if self.ref else {}
         return {} if caller.role == "read-only" else {"ip": f"{self.id}.{self.secret}"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 from collections.abc import Awaitable, Callable
@@ -176,6 +177,7 @@ async def _serve(
         ready = Readiness(engine, store, creates=instances.creates, folders=folders)
         parts.push_async_callback(ready.close)
         spans.begin("aenv-platform")
+        gc.freeze()  # what is there from the beginning stays: a collection need not look at it
         planes = [ready.before(RequestLog(plane, level=logging.INFO)) for plane in (app, _data_plane(gateway))]
         control, data = (
             HttpServer(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import secrets
@@ -145,6 +146,7 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sour
     about = PlatformInfo(os.getpid(), time.time(), Identity.own())
     about.write(paths)
     server.listen_at(str(paths.socket))
+    gc.freeze()  # what is there from the beginning stays: a collection need not look at it
     log.info("serving at %s", paths.socket)
     await asyncio.to_thread(_settle_in, paths, about.identity)
     waiting = asyncio.create_task(_until_idle(instances, linger, retired))
