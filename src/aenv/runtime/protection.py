@@ -26,6 +26,7 @@ _OF_THE_THREAD = {
 }
 """Raised by what the process itself does; native code may handle its own."""
 _TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
+_FROM_INSIDE = signal.valid_signals() - _KEPT - _OF_THE_THREAD
 
 
 def ignore_signals_from_inside() -> None:
@@ -33,7 +34,7 @@ def ignore_signals_from_inside() -> None:
 
     Not SIG_IGN: programs that tools start would inherit that, and could not be ended by ``kill`` any more.
     """
-    for number in signal.valid_signals() - _KEPT - _OF_THE_THREAD:
+    for number in _FROM_INSIDE:
         handler = signal.getsignal(number)
         if callable(handler) or (handler is None and number in _TO_END):
             signal.signal(number, signal.SIG_DFL)

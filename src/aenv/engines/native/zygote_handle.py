@@ -221,8 +221,7 @@ class ZygoteHandle:
                 raise
         seconds = FORK_SECONDS if op == "branch" else LOAD_SECONDS
         try:
-            async with asyncio.timeout(seconds):
-                answer = await _read_once(status)
+            answer = await _read_once(status, seconds)
         except TimeoutError:
             what = "its code is still being imported" if op != "branch" else "the fork did not answer"
             raise EnvironmentTimeoutError(
@@ -493,10 +492,15 @@ def parent_name(spec: SandboxSpec) -> str:
     return f"{place} in the host's network" if spec.network.mode == "host" else place
 
 
-async def _read_once(fd: int) -> bytes | None:
-    """The one message that comes through a pipe; None when its writer ended without a word."""
+async def _read_once(fd: int, seconds: float) -> bytes | None:
+    """The one message that comes through a pipe; None when its writer ended without a word.
+
+    Raises:
+        TimeoutError: it did not come in time.
+    """
     loop = asyncio.get_running_loop()
     came: asyncio.Future[bytes] = loop.create_future()
+    timer = _late(came, seconds)
 
     def read() -> None:
         try:
@@ -510,8 +514,19 @@ async def _read_once(fd: int) -> bytes | None:
     try:
         return await came or None
     finally:
+        timer.cancel()
         loop.remove_reader(fd)
         os.close(fd)
+
+
+def _late(future: asyncio.Future[Any], seconds: float) -> asyncio.TimerHandle:
+    """Have a future fail with TimeoutError after so long. `asyncio.timeout` takes three times as long to set up."""
+
+    def fail() -> None:
+        if not future.done():
+            future.set_exception(TimeoutError())
+
+    return asyncio.get_running_loop().call_later(seconds, fail)
 
 
 def _quote(text: str) -> str:
