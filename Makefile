@@ -10,7 +10,7 @@ help:
 	@echo "make test    set up everything and run the tests"
 	@echo "make check   lint, types, layers"
 	@echo "make bench   measure calls beside other frameworks (minutes; installs them under .bench/)"
-	@echo "make docs    run every snippet of the docs"
+	@echo "make docs    build the documentation as a site (site/) and run every snippet of it"
 	@echo "make fuzz    hostile input for our servers, clients and readers, for ten minutes (FUZZ_SECONDS=, SEED=)"
 	@echo "make soak    10,000 creates while processes of every kind are killed (SOAK_CREATES=, SEED=)"
 	@echo "make clean   remove what the targets above made"
@@ -29,7 +29,9 @@ bench: .venv/.ready-dev
 
 docs: .venv/.ready-dev
 	@$(BIN)/python -m aenv.project.manifest > docs/reference/config.schema.json
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@$(BIN)/python -m pytest -q tests/docs
+	@echo "the site is in site/: python3 -m http.server --directory site"
 
 fuzz: .venv/.ready-dev
 	@$(BIN)/python -m tests.fuzzing --seconds $(or $(FUZZ_SECONDS),600) --seed $(or $(SEED),1)
@@ -41,4 +43,4 @@ soak: .venv/.ready-dev
 	@scripts/setup $*
 
 clean:
-	rm -rf .venv .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .bench site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
