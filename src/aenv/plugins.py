@@ -1,26 +1,74 @@
-"""Name to object, by entry point: how a lower room finds what a higher room, or a stranger, provides."""
+"""Find objects by entry point: how a lower package reaches what a higher one, or a plug-in, provides.
+
+Entry points of aenv itself come first. No plug-in can take the place of one of those, and reading one distribution's
+metadata is faster than reading that of all.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import logging
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, PackageNotFoundError, distribution, entry_points
+from pathlib import Path
 from typing import Any
 
 from aenv.errors import ConfigError
 
+log = logging.getLogger("aenv.plugins")
+
 ADAPTERS = "aenv.adapters"
 ENGINES = "aenv.engines"
+ENGINE_SCHEMES = "aenv.engine_schemes"
+"""Engines that are named by a URL, by its scheme."""
+_DISTRIBUTION = "aenvironment"
+_CHECKOUT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def names(group: str) -> list[str]:
-    """What is registered in a group."""
-    return sorted(entry_points(group=group).names)
+    """Return the names that are registered in a group, sorted."""
+    return sorted({*_own().select(group=group).names, *entry_points(group=group).names})
+
+
+def has(group: str, name: str) -> bool:
+    """Return whether a name is registered in a group."""
+    return bool(_own().select(group=group, name=name) or entry_points(group=group, name=name))
 
 
 def load(group: str, name: str) -> Any:
-    """The object registered under that name."""
-    found = entry_points(group=group)
-    for entry in found:
-        if entry.name == name:
-            return entry.load()
-    known = ", ".join(sorted(found.names)) or "none"
-    raise ConfigError(f"no plug-in '{name}' in group '{group}'; there are: {known}")
+    """Import and return the object that is registered under a name.
+
+    Raises:
+        ConfigError: there is none of that name; the message lists those that exist.
+    """
+    for entry in _own().select(group=group, name=name) or entry_points(group=group, name=name):
+        return entry.load()
+    registered = ", ".join(names(group)) or "none"
+    raise ConfigError(f"no plug-in '{name}' in group '{group}'; there are: {registered}")
+
+
+@cache
+def _own() -> EntryPoints:
+    """Return the entry points of aenv itself, as installed; from pyproject.toml where the metadata is out of date.
+
+    An editable install keeps the metadata of the day when it was made: it lacks entry points that were added later.
+    """
+    try:
+        installed = distribution(_DISTRIBUTION).entry_points
+    except PackageNotFoundError:
+        installed = EntryPoints()
+    if installed.select(group=ENGINES):
+        return installed
+    if not _CHECKOUT.is_file():
+        return installed
+    log.warning("the installed metadata of %s is out of date; run 'scripts/setup dev' again", _DISTRIBUTION)
+    return declared_in(_CHECKOUT)
+
+
+def declared_in(pyproject: Path) -> EntryPoints:
+    """Return the entry points that a pyproject.toml declares."""
+    import tomllib
+
+    groups = tomllib.loads(pyproject.read_text())["project"]["entry-points"]
+    return EntryPoints(
+        EntryPoint(name, value, group) for group, entries in groups.items() for name, value in entries.items()
+    )

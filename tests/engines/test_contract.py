@@ -28,6 +28,8 @@ def folder() -> Iterator[Path]:
 
 
 class TestNative(EngineContract):
+    keeps_ready = True
+
     @pytest.fixture
     def engine(self, folder: Path, sandboxes: None) -> Callable[[], Engine]:
         return lambda: NativeEngine(folder / "native")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.base import Capabilities, Engine, Exit, SandboxRef, SandboxSpec
 from aenv.http.server import HttpServer
 from aenv.platform.access.platform_tokens import OWNER, Allowance, Authenticator, Caller
 from aenv.platform.app import PlatformApp
@@ -24,7 +24,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 class OneEngine(Engine):
     """Every sandbox is the same raw server."""
 
-    networks = frozenset(("loopback",))
+    capabilities = Capabilities(networks=frozenset(("loopback",)))
 
     def __init__(self, uds: str) -> None:
         self.uds = uds

@@ -84,7 +84,7 @@ def test_check_says_what_is_wrong_with_an_engine(data: Path, service: str) -> No
     assert "does not answer" in said
     code, said = check("navite")
     assert code == 3
-    assert "'navite' is no engine; there are native, gvisor, process" in said
+    assert "unknown engine 'navite'; expected one of gvisor, native, process" in said
 
 
 def test_a_plug_in_is_an_engine_by_its_name(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

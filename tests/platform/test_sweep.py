@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.base import Capabilities, Engine, Exit, SandboxRef, SandboxSpec
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.instances.orphan_sandboxes import SECONDS, OrphanReaper
 from aenv.platform.operations.metrics import Metrics
@@ -17,7 +17,7 @@ from tests.conftest import run
 class Counting(Engine):
     """Makes nothing, and counts how often it is asked what something uses: a real one asks the kernel each time."""
 
-    networks = frozenset(("none",))
+    capabilities = Capabilities(networks=frozenset(("none",)))
 
     def __init__(self) -> None:
         self.measured = 0

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from aenv.client.caller_variables import index_of
 from aenv.engines.exits import Exit as Exit
 from aenv.engines.fd_holders import FdHolderClient
+from aenv.images.base_systems import PROJECT_LIMIT
 from aenv.isolation.files.volumes import Volume
 from aenv.isolation.limits.cgroups import Limits
 from aenv.isolation.network.policy import Mode, Network
@@ -70,18 +71,75 @@ class SandboxRef:
     """It answers, and there is no health check of the author's to ask."""
 
 
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What an engine can do. The platform refuses a request that needs more, before it calls the engine."""
+
+    networks: frozenset[Mode] = frozenset()
+    """The network modes that it can give a sandbox."""
+    outlives_server: bool = False
+    """Sandboxes can outlive the server: the engine implements `Engine.adopt`, `keep` and `leave`."""
+    forks: bool = False
+    """Sandboxes can be forks of one preloaded process. Without, each is a new program, as with ``fork=False``."""
+    bases: bool = False
+    """A sandbox can see another root file system than the host's."""
+    volumes: bool = False
+    """A sandbox can have a folder that outlives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What the administrator of a platform decides for all of its sandboxes. An engine uses what it needs of it."""
+
+    pool: int = 0
+    """How many sandboxes of one kind to keep ready, at most."""
+    group: str = ""
+    """Name of the control group that contains those of all sandboxes. Empty: a name of this process."""
+    fork: bool = True
+    """Allow forks of a preloaded process, where the engine and the environment can."""
+    base_limit: int = PROJECT_LIMIT
+    """Size limit, in bytes, of a project's unpacked base image."""
+    url: str = ""
+    """The URL that the engine was named by, if it was."""
+    token: str = field(default="", repr=False)
+    """Bearer token for the service at ``url``."""
+
+
 class Engine(ABC):
     """Starts, watches and stops sandboxes.
 
     Timeouts, retries, quotas and metrics are the caller's job, so that they are written once and not once per engine.
+    Engines are registered as entry points (docs/reference/engines.md), and constructed with `create`.
     """
 
-    networks: ClassVar[frozenset[Mode]]
-    """Those that it can give a sandbox; the caller asks for no others."""
-    bases: ClassVar[bool] = False
-    """Whether a sandbox can have another system than the host's."""
-    volumes: ClassVar[bool] = False
-    """Whether a sandbox can have a folder that outlives it."""
+    capabilities: ClassVar[Capabilities] = Capabilities()
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        """Accept ``networks``, ``bases`` and ``volumes`` as attributes of the class, as older plug-ins have them."""
+        super().__init_subclass__(**more)
+        older = {name: cls.__dict__[name] for name in ("networks", "bases", "volumes") if name in cls.__dict__}
+        if older and "capabilities" not in cls.__dict__:
+            cls.capabilities = replace(cls.capabilities, **older)
+
+    @classmethod
+    def create(cls, folder: Path, options: EngineOptions) -> Self:
+        """Construct the engine. ``folder``: for its sockets; it need not exist yet.
+
+        Override it to use the options. As it is, it calls the class with the folder alone.
+
+        Raises:
+            Unavailable: this host lacks something that every sandbox needs.
+        """
+        return cls(folder)  # type: ignore[call-arg]
+
+    @classmethod
+    def check_host(cls) -> str:
+        """Return a note for the administrator about this engine on this host; may block.
+
+        Raises:
+            Unavailable: sandboxes cannot be made here; the message says what is missing.
+        """
+        return ""
 
     def claim(self, spec: SandboxSpec) -> SandboxRef | None:
         """One that is ready and that nobody has yet, at once; None where `start` has to make it."""

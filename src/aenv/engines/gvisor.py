@@ -14,10 +14,10 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from aenv.engines import package_layers
-from aenv.engines.base import SandboxRef, SandboxSpec
+from aenv.engines.base import Capabilities, EngineOptions, SandboxRef, SandboxSpec
 from aenv.engines.process import ProcessEngine
 from aenv.errors import LoadError, Unavailable
 from aenv.isolation.files import private_folder, rootfs
@@ -39,13 +39,21 @@ _LEFT_OUT = shutil.ignore_patterns(
 class GvisorEngine(ProcessEngine):
     """A ``runsc run`` for each sandbox. It ends with the engine, and the sandbox with it."""
 
-    networks = frozenset(("loopback",))
+    capabilities = Capabilities(networks=frozenset(("loopback",)))
 
     def __init__(self, folder: Path, *, group: str = "") -> None:
         super().__init__(folder)
         self._runsc = find_runsc()
         self._cgroups = Cgroups(group or group_name())
         self._groups: dict[str, Cgroup] = {}
+
+    @classmethod
+    def create(cls, folder: Path, options: EngineOptions) -> Self:
+        return cls(folder, group=options.group)
+
+    @classmethod
+    def check_host(cls) -> str:
+        return find_runsc()
 
     def _warn(self) -> None:
         """There is nothing to warn of."""

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO
 
-from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.base import Capabilities, Engine, Exit, SandboxRef, SandboxSpec
 from aenv.engines.exits import classify
 from aenv.errors import LoadError
 from aenv.tracing.logging import getLogger
@@ -25,7 +25,7 @@ STOP_SECONDS = 5.0
 class ProcessEngine(Engine):
     """One ``python -m aenv.main`` each. The author's code may do all that its user may."""
 
-    networks = frozenset(("host",))
+    capabilities = Capabilities(networks=frozenset(("host",)))
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -33,6 +33,10 @@ class ProcessEngine(Engine):
         self._processes: dict[str, asyncio.subprocess.Process] = {}
         self._copying: dict[str, asyncio.Task[None]] = {}
         self._warn()
+
+    @classmethod
+    def check_host(cls) -> str:
+        return "instances are plain processes without any isolation"
 
     def _warn(self) -> None:
         log.warning("instances are plain processes: nothing keeps them from this user's files and network")

@@ -10,12 +10,12 @@ import contextlib
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import quote
 
 from pydantic_core import from_json, to_json
 
-from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.base import Capabilities, Engine, EngineOptions, Exit, SandboxRef, SandboxSpec
 from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NetworkError, NotFound, Unavailable, from_answer
 from aenv.http.client import HttpClient
 from aenv.http.url import ServerUrl
@@ -38,7 +38,7 @@ class StandardEngine(Engine):
     """Asks a service for instances."""
 
     # What an instance may reach is said to the service, which has to refuse what it cannot do.
-    networks = frozenset(("none", "loopback", "egress", "host"))
+    capabilities = Capabilities(networks=frozenset(("none", "loopback", "egress", "host")))
 
     def __init__(self, url: str, token: str = "") -> None:
         self._url = ServerUrl.parse(url)
@@ -49,6 +49,10 @@ class StandardEngine(Engine):
         self._closed = False
         self._logs: dict[str, str] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
+
+    @classmethod
+    def create(cls, folder: Path, options: EngineOptions) -> Self:
+        return cls(options.url, options.token)
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
         made = await self._instance("POST", paths.STANDARD, environment_of(spec), seconds=START_SECONDS)

@@ -14,10 +14,10 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from aenv.engines import package_layers
-from aenv.engines.base import Engine, Exit, SandboxRef, SandboxSpec
+from aenv.engines.base import Capabilities, Engine, EngineOptions, Exit, SandboxRef, SandboxSpec
 from aenv.engines.fd_holders import FdHolderClient, Holder, NoHolder
 from aenv.engines.native.adoption import Adoption
 from aenv.engines.native.handover_records import SANDBOX
@@ -28,6 +28,7 @@ from aenv.engines.static_imports import packages_of
 from aenv.errors import AEnvError, EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.images.base_systems import PROJECT_LIMIT, BaseSystems
 from aenv.isolation.files import private_folder
+from aenv.isolation.host_support import why_not
 from aenv.isolation.limits.cgroups import Cgroups, group_name
 from aenv.isolation.network.egress_process import EgressProcess
 from aenv.tracing.logging import getLogger
@@ -52,9 +53,13 @@ _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cac
 class NativeEngine(Engine):
     """Forks sandboxes from one zygote per project, as it was when the zygote started."""
 
-    networks = frozenset(("none", "loopback", "blackhole", "egress", "host"))
-    bases = True
-    volumes = True
+    capabilities = Capabilities(
+        networks=frozenset(("none", "loopback", "blackhole", "egress", "host")),
+        outlives_server=True,
+        forks=True,
+        bases=True,
+        volumes=True,
+    )
 
     def __init__(
         self, folder: Path, *, pool: int = MOST, group: str = "", fork: bool = True, base_limit: int = PROJECT_LIMIT
@@ -92,6 +97,17 @@ class NativeEngine(Engine):
         self._looked: tuple[SandboxSpec | None, float, str] = (None, -1.0, "")
         self._families: set[ZygoteHandle] = set()
         """Zygotes that fork from one parent each."""
+
+    @classmethod
+    def create(cls, folder: Path, options: EngineOptions) -> Self:
+        return cls(folder, pool=options.pool, group=options.group, fork=options.fork, base_limit=options.base_limit)
+
+    @classmethod
+    def check_host(cls) -> str:
+        reason = why_not()
+        if reason is not None:
+            raise Unavailable(reason)
+        return ""
 
     def claim(self, spec: SandboxSpec) -> SandboxRef | None:
         if spec.base is not None:

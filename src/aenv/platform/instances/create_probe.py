@@ -95,7 +95,11 @@ class CreateProbe:
             code = project / "probe.py"
             code.write_text('"""Starts, and has no tools."""\n')
             code.chmod(0o644)
-            mode = "none" if "none" in self._engine.networks else next(iter(self._engine.networks))
+            mode = (
+                "none"
+                if "none" in self._engine.capabilities.networks
+                else next(iter(self._engine.capabilities.networks))
+            )
             await self._engine.stop(
                 await self._engine.start(SandboxSpec("probe", project, code, network=Network(mode), mcp=False))
             )

@@ -146,7 +146,7 @@ class InstanceRecord:
         ttl = parse_ttl(wish.ttl) or (own.ttl() if own else None) or DEFAULT_TTL
         if wish.mount_points:
             raise UsageError("mount_points: this platform's engine mounts nothing into instances; use upload()")
-        if own and own.deploy_config.base and not engine.bases:
+        if own and own.deploy_config.base and not engine.capabilities.bases:
             raise UsageError(f"{env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do")
         request_checks.check_variables(project.variables)
         variables = {**project.variables, **(wish.environment_variables or {})}
@@ -361,17 +361,17 @@ def _network_of(
         asked = Network.parse(wish.network).filled(variables) if wish.network is not None else None
     except ValueError as error:
         raise ConfigError(f"network: {error}") from None
-    if asked is not None and asked.mode not in engine.networks:
+    if asked is not None and asked.mode not in engine.capabilities.networks:
         raise UsageError(
             f"network: this platform's engine cannot give an instance {asked.written}; "
-            f"it can give {', '.join(sorted(engine.networks))}"
+            f"it can give {', '.join(sorted(engine.capabilities.networks))}"
         )
-    if asked is None and own.mode == "host" and "loopback" in engine.networks:
+    if asked is None and own.mode == "host" and "loopback" in engine.capabilities.networks:
         raise UsageError(
             f"{env_name} asks for the host's whole network; if you want to give it that, say so: "
             f"Environment(..., network='host')"
         )
-    if asked is None and own.mode not in engine.networks:
+    if asked is None and own.mode not in engine.capabilities.networks:
         asked = Network("host")  # of a plain process, which the engine has warned of
     chosen = asked or own
     if chosen.mode == "host":

@@ -1,37 +1,69 @@
-"""Which engine is meant: one of ours, somebody's plug-in, or somebody's service."""
+"""Construct the engine that a setting names: by its entry point, or by the URL of a service.
+
+Engines that come with aenv and plug-ins are found and constructed the same way; see docs/reference/engines.md.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from aenv import plugins
-from aenv.engines.base import Engine
-from aenv.engines.standard import StandardEngine
+from aenv.engines.base import Capabilities, Engine, EngineOptions
 from aenv.errors import ConfigError
-from aenv.platform.operations.engine_options import ENGINES, Options
 
 
-def choose(name: str, folder: Path, options: Options, *, token: str = "") -> Engine:
-    """Return the engine of that name, or at that URL. ``token``: for one at a URL.
+def create_engine(name: str, folder: Path, options: EngineOptions) -> Engine:
+    """Construct the engine of that name. ``folder``: for its sockets.
 
     Raises:
-        ConfigError: there is none of that name, or it is no engine.
+        ConfigError: there is no such engine, or the entry point does not give an `Engine`.
     """
-    if name in ENGINES:
-        return ENGINES[name](folder, options)
-    if "://" in name:
-        return StandardEngine(name, token)
-    made = plugins.load(plugins.ENGINES, name)(folder)
+    registered = _load(name)
+    made = registered.create(folder, options) if _is_class(registered) else registered(folder)
     if not isinstance(made, Engine):
-        raise ConfigError(f"the plug-in '{name}' is no aenv.engines.base.Engine")
+        raise ConfigError(f"the plug-in '{name}' is not an aenv.engines.base.Engine")
     return made
 
 
-def known(name: str) -> str | None:
-    """What is wrong with the name, if anything is."""
-    if name in ENGINES or name.startswith(("http://", "https://")):
-        return None
-    found = plugins.names(plugins.ENGINES)
-    if name in found:
-        return None
-    return f"'{name}' is no engine; there are {', '.join([*ENGINES, *found])}, and services at their URL, http://..."
+def capabilities_of(name: str) -> Capabilities:
+    """Return what the engine of that name can do. An entry point that is a function can do what it does by itself."""
+    registered = _load(name)
+    return registered.capabilities if _is_class(registered) else Capabilities()
+
+
+def check_host(name: str) -> str:
+    """Return the engine's note about this host; see `Engine.check_host`."""
+    registered = _load(name)
+    return registered.check_host() if _is_class(registered) else ""
+
+
+def engine_names() -> list[str]:
+    """Return the names of all registered engines, without those at a URL."""
+    return plugins.names(plugins.ENGINES)
+
+
+def validate_engine_name(name: str) -> str:
+    """Return the name of a registered engine, or a URL with a registered scheme, as it is.
+
+    Raises:
+        ValueError: there is no such engine; the message names those that exist.
+    """
+    scheme, separator, _ = name.partition("://")
+    group, key = (plugins.ENGINE_SCHEMES, scheme) if separator else (plugins.ENGINES, name)
+    if not plugins.has(group, key):
+        schemes = " or ".join(f"{each}://..." for each in plugins.names(plugins.ENGINE_SCHEMES))
+        raise ValueError(
+            f"unknown engine '{name}'; expected one of {', '.join(engine_names())}, or the URL of a service ({schemes})"
+        )
+    return name
+
+
+def _load(name: str) -> Any:
+    scheme, separator, _ = name.partition("://")
+    return plugins.load(plugins.ENGINE_SCHEMES, scheme) if separator else plugins.load(plugins.ENGINES, name)
+
+
+def _is_class(registered: Any) -> bool:
+    """Tell a class from a function of the folder, which an older plug-in may have registered."""
+    return isinstance(registered, type) and issubclass(registered, Engine)

@@ -9,15 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from aenv import config
-from aenv.engines.gvisor import find_runsc
 from aenv.errors import AEnvError
 from aenv.isolation.host_support import why_not
 from aenv.isolation.kernel import linux, seccomp
 from aenv.isolation.limits.cgroups import CONTROLLERS, Cgroups, counts_processes_apart, group_name
+from aenv.platform.operations.engine_factory import check_host, engine_names
+from aenv.platform.operations.settings import DEFAULT_ENGINE
 from aenv.project.image_build import find_builder
 from aenv.storage.open_url import data_folder
 
@@ -56,7 +58,7 @@ def examine() -> list[HostFinding]:
         "control groups": _groups,
         "overlay file system": _overlay,
         "mounts for another user": _idmap,
-        "gVisor": _gvisor,
+        **{f"engine {name}": partial(_engine, name) for name in engine_names() if name != DEFAULT_ENGINE},
         "packages": _packages,
         "image builder": _builder,
         "open files": _files,
@@ -139,11 +141,13 @@ def _idmap() -> str:
     raise _Missing("this kernel, or the file system of the temporary folder, has none", "Use Linux 5.12 or later.")
 
 
-def _gvisor() -> str:
+def _engine(name: str) -> str:
     try:
-        return find_runsc()
+        return check_host(name) or "can be used"
     except AEnvError as error:
-        raise _Missing(error.message, "Only for AENV_ENGINE=gvisor, whose instances do not share the kernel.") from None
+        raise _Missing(error.message, f"Only needed for AENV_ENGINE={name}.") from None
+    except Exception as error:  # a plug-in that cannot be imported must not keep the rest of the report back
+        raise _Missing(f"{type(error).__name__}: {error}", f"Only needed for AENV_ENGINE={name}.") from None
 
 
 def _packages() -> str:

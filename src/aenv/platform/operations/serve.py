@@ -32,8 +32,7 @@ from aenv.platform.instances.env_sources import OpenHub, Sources
 from aenv.platform.instances.ledger import Ledger, ServerEntry
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.operations import process_metrics
-from aenv.platform.operations.engine_factory import choose
-from aenv.platform.operations.engine_options import OUTLIVING, Options
+from aenv.platform.operations.engine_factory import capabilities_of, create_engine
 from aenv.platform.operations.metrics_routes import listen
 from aenv.platform.operations.readiness import Readiness
 from aenv.platform.operations.request_log import RequestLog
@@ -109,7 +108,7 @@ async def _serve(
 
     async with AsyncExitStack() as parts:
         tls = Tls.of(settings)
-        patience = settings.adopt_within if settings.engine in OUTLIVING else 0.0
+        patience = settings.adopt_within if capabilities_of(settings.engine).outlives_server else 0.0
         home = await StateDirectory.enter(settings.folder, settings.store_url, patience)
         at_the_end(home.close, home.leave)
         store = open_store(settings.store_url)
@@ -136,8 +135,7 @@ async def _serve(
         )
         sources = Sources(open_hub, only=access)
         parts.push_async_callback(sources.close)
-        options = Options(settings.pool, home.runtime.name, settings.fork, settings.base_limit_bytes)
-        engine = choose(settings.engine, home.runtime / "instances", options, token=settings.engine_token)
+        engine = create_engine(settings.engine, home.runtime / "instances", settings.engine_options(home.runtime.name))
         at_the_end(engine.close, engine.leave)
         instances = Instances(
             engine, sources, direct=False, ledger=ledger, capacity=settings.capacity, ended=EndedInstances(store)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from aenv.errors import AEnvError
-from aenv.isolation.host_support import why_not
+from aenv.errors import AEnvError, Unavailable
 from aenv.platform.access.platform_tokens import PlatformTokens
 from aenv.platform.access.tls import Tls
 from aenv.platform.instances.env_sources import OpenHub
-from aenv.platform.operations.engine_factory import choose
-from aenv.platform.operations.engine_options import ENGINES, Options
+from aenv.platform.operations.engine_factory import check_host, create_engine
 from aenv.platform.operations.settings import ServeSettings
 from aenv.schema.instances import HubAccess
 from aenv.storage.open_url import data_folder, open_store
@@ -108,22 +105,18 @@ async def _hub(settings: ServeSettings, open_hub: OpenHub) -> str:
 
 
 async def _engine(settings: ServeSettings) -> str:
-    if settings.engine == "process":
-        return "process: instances are plain processes without any isolation"
-    if settings.engine == "gvisor" and shutil.which("runsc") is None:
-        raise _Wrong("gvisor: there is no runsc on the PATH", "Install gVisor, or choose --engine native.")
-    reason = await asyncio.to_thread(why_not) if settings.engine == "native" else None
-    if reason is not None:
-        raise _Wrong(f"{settings.engine}: {reason}", "See 'aenv serve --engine'.")
-    if settings.engine not in ENGINES:
-        await _plugged(settings)
-    return settings.engine
+    try:
+        note = await asyncio.to_thread(check_host, settings.engine)
+    except Unavailable as error:
+        raise _Wrong(f"{settings.engine}: {error.message}", "See --engine in 'aenv serve --help'.") from None
+    await _list_sandboxes(settings)
+    return f"{settings.engine}: {note}" if note else settings.engine
 
 
-async def _plugged(settings: ServeSettings) -> None:
-    """Somebody else's: it is made, and asked what it runs."""
+async def _list_sandboxes(settings: ServeSettings) -> None:
+    """Construct the engine and list its sandboxes: a service must answer, and accept the token."""
     with tempfile.TemporaryDirectory(prefix="aenv-check-") as folder:
-        engine = choose(settings.engine, Path(folder), Options(0, ""), token=settings.engine_token)
+        engine = create_engine(settings.engine, Path(folder) / "instances", settings.engine_options(""))
         try:
             async for _ in engine.running():
                 break

@@ -32,7 +32,7 @@ from aenv.client.local_platforms import (
     retire,
 )
 from aenv.client.platform_identity import Identity
-from aenv.engines.base import Engine
+from aenv.engines.base import Engine, EngineOptions
 from aenv.errors import AEnvError, NotFound
 from aenv.http.messages import Answer, Request
 from aenv.http.server import HttpServer
@@ -49,8 +49,7 @@ from aenv.platform.instances.env_sources import OpenHub, Sources
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.instances.machine_account import MachineAccount
 from aenv.platform.instances.machine_capacity import room
-from aenv.platform.operations.engine_factory import choose
-from aenv.platform.operations.engine_options import Options
+from aenv.platform.operations.engine_factory import create_engine
 from aenv.platform.operations.readiness import Readiness
 from aenv.platform.operations.request_log import RequestLog
 from aenv.platform.request_context import refusal
@@ -93,7 +92,7 @@ def serve(
         _clear(paths)
         janitor = start_janitor(paths.folder, group_name(), paths.instances.name)
         try:
-            chosen = choose(engine, paths.instances, Options(pool, group_name(), fork))
+            chosen = create_engine(engine, paths.instances, EngineOptions(pool, group_name(), fork, url=engine))
             return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), Capacity(most or room())))
         finally:
             for path in (paths.socket, paths.about):

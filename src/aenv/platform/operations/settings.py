@@ -9,14 +9,17 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from aenv.engines.base import EngineOptions
 from aenv.errors import ConfigError
 from aenv.platform.access.platform_tokens import Allowance
 from aenv.platform.instances.admission import Capacity
-from aenv.platform.operations.engine_factory import known
+from aenv.platform.operations.engine_factory import validate_engine_name
 from aenv.project import quantities
 from aenv.runtime.serve import is_loopback
 from aenv.schema import paths
 from aenv.storage.open_url import data_folder
+
+DEFAULT_ENGINE = "native"
 
 
 class PlatformLimits(BaseModel):
@@ -80,7 +83,7 @@ class ServeSettings(BaseModel):
     """Storage that a user's environments may occupy in the hub of this server, unless set otherwise; 0: no limit."""
     base_limit: str | int = "16Gi"
     """What an image that a project brings as its base may have when it is unpacked, at most 32Gi; 0: none is used."""
-    engine: str = "native"
+    engine: str = DEFAULT_ENGINE
     """What instances are: the name of an engine, or the URL of a service that makes them."""
     engine_token: str = Field(default="", repr=False)
     """For that service."""
@@ -110,10 +113,13 @@ class ServeSettings(BaseModel):
     @field_validator("engine")
     @classmethod
     def _is_known(cls, value: str) -> str:
-        problem = known(value)
-        if problem is not None:
-            raise ValueError(problem)
-        return value
+        return validate_engine_name(value)
+
+    def engine_options(self, group: str) -> EngineOptions:
+        """Return what the engine is constructed with. ``group``: name of the control group for its sandboxes."""
+        return EngineOptions(
+            self.pool, group, self.fork, self.base_limit_bytes, url=self.engine, token=self.engine_token
+        )
 
     @property
     def open_to_others(self) -> bool:

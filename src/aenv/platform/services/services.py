@@ -277,7 +277,7 @@ class Services:
     ) -> ServiceClaim | None:
         if wish.pvc_name is None and wish.storage_size is None:
             return None
-        if not self._instances.engine.volumes:
+        if not self._instances.engine.capabilities.volumes:
             raise UsageError("this platform's engine cannot give an instance a storage")
         if replicas != 1:
             raise InvalidArguments(f"replicas: a service with storage has 1, not {replicas}: a storage has one writer")
