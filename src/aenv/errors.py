@@ -1,14 +1,14 @@
-"""Every error of the project: one tree, each class with its code, its HTTP status and whose fault it is.
+"""Exceptions of the package: one tree, each class with a code, an HTTP status and a fault.
 
-Whose fault decides what a trainer may do with an episode:
+``fault`` decides what a trainer may do with an episode:
 
-- ``policy``   the agent asked for something wrong (bad arguments, no such tool): part of the episode.
-- ``env``      the author's code raised: part of the episode, and worth a look by the author.
-- ``infra``    ours or the machine's: the episode says nothing about the agent, so it has no reward.
-- ``timeout``  a time budget ran out; ``details["budget"]`` says which one.
-- ``caller``   the program that uses the SDK or the command line made a mistake.
+- ``policy``   the agent made the mistake (bad arguments, no such tool): part of the episode.
+- ``env``      the author's code raised: part of the episode; the author should look at it.
+- ``infra``    aenv, the network or the machine failed: the episode says nothing about the agent and has no reward.
+- ``timeout``  a time budget ran out; ``details["budget"]`` names the budget.
+- ``caller``   the program that uses the SDK or the command line made the mistake.
 
-The wire carries ``code``; the client looks the class up in a table and never imports one that a peer names.
+A response carries ``code``. The client looks the class up in a table; it never imports a class named by a peer.
 """
 
 from __future__ import annotations
@@ -20,14 +20,31 @@ Fault = Literal["policy", "env", "infra", "timeout", "caller"]
 
 
 class AEnvError(Exception):
-    """Anything that this package raises on purpose."""
+    """Base class of every error that this package raises on purpose.
+
+    Args:
+        message: For people: what is wrong and what to do about it.
+        details: For programs, such as ``budget``, ``sent`` or ``retry_after``. Sent in responses.
+
+    Example:
+        ```python
+        try:
+            await env.call_tool("add", {"a": 1, "b": 2})
+        except AEnvError as error:
+            print(error.code, error.fault, error.message, error.details)
+        ```
+    """
 
     code: ClassVar[str] = "internal"
+    """Stable name of the error, in responses and in metric labels."""
     status: ClassVar[int] = 500
+    """HTTP status of a response that carries the error."""
     fault: Fault = "infra"
+    """Responsible party: ``policy``, ``env``, ``infra``, ``timeout`` or ``caller``."""
     retryable: bool = False
+    """Whether the same request may succeed later."""
     exit_code: ClassVar[int] = 1
-    """What the command line exits with."""
+    """Exit status of the command line."""
 
     def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -35,50 +52,54 @@ class AEnvError(Exception):
         self.details: dict[str, Any] = dict(details or {})
 
 
-# --- the caller's own mistakes -------------------------------------------------------------------------------
+# --- mistakes of the caller ----------------------------------------------------------------------------------
 
 
 class ConfigError(AEnvError):
-    """A setting or a config.json that cannot be used as it is."""
+    """A setting or a config.json is invalid."""
 
     code, status, fault, exit_code = "config", 400, "caller", 3
 
 
 class UsageError(AEnvError):
-    """A command or a method was called in a way that cannot work."""
+    """A command or a method was called with arguments, or in a state, in which it cannot work."""
 
     code, status, fault, exit_code = "usage", 400, "caller", 2
 
 
 class LoadError(AEnvError):
-    """The author's code could not be imported; the message has the file and the line."""
+    """The author's code could not be imported; the message names the file and the line."""
 
     code, status, fault, exit_code = "load", 500, "env", 4
 
 
 class BuildFailed(AEnvError):
-    """The builder of images failed; its last line is in the message."""
+    """The image builder failed; the message holds its last line of output."""
 
     code, fault = "build_failed", "caller"
 
 
 class ValidationError(AEnvError):
-    """A value has the wrong shape."""
+    """A value has the wrong type or shape."""
 
     code, status, fault = "validation", 422, "policy"
 
 
-# --- the way to the environment ------------------------------------------------------------------------------
+# --- environments and instances ------------------------------------------------------------------------------
 
 
 class NetworkError(AEnvError):
-    """The other side could not be reached, or the connection broke."""
+    """The server could not be reached, or the connection broke."""
 
     code, status, retryable = "network", 502, True
 
 
 class EnvironmentError(AEnvError):
-    """Something about an environment or its instance went wrong."""
+    """An operation on an environment or its instance failed.
+
+    ``env_name`` is the environment as it was given to `Environment`, or None. The name hides the built-in
+    ``EnvironmentError`` (an alias of ``OSError``) in modules that import it.
+    """
 
     code = "environment"
 
@@ -88,7 +109,7 @@ class EnvironmentError(AEnvError):
 
 
 class InvalidUse(EnvironmentError, UsageError):
-    """A program passed something to an environment that cannot work, or used one after its release."""
+    """A program passed an invalid argument to an `Environment`, or used one after its release."""
 
     code, status, fault, exit_code = "invalid_use", 400, "caller", 2
 
@@ -100,27 +121,28 @@ class Unauthorized(EnvironmentError):
 
 
 class Forbidden(EnvironmentError):
-    """The request is understood, and not allowed."""
+    """The token is valid but does not allow this request."""
 
     code, status, fault = "forbidden", 403, "caller"
 
 
 class InstanceUnreachable(EnvironmentError, NetworkError):
-    """The instance could not be reached, or the connection broke; ``details["sent"]`` says which.
+    """The instance could not be reached, or the connection broke.
 
-    What was sent may have run, so a call is never sent again.
+    ``details["sent"]`` is true when the call had been sent before the connection broke. Such a call may have run, so
+    it is never retried.
     """
 
     code, status = "unreachable", 502
 
 
 class InstanceEnded(EnvironmentError):
-    """The instance is there no more; the message says why, and ``details["ended_by"]`` in one word.
+    """The instance has ended; the message says why, and ``details["ended_by"]`` gives the reason in one word.
 
-    ``details["sent"]`` is true when the connection broke in the middle of a call, which may have run.
+    ``details["sent"]`` is true when the connection broke during a call, which may have run.
 
-    Its fault depends on the end: `policy` where the agent's own processes brought it about, such as by using up the
-    memory limit; `env` where the author's code did; `timeout` at the end of its time to live; otherwise `infra`.
+    ``fault`` depends on the cause: ``policy`` if processes of the agent ended the instance, for example by exceeding
+    the memory limit; ``env`` if the author's code did; ``timeout`` if its time to live ran out; otherwise ``infra``.
     """
 
     code, status = "instance_ended", 410
@@ -129,26 +151,29 @@ class InstanceEnded(EnvironmentError):
     def because(
         cls, name: str, reason: str | None, fault: str | None = None, *, ended_by: str | None = None
     ) -> InstanceEnded:
-        """The end of one instance; without a fault it is `infra`."""
+        """Return the error for instance ``name``; an unknown or missing ``fault`` becomes ``infra``."""
         error = cls(f"instance {name} has ended: {reason}", details={"ended_by": ended_by} if ended_by else None)
         error.fault = _fault(fault, error.fault)
         return error
 
 
 class QuotaExceeded(Forbidden):
-    """The token already uses as much as it may."""
+    """The token's quota is used up."""
 
     code, status, fault = "quota_exceeded", 403, "caller"
 
 
 class UnrecoverableEnvironmentError(EnvironmentError):
-    """Calls kept failing on the way to the instance, so they are refused until a probe succeeds."""
+    """The instance was unreachable several times in a row; calls are refused until a health probe succeeds."""
 
     code, status = "unrecoverable", 503
 
 
 class EnvironmentTimeoutError(EnvironmentError, TimeoutError):
-    """A function, reward or start-up took longer than its budget; ``details["budget"]`` names it."""
+    """A function, a reward or the start-up exceeded its time budget.
+
+    ``details["budget"]`` names the budget (``startup`` or ``call``), ``details["seconds"]`` gives its length.
+    """
 
     code, status, fault = "timeout", 504, "timeout"
 
@@ -160,65 +185,74 @@ class FunctionFailed(EnvironmentError):
 
 
 class StateDestroyed(EnvironmentError):
-    """For a reward to raise when the agent has destroyed what it would be graded on, such as a file that was there.
+    """The agent has destroyed what it would be graded on. Raised by the author's reward function.
 
-    `call_reward` then gives the environment's declared failure reward. For what the agent cannot have done, raise
-    anything else: the reward is absent then.
+    `Environment.call_reward` then returns the failure reward that config.json declares. For a failure that the agent
+    cannot have caused, raise any other exception: the reward is then absent.
+
+    Example:
+        ```python
+        @register_reward
+        def solved() -> float:
+            if not database.exists():
+                raise StateDestroyed("the agent has removed the database")
+            return score(database)
+        ```
     """
 
     code, status, fault = "state_destroyed", 409, "policy"
 
 
 class InvalidArguments(EnvironmentError, ValidationError):
-    """The arguments do not fit the signature of what was called."""
+    """The arguments do not match the signature of the tool, function or reward."""
 
     code, status, fault = "invalid_arguments", 422, "policy"
 
 
 class NotJson(EnvironmentError):
-    """The program passed arguments that JSON cannot carry; nothing was sent."""
+    """The caller's arguments cannot be serialized as JSON; nothing was sent."""
 
     code, status, fault = "not_json", 400, "caller"
 
 
 class NotFound(EnvironmentError):
-    """There is no environment, instance, function or reward of that name."""
+    """No environment, instance, function or reward has that name."""
 
     code, status, fault = "not_found", 404, "caller"
 
 
 class Conflict(EnvironmentError):
-    """More than one thing could be meant, or the thing is already there."""
+    """The name is ambiguous, or the object exists already."""
 
     code, status, fault = "conflict", 409, "caller"
 
 
 class InvalidBundle(EnvironmentError):
-    """A bundle that is not whole or not safe; ``details["missing"]`` lists the blobs that are not there."""
+    """A bundle is incomplete or unsafe; ``details["missing"]`` lists the missing blobs."""
 
     code, status, fault = "invalid_bundle", 422, "caller"
 
 
 class TooLarge(EnvironmentError):
-    """The request's body is over the limit."""
+    """The request body exceeds the size limit."""
 
     code, status, fault = "too_large", 413, "caller"
 
 
 class RateLimited(EnvironmentError):
-    """Too many requests for now; ``details["retry_after"]`` says for how long."""
+    """Too many requests; retry after ``details["retry_after"]`` seconds."""
 
     code, status, retryable = "rate_limited", 429, True
 
 
 class Unavailable(EnvironmentError):
-    """The other side is there and cannot answer just now."""
+    """The server is running but cannot answer at the moment."""
 
     code, status, retryable = "unavailable", 503, True
 
 
 class Overloaded(Unavailable):
-    """The platform is full, and no place came free in time; ``details["retry_after"]`` says when to try again."""
+    """The platform is at capacity and no slot became free in time; retry after ``details["retry_after"]`` seconds."""
 
     code = "overloaded"
 
@@ -227,7 +261,7 @@ class Overloaded(Unavailable):
 
 
 class ToolError(AEnvError):
-    """A tool call that gave no result."""
+    """A tool call gave no result. ``tool_name`` is the name as it was called."""
 
     code = "tool"
     fault: Fault = "env"
@@ -238,13 +272,13 @@ class ToolError(AEnvError):
 
 
 class ToolNotFound(ToolError):
-    """The name belongs to another environment."""
+    """The qualified tool name (``env@version/tool``) belongs to another environment."""
 
     code, status, fault = "tool_not_found", 404, "policy"
 
 
 class ToolTimeoutError(ToolError, TimeoutError):
-    """The tool took longer than the call's timeout. It may have run, so it is not sent again."""
+    """The tool gave no answer within the call's ``timeout`` seconds. It may have run, so the call is not retried."""
 
     code, status, fault = "tool_timeout", 504, "timeout"
 
@@ -260,7 +294,10 @@ class ToolTimeoutError(ToolError, TimeoutError):
 
 
 class ToolServerError(ToolError):
-    """The instance did not answer the call as it should. It may have run, so it is not sent again."""
+    """The instance gave no valid answer to the call. The tool may have run, so the call is not retried.
+
+    ``status_code`` is the HTTP status of the answer, or None if there was none.
+    """
 
     code, status, fault = "tool_server", 502, "infra"
 
@@ -275,11 +312,11 @@ class ToolServerError(ToolError):
         self.status_code = status_code
 
 
-# --- the wire ------------------------------------------------------------------------------------------------
+# --- responses -----------------------------------------------------------------------------------------------
 
 
 def problem(error: AEnvError) -> dict[str, Any]:
-    """What an error looks like in an answer. ``success`` and ``error`` are what existing clients read."""
+    """Return the JSON body of a response that carries ``error``. Existing clients read ``success`` and ``error``."""
     body: dict[str, Any] = {
         "success": False,
         "error": error.message,
@@ -316,11 +353,11 @@ _BY_STATUS: dict[int, type[EnvironmentError]] = {
 
 
 def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = None) -> EnvironmentError:
-    """The error that an answer stands for, by its code, else by its HTTP status."""
+    """Return the error that a response carries, chosen by its code, else by its HTTP status."""
     message = str(body.get("error") or body.get("message") or f"HTTP status {status}")
     raw = body.get("details")
     details: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {}
-    # Where older clients want a number in `code`, the word is in `error_code`.
+    # Routes of older clients have a number in `code`; the name of the error is then in `error_code`.
     cls = _BY_CODE.get(str(body.get("error_code") or body.get("code"))) or _BY_STATUS.get(status) or EnvironmentError
     error = cls(message, env_name, details)
     if cls in (EnvironmentError, InstanceEnded):
@@ -330,5 +367,5 @@ def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = 
 
 
 def _fault(given: object, default: Fault) -> Fault:
-    """A fault that came over the wire, if it is one that we know."""
+    """Return ``given`` if it is a known fault, else ``default``."""
     return next((known for known in get_args(Fault) if known == given), default)

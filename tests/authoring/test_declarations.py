@@ -82,12 +82,12 @@ def test_an_environment_has_one_health_check(registry: Registry) -> None:
 
 
 def test_an_unknown_method_is_refused(registry: Registry) -> None:
-    with pytest.raises(ValueError, match="use one of"):
+    with pytest.raises(ValueError, match="expected one of"):
         register_function(method="FETCH")(lambda: None)
 
 
 def test_a_positional_name_is_explained(registry: Registry) -> None:
-    with pytest.raises(TypeError, match="options go by name"):
+    with pytest.raises(TypeError, match="pass options by name"):
         register_tool("my_tool")  # type: ignore[call-overload]
 
 

@@ -106,5 +106,5 @@ def test_a_missing_place_for_temporary_files_is_the_agents_doing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    with pytest.raises(StateDestroyed, match="no place for temporary files"):
+    with pytest.raises(StateDestroyed, match="no folder for temporary files"):
         run_python("1")

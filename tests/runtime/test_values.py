@@ -98,7 +98,7 @@ def test_a_value_that_holds_itself_is_refused() -> None:
     ],
 )
 def test_a_reward_that_is_no_number_is_refused_with_its_key(value: Any, said: str) -> None:
-    with pytest.raises(ValueError, match=f"{said}, which is no number to train on"):
+    with pytest.raises(ValueError, match=f"{said}; a reward must be a finite number"):
         dump_finite(value)
 
 

@@ -1,1 +1,1 @@
-"""What an environment's module imports: declarations, signatures, content, private files, program runs."""
+"""The author's API: decorators, signatures, tool results, private files, and runs of an agent's code."""

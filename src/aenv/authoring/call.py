@@ -1,4 +1,4 @@
-"""The call that a tool is serving: report progress, notice that nobody waits any more."""
+"""The call that a tool is serving: report progress, and notice that the caller has gone away."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ Progress = Callable[[float, float | None, str | None], None]
 
 
 class Call:
-    """One call under way. Sync tools run in threads, so everything here may be used from any thread."""
+    """A call in progress. All of it may be used from any thread, since sync tools run in threads."""
 
     __slots__ = ("_progress", "cancelled", "name", "trace")
 
     def __init__(self, name: str = "", progress: Progress | None = None, trace: SpanContext | None = None) -> None:
         self.name = name
         self.trace = trace
-        """What it is a part of, and so are the calls to other environments that it makes."""
+        """Trace span of the call, and parent span of the calls that it makes to other environments."""
         self.cancelled = False
-        """The caller went away or gave up. A thread cannot be stopped from outside: a long sync tool looks
-        here now and then and returns."""
+        """True once the caller has disconnected or given up. A thread cannot be stopped from outside, so a long sync
+        tool should check this now and then and return."""
         self._progress = progress
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
-        """Tell the caller how far the work is; nothing happens when it did not ask to be told."""
+        """Report progress to the caller. Does nothing if the caller did not ask for progress.
+
+        Args:
+            done: Amount of work that is done.
+            total: Total amount of work, if known.
+            message: Short description for people.
+        """
         if self._progress is not None and not self.cancelled:
             self._progress(done, total, message)
 
@@ -34,12 +40,26 @@ _serving: ContextVar[Call | None] = ContextVar("aenv_call", default=None)
 
 
 def current_call() -> Call:
-    """The call being served. Outside of one, in a unit test say, a call that nobody listens to."""
+    """Return the call that is being served; outside of a call, as in a unit test, return a call without a listener.
+
+    Example:
+        ```python
+        @register_tool
+        def index(files: list[str]) -> int:
+            call = current_call()
+            for number, file in enumerate(files):
+                if call.cancelled:
+                    break
+                add_to_index(file)
+                call.progress(number + 1, len(files))
+            return len(files)
+        ```
+    """
     return _serving.get() or Call()
 
 
 def serve(call: Call) -> None:
-    """Make ``call`` the current one, in this context."""
+    """Make ``call`` the current call of this context."""
     _serving.set(call)
     if call.trace is not None:
         current.set(call.trace)

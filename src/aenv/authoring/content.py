@@ -1,4 +1,4 @@
-"""What a tool may return, and the content blocks that it becomes on the wire."""
+"""Conversion of tool results into MCP content blocks and JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 
 Block = dict[str, Any]
 DEEPEST = 50
-"""Levels to look into for what JSON cannot carry; a value may hold itself."""
+"""Nesting levels to search for a value that is not JSON; a value may contain itself."""
 
 _MAGIC = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -30,18 +30,25 @@ _MCP_BLOCKS = ("text", "image", "audio", "resource", "resource_link")
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Bytes of any kind as a tool's result; the MIME type is recognised when it is not given."""
+    """Bytes as a tool's result. Without a MIME type, it is detected from the first bytes.
+
+    An image or audio type becomes an MCP image or audio block, any other an embedded resource.
+
+    Args:
+        data: Content of the file.
+        mime_type: MIME type, such as ``application/pdf``.
+    """
 
     data: bytes
     mime_type: str | None = None
 
     @classmethod
     def read(cls, path: str | Path, mime_type: str | None = None) -> File:
-        """The content of a file."""
+        """Read a file of the instance."""
         return cls(Path(path).read_bytes(), mime_type)
 
     def block(self) -> Block:
-        """As a content block: an image or a sound when it is one, else an embedded resource."""
+        """Return the MCP content block: image, audio or embedded resource."""
         mime = self.mime_type or mime_type_of(self.data)
         data = base64.b64encode(self.data).decode("ascii")
         family = mime.partition("/")[0]
@@ -52,30 +59,34 @@ class File:
 
 
 class Image(File):
-    """A picture as a tool's result."""
+    """An image as a tool's result: ``return Image.read("plot.png")``."""
 
     __slots__ = ()
 
 
 class Audio(File):
-    """A sound as a tool's result."""
+    """A sound as a tool's result: ``return Audio.read("answer.wav")``."""
 
     __slots__ = ()
 
 
 class Content(NamedTuple):
-    """A tool's result on the wire."""
+    """A tool's result as it is sent."""
 
     blocks: list[Block]
     is_json: bool = False
-    """The one block is the JSON text of the value that the tool returned."""
+    """Whether the only block is the JSON text of the value that the tool returned."""
     is_error: bool = False
     structured: Any = None
-    """What an explicit MCP result carries beside its blocks."""
+    """Structured content of an explicit MCP result."""
 
 
 def to_content(value: Any) -> Content:
-    """Any value that a tool may return. Raises ValueError, with advice, for one that JSON cannot carry."""
+    """Convert a value that a tool returned.
+
+    Raises:
+        ValueError: the value cannot be serialized as JSON; the message lists the types that can.
+    """
     if value is None:
         return Content([])
     if isinstance(value, str):
@@ -92,26 +103,26 @@ def to_content(value: Any) -> Content:
 
 
 def dump(value: Any) -> bytes:
-    """JSON of a result. NaN and infinities, which JSON does not have, become null.
+    """Serialize a result as JSON. NaN and infinities, which JSON does not have, become null.
 
     Raises:
-        ValueError: with the place of what JSON cannot carry.
+        ValueError: a part of the value cannot be serialized; the message says which.
     """
     return _json(value, "null")
 
 
 def dump_finite(value: Any) -> bytes:
-    """JSON of a reward.
+    """Serialize a reward as JSON.
 
     Raises:
-        ValueError: there is something in it that JSON cannot carry, or a number that is none; with its place.
+        ValueError: a part of the value cannot be serialized, or is NaN or infinite; the message says which.
     """
     raw = _json(value, "constants")
-    if b"NaN" in raw or b"Infinity" in raw:  # perhaps in a text
+    if b"NaN" in raw or b"Infinity" in raw:  # perhaps only inside a string
         found = _not_finite(from_json(raw), "")
         if found is not None:
             where, number = found
-            raise ValueError(f"{f'{where} in it' if where else 'it'} is {number}, which is no number to train on")
+            raise ValueError(f"{f'{where} in it' if where else 'it'} is {number}; a reward must be a finite number")
     return raw
 
 
@@ -121,15 +132,15 @@ def _json(value: Any, inf_nan_mode: Literal["null", "constants"]) -> bytes:
     except ValueError as error:
         where, culprit = _culprit(value, "")
         place = f"{where} is of type {type(culprit).__name__}: " if where else ""
-        said = str(error).removeprefix("Error serializing to JSON: ").removeprefix("ValueError: ")
+        message = str(error).removeprefix("Error serializing to JSON: ").removeprefix("ValueError: ")
         raise ValueError(
-            f"the result ({type(value).__name__}) is not JSON: {place}{said[:300]}; "
+            f"the result ({type(value).__name__}) is not JSON: {place}{message[:300]}; "
             "return a dict, list, str, number, bool, None, pydantic model, dataclass, numpy value, bytes or aenv.Image"
         ) from None
 
 
 def _converted(value: Any) -> Any:
-    """What pydantic does not know: values of numpy and its kin, and the ... of a tool that is still a sketch."""
+    """Convert values that pydantic cannot: of numpy, torch and jax, and the ``...`` of an unfinished tool."""
     if value is ...:
         return "..."
     if hasattr(type(value), "tolist") and hasattr(value, "dtype"):  # an array or a scalar of numpy, torch, jax
@@ -138,7 +149,7 @@ def _converted(value: Any) -> Any:
 
 
 def _culprit(value: Any, where: str) -> tuple[str, Any]:
-    """The place of the innermost part that JSON cannot carry, and that part."""
+    """Return the path of the innermost part that cannot be serialized, and that part."""
     for name, child in _parts(value) if where.count("[") + where.count(".") < DEEPEST else ():
         try:
             to_json(child, inf_nan_mode="null", bytes_mode="base64", fallback=_converted)
@@ -158,7 +169,7 @@ def _parts(value: Any) -> Iterable[tuple[str, Any]]:
 
 
 def _not_finite(value: Any, where: str) -> tuple[str, float] | None:
-    """The place of the first number that is NaN or infinite, and that number."""
+    """Return the path of the first number that is NaN or infinite, and that number."""
     if isinstance(value, float) and not math.isfinite(value):
         return where, value
     for name, child in _parts(value):
@@ -169,20 +180,20 @@ def _not_finite(value: Any, where: str) -> tuple[str, float] | None:
 
 
 def mime_type_of(data: bytes) -> str:
-    """The MIME type that the first bytes give away."""
+    """Detect the MIME type from the first bytes."""
     if data[:4] == b"RIFF" and data[8:12] in _RIFF:
         return _RIFF[data[8:12]]
     return next((mime for magic, mime in _MAGIC if data.startswith(magic)), "application/octet-stream")
 
 
 def is_content(kind: Any) -> bool:
-    """Whether results of this type go out as content blocks, with no JSON value that a schema could describe."""
+    """Return whether results of this type are sent as content blocks, without a JSON value to describe in a schema."""
     kind = getattr(kind, "__origin__", kind)  # Annotated
     return isinstance(kind, type) and (issubclass(kind, File) or kind.__module__.startswith(("mcp.", "mcp_types.")))
 
 
 def _sendable(text: str) -> str:
-    """The text, if UTF-8 can carry it."""
+    """Return ``text``; raise ValueError if UTF-8 cannot encode it."""
     if not text.isascii():
         try:
             text.encode()
@@ -209,11 +220,11 @@ def _as_block(value: Any) -> Block | None:
 
 
 def _as_result(value: Any) -> Content | None:
-    """An explicit result: ours, or the MCP SDK's."""
+    """Convert an explicit result: our `ToolResult`, or the MCP SDK's `CallToolResult`."""
     from aenv.authoring.results import ToolResult
 
     if isinstance(value, ToolResult):
-        dump([value.content, value.structured])  # an author's own blocks may hold anything
+        dump([value.content, value.structured])  # blocks built by the author may contain anything
         return Content(value.content, is_error=value.is_error, structured=value.structured)
     if _is_mcp(value, "content"):
         dumped = _dump_model(value)
@@ -226,7 +237,7 @@ def _as_result(value: Any) -> Content | None:
 
 
 def _is_mcp(value: Any, attribute: str) -> bool:
-    """Whether it is a model of the MCP SDK, told without importing the SDK."""
+    """Return whether ``value`` is a model of the MCP SDK, without importing the SDK."""
     return type(value).__module__.startswith(("mcp.", "mcp_types.")) and hasattr(value, attribute)
 
 
@@ -236,5 +247,5 @@ def _dump_model(value: Any) -> Block:
 
 
 def text_of(blocks: Iterable[Block]) -> str:
-    """The text blocks, one per line."""
+    """Return the texts of the text blocks, joined by newlines."""
     return "\n".join(str(block.get("text", "")) for block in blocks if block.get("type") == "text")

@@ -1,7 +1,7 @@
-"""The decorators that make functions an environment.
+"""The decorators ``register_tool``, ``register_function``, ``register_reward`` and ``register_health``.
 
-They only record, and hand the function back unchanged: a module full of them imports in a unit test or a
-notebook with no server anywhere. What is recorded is compiled (schemas, validators) when something asks.
+They record a function and return it unchanged, so a module that uses them can be imported in a unit test or a
+notebook without a server. Schemas and validators are compiled on first use.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ HEALTH_ENDPOINT = "/health"
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One decorated function."""
+    """A decorated function."""
 
     kind: Kind
     name: str
     func: Callable[..., Any]
     description: str | None = None
-    """As given to the decorator; None means that the docstring speaks."""
+    """Description given to the decorator; None means that the docstring is used."""
     endpoint: str = ""
     method: str = "POST"
     hidden: bool = False
-    """Callable, but not listed to agents."""
+    """Whether the tool can be called but is not listed to agents."""
 
     @property
     def where(self) -> str:
-        """``file:line`` of the function."""
+        """``file:line`` of the function, for error messages."""
         code = getattr(inspect.unwrap(self.func), "__code__", None)
         if code is None:
             return f"{type(self.func).__module__}.{type(self.func).__qualname__}"
@@ -48,13 +48,13 @@ class Declaration:
 
     @property
     def is_async(self) -> bool:
-        """Whether calling it gives something to await."""
+        """True if calling the function returns an awaitable."""
         return inspect.iscoroutinefunction(self.func) or inspect.iscoroutinefunction(
             getattr(self.func, "__call__", None)  # noqa: B004 - an object with an async __call__
         )
 
     def replaces(self, other: Declaration) -> bool:
-        """Whether this is ``other`` defined again: a reloaded module or a notebook cell run twice."""
+        """Return whether this is ``other`` defined again, by a module reload or a repeated notebook cell."""
         mine, theirs = inspect.unwrap(self.func), inspect.unwrap(other.func)
         same_name = (getattr(mine, "__module__", 1), getattr(mine, "__qualname__", 1)) == (
             getattr(theirs, "__module__", 2),
@@ -67,7 +67,10 @@ class Declaration:
 
 
 class Registry:
-    """What an environment declares. Existing code knows it as the tool registry and the function registry."""
+    """The declarations of an environment: tools, functions, rewards and health check.
+
+    Code written for 0.1 knows it as the tool registry and as the function registry.
+    """
 
     def __init__(self) -> None:
         self._by_kind: dict[Kind, dict[str, Declaration]] = {
@@ -75,7 +78,11 @@ class Registry:
         }  # fmt: skip
 
     def add(self, declaration: Declaration) -> None:
-        """Record it; ValueError when the name, or a function's endpoint, is taken."""
+        """Record a declaration.
+
+        Raises:
+            ValueError: the name, or a function's endpoint, is already declared elsewhere.
+        """
         names = self._by_kind[declaration.kind]
         other = names.get(declaration.name)
         if other is not None and not declaration.replaces(other):
@@ -97,7 +104,7 @@ class Registry:
 
     @property
     def tools(self) -> dict[str, Declaration]:
-        """Tools by name, in the order of declaration."""
+        """Tools by name, in order of declaration."""
         return self._by_kind["tool"]
 
     @property
@@ -116,11 +123,11 @@ class Registry:
         return self._by_kind["health"]
 
     def clear(self) -> None:
-        """Forget everything; for tests."""
+        """Remove all declarations; for tests."""
         for names in self._by_kind.values():
             names.clear()
 
-    # The methods below are what existing code calls.
+    # --- methods of the registries of 0.1
 
     def register(self, func: F, name: str | None = None, description: str | None = None, hidden: bool = False) -> F:
         """Record a tool."""
@@ -128,29 +135,29 @@ class Registry:
         return func
 
     def get_tool(self, name: str) -> Callable[..., Any] | None:
-        """The tool's function."""
+        """Return the function of a tool, or None."""
         declaration = self.tools.get(name)
         return declaration.func if declaration else None
 
     def get_tool_descriptor(self, name: str) -> Tool | None:
-        """The tool as agents see it."""
+        """Return a tool as agents see it, or None."""
         from aenv.authoring.tool import Tool
 
         declaration = self.tools.get(name)
         return Tool.of(declaration) if declaration else None
 
     def list_tools(self) -> list[Tool]:
-        """All tools, hidden ones too."""
+        """Return all tools, including hidden ones."""
         from aenv.authoring.tool import Tool
 
         return [Tool.of(declaration) for declaration in self.tools.values()]
 
     def list_mcp_tools(self) -> list[Any]:
-        """The tools that agents are shown, as objects of the MCP SDK."""
+        """Return the tools that are listed to agents, as objects of the MCP SDK."""
         return [tool.get_mcp_tool() for tool in self.list_tools() if not tool.hidden]
 
     def list_functions(self) -> dict[str, dict[str, Any]]:
-        """Functions, rewards and health checks by name."""
+        """Return endpoint, method and description of functions, rewards and health checks, by name."""
         return {
             declaration.name: {
                 "endpoint": declaration.endpoint,
@@ -167,7 +174,14 @@ _current = Registry()
 
 
 def get_registry() -> Registry:
-    """The registry that decorators record into."""
+    """Return the registry into which the decorators record.
+
+    Example:
+        ```python
+        for tool in get_registry().list_tools():
+            print(tool.name, tool.inputSchema)
+        ```
+    """
     return _current
 
 
@@ -176,7 +190,7 @@ get_function_registry = get_registry
 
 @contextmanager
 def fresh_registry() -> Iterator[Registry]:
-    """Record into a new registry for the length of the block."""
+    """Record into a new registry until the end of the block."""
     global _current
     before, _current = _current, Registry()
     try:
@@ -199,9 +213,28 @@ def register_tool(
     description: str | None = None,
     hidden: bool = False,
 ) -> F | Callable[[F], F]:
-    """Make a function a tool that agents call through MCP.
+    """Make a function a tool, which agents call through MCP and programs with `Environment.call_tool`.
 
-    Parameters and their descriptions come from the signature and the docstring's ``Args:`` section.
+    The input schema comes from the type hints, the descriptions from the docstring and its ``Args:`` section. The
+    function may be sync (it runs in a thread) or async. An exception that it raises becomes an error result.
+
+    Args:
+        func: The function, when the decorator is used without parentheses.
+        name: Name of the tool; by default the function's.
+        description: Description for agents; by default the docstring.
+        hidden: Do not list the tool to agents. It can still be called by name.
+
+    Raises:
+        ValueError: another tool has that name.
+        TypeError: the decorated object is not a function.
+
+    Example:
+        ```python
+        @register_tool
+        def add(a: int, b: int = 0) -> int:
+            "Add two numbers."
+            return a + b
+        ```
     """
 
     def record(f: F) -> F:
@@ -230,16 +263,32 @@ def register_function(
     name: str | None = None,
     description: str | None = None,
 ) -> F | Callable[[F], F]:
-    """Make a function reachable over HTTP and by ``call_function``; agents do not see it.
+    """Make a function callable over HTTP and with `Environment.call_function`. Agents do not see it.
 
-    ``endpoint`` defaults to ``/functions/<name>``. With GET, arguments come from the query string.
+    Args:
+        func: The function, when the decorator is used without parentheses.
+        endpoint: HTTP path; by default ``/functions/<name>``.
+        method: HTTP method: GET, POST, PUT, PATCH or DELETE. With GET, arguments come from the query string.
+        name: Name of the function; by default its Python name.
+        description: Description; by default the docstring.
+
+    Raises:
+        ValueError: another function has that name or endpoint, or the HTTP method is unknown.
+        TypeError: the decorated object is not a function.
+
+    Example:
+        ```python
+        @register_function
+        def reset(seed: int = 0) -> dict:
+            return game.reset(seed)
+        ```
     """
 
     def record(f: F) -> F:
         _check(f, "register_function")
         verb = method.upper()
         if verb not in HTTP_METHODS:
-            raise ValueError(f"method={method!r}: use one of {', '.join(HTTP_METHODS)}")
+            raise ValueError(f"invalid method {method!r}; expected one of {', '.join(HTTP_METHODS)}")
         own_name = name or _name_of(f)
         path = endpoint or f"/functions/{own_name}"
         path = path if path.startswith("/") else f"/{path}"
@@ -256,9 +305,26 @@ def register_reward(*, name: str | None = None, description: str | None = None) 
 def register_reward(
     func: F | None = None, /, *, name: str | None = None, description: str | None = None
 ) -> F | Callable[[F], F]:
-    """Make a function a reward, computed by ``call_reward``.
+    """Make a function a reward, which trainers call with `Environment.call_reward`. Agents do not see it.
 
-    With several rewards the caller chooses one by name.
+    The function returns a finite number, or a dict of them. Raise `StateDestroyed` if the agent has destroyed what it
+    would be graded on. Any other exception means that there is no reward.
+
+    Args:
+        func: The function, when the decorator is used without parentheses.
+        name: Name of the reward; by default the function's. With several rewards the caller chooses one by name.
+        description: Description; by default the docstring.
+
+    Raises:
+        ValueError: another reward has that name.
+        TypeError: the decorated object is not a function.
+
+    Example:
+        ```python
+        @register_reward
+        def solved() -> float:
+            return 1.0 if game.won else 0.0
+        ```
     """
 
     def record(f: F) -> F:
@@ -274,7 +340,24 @@ def register_health(func: F, /) -> F: ...
 @overload
 def register_health() -> Callable[[F], F]: ...
 def register_health(func: F | None = None, /) -> F | Callable[[F], F]:
-    """Make a function the health check, which answers ``/health`` and ``check_health``."""
+    """Make a function the health check, served at ``/health`` and called with `Environment.check_health`.
+
+    Without one, an instance is healthy as soon as its module is imported.
+
+    Args:
+        func: The function, when the decorator is used without parentheses.
+
+    Raises:
+        ValueError: the environment has another health check.
+        TypeError: the decorated object is not a function.
+
+    Example:
+        ```python
+        @register_health
+        def health() -> dict:
+            return {"status": "healthy" if database.is_open() else "starting"}
+        ```
+    """
 
     def record(f: F) -> F:
         _check(f, "register_health")
@@ -282,7 +365,7 @@ def register_health(func: F | None = None, /) -> F | Callable[[F], F]:
         for other in _current.health.values():
             if not declaration.replaces(other):
                 raise ValueError(
-                    "an environment has one health check, and two are declared: "
+                    "an environment can have only one health check, and two are declared: "
                     f"'{other.name}' at {other.where} and '{declaration.name}' at {declaration.where}"
                 )
         _current.add(declaration)
@@ -298,6 +381,6 @@ def _name_of(func: Callable[..., Any]) -> str:
 
 def _check(func: object, decorator: str) -> None:
     if not callable(func):
-        raise TypeError(f"@{decorator} goes on a function, not on {func!r}; options go by name: @{decorator}(name=...)")
+        raise TypeError(f"@{decorator} decorates functions, not {func!r}; pass options by name: @{decorator}(name=...)")
     if isinstance(func, staticmethod | classmethod):
         raise TypeError(f"put @{decorator} below @{type(func).__name__}, next to the function")

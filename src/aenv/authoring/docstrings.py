@@ -1,4 +1,4 @@
-"""Descriptions out of a docstring: the text for the whole, and one line or more per parameter."""
+"""Parse a docstring into a description of the function and descriptions of its parameters."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _FIELD = re.compile(r"^\s*:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$
 
 @dataclass(slots=True)
 class Doc:
-    """A docstring taken apart."""
+    """A parsed docstring."""
 
     description: str | None = None
-    """Everything but the descriptions of the parameters."""
+    """The docstring without the descriptions of the parameters."""
     parameters: dict[str, str] = field(default_factory=dict)
 
 
 def parse(docstring: str | None, names: Collection[str]) -> Doc:
-    """Take Google style (``Args:``) and Sphinx style (``:param x:``) apart.
+    """Parse Google style (``Args:``) and Sphinx style (``:param x:``).
 
-    ``names`` are the parameters there are: a line of prose with a colon in it starts no parameter.
+    ``names`` are the names of the parameters, so that a line of prose with a colon is not taken for one.
     """
     if not docstring:
         return Doc()

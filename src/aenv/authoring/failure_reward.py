@@ -1,7 +1,7 @@
-"""The reward of an agent that has destroyed what it would have been graded on.
+"""The failure reward: the reward of an agent that has destroyed what it would have been graded on.
 
-It is an ordinary number, or dict, so that a trainer needs no second path; and it is marked, so that whoever wants to
-know can tell it from one that the author's code has computed.
+It is an ordinary number or dict, so that a trainer needs no second code path. It is marked, so that a caller can tell
+it from a reward that the author's code computed.
 """
 
 from __future__ import annotations
@@ -10,23 +10,23 @@ from collections.abc import Mapping
 from typing import Any
 
 DEFAULT = 0.0
-"""Where config.json declares no ``failureReward``."""
+"""Failure reward of an environment whose config.json declares no ``failureReward``."""
 
 
 class FailureReward(float):
-    """A number that the environment declared, and did not compute."""
+    """A failure reward that is a number."""
 
     reason: str
 
 
 class FailureRewards(dict[str, Any]):
-    """The same for environments whose reward is a dict."""
+    """A failure reward that is a dict, for environments whose reward is a dict."""
 
     reason: str
 
 
 def failure_reward(declared: float | Mapping[str, Any] | None, reason: str) -> FailureReward | FailureRewards:
-    """The declared failure reward, marked with why it is one."""
+    """Return the declared failure reward, marked with the reason."""
     made: FailureReward | FailureRewards
     if isinstance(declared, Mapping):
         made = FailureRewards(declared)
@@ -37,5 +37,13 @@ def failure_reward(declared: float | Mapping[str, Any] | None, reason: str) -> F
 
 
 def failure_reason(reward: object) -> str | None:
-    """Why a reward is the environment's declared failure reward; None for one that was computed."""
+    """Return why ``reward`` is the environment's failure reward; None for a computed reward.
+
+    Example:
+        ```python
+        reward = await env.call_reward()
+        if failure_reason(reward):
+            print(f"the agent gets {reward}: {failure_reason(reward)}")
+        ```
+    """
     return reward.reason if isinstance(reward, FailureReward | FailureRewards) else None

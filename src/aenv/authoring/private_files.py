@@ -1,7 +1,7 @@
-"""A project's ``private/`` folder, as its rewards and tools read it.
+"""Access of rewards and tools to the project's ``private/`` folder.
 
-In an instance its files are in the memory of the process that runs the author's code, and nowhere else: no program that
-a tool starts can open them. Outside of a sandbox (``aenv run``, a unit test) they are read from the disk.
+In an instance, its files exist only in the memory of the process that runs the author's code: no program that a tool
+starts can open them. Outside of a sandbox (``aenv run``, a unit test) they are read from disk.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import IO, Any, Literal, overload
 
-from aenv.authoring.destroyed_state import blaming_the_agent
+from aenv.authoring.destroyed_state import raising_state_destroyed
 from aenv.isolation.files.trees import remove_tree
 
 FOLDER = "private"
@@ -23,16 +23,27 @@ _modules: dict[str, ModuleType] = {}
 
 
 def hold(files: Mapping[str, bytes]) -> None:
-    """From now on, these are the files. Called by the runtime of an instance."""
+    """Serve `private` from ``files`` in memory. Called by the runtime of an instance."""
     global _held
     _held = files
 
 
 def private(name: str = "") -> PrivatePath:
-    """A file or a folder of the project's ``private/``; without a name, that folder.
+    """Return a file or folder of the project's ``private/``; without a name, that folder.
 
-    ``private("answers.json").read_text()`` works in an instance, under ``aenv run`` and in a unit test. Programs that
-    tools start cannot read these files in an instance; under ``aenv run`` and with the process engine, they can.
+    It works in an instance, under ``aenv run`` and in a unit test. In an instance, programs that tools start cannot
+    read these files; under ``aenv run`` and with the process engine, they can.
+
+    Args:
+        name: Path below ``private/``.
+
+    Raises:
+        ValueError: the path leads out of ``private/``.
+
+    Example:
+        ```python
+        answers = json.loads(private("answers.json").read_text())
+        ```
     """
     if _held is not None:
         return PrivatePath(_held, PurePosixPath(name))
@@ -41,7 +52,7 @@ def private(name: str = "") -> PrivatePath:
 
 
 class PrivatePath:
-    """A place in ``private/``, with the reading methods of `pathlib.Path`."""
+    """A path below ``private/``, with the reading methods of `pathlib.Path`."""
 
     def __init__(self, files: Mapping[str, bytes], path: PurePosixPath) -> None:
         if path.is_absolute() or ".." in path.parts:
@@ -51,7 +62,7 @@ class PrivatePath:
 
     @property
     def name(self) -> str:
-        """Its last part."""
+        """Last part of the path."""
         return self._path.name or FOLDER
 
     def __str__(self) -> str:
@@ -64,40 +75,40 @@ class PrivatePath:
         return PrivatePath(self._files, self._path / other)
 
     def joinpath(self, *parts: str) -> PrivatePath:
-        """A place below this one."""
+        """Return a path below this one."""
         return PrivatePath(self._files, self._path.joinpath(*parts))
 
     def exists(self) -> bool:
-        """Whether it is a file or a folder."""
+        """Return whether the path is a file or a folder."""
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        """Whether it is a file."""
+        """Return whether the path is a file."""
         return str(self._path) in self._files
 
     def is_dir(self) -> bool:
-        """Whether it is a folder with something in it."""
+        """Return whether the path is a folder; empty folders do not count."""
         return any(self._path in PurePosixPath(name).parents for name in self._files)
 
     def iterdir(self) -> Iterator[PrivatePath]:
-        """What is in the folder, by name."""
+        """Return the paths in the folder, sorted by name. Raises NotADirectoryError."""
         depth = len(self._path.parts)
         below = [PurePosixPath(name) for name in self._files]
         names = {path.parts[depth] for path in below if self._path in path.parents}
         if not names:
-            raise NotADirectoryError(f"there is no folder {self}")
+            raise NotADirectoryError(f"no such folder: {self}")
         return (self / name for name in sorted(names))
 
     def read_bytes(self) -> bytes:
-        """The file's content. Raises FileNotFoundError."""
+        """Return the content of the file. Raises FileNotFoundError."""
         try:
             return self._files[str(self._path)]
         except KeyError:
-            there = ", ".join(sorted(self._files)[:10]) or "nothing"
-            raise FileNotFoundError(f"there is no file {self}; in {FOLDER}/ there is: {there}") from None
+            existing = ", ".join(sorted(self._files)[:10]) or "nothing"
+            raise FileNotFoundError(f"no such file: {self}; {FOLDER}/ contains: {existing}") from None
 
     def read_text(self, encoding: str = "utf-8") -> str:
-        """The file's text."""
+        """Return the text of the file. Raises FileNotFoundError."""
         return self.read_bytes().decode(encoding)
 
     @overload
@@ -105,12 +116,12 @@ class PrivatePath:
     @overload
     def open(self, mode: Literal["rb"], *, encoding: str = "utf-8") -> io.BytesIO: ...
     def open(self, mode: Literal["r", "rb"] = "r", *, encoding: str = "utf-8") -> IO[Any]:
-        """A file object to read it with."""
+        """Open the file for reading. Raises FileNotFoundError."""
         content = io.BytesIO(self.read_bytes())
         return content if mode == "rb" else io.TextIOWrapper(content, encoding=encoding)
 
     def module(self) -> ModuleType:
-        """The file as a Python module, run once per process: for a checker that agents are not to read."""
+        """Import the file as a Python module, once per process: for a checker that agents must not read."""
         key = str(self)
         if key not in _modules:
             made = ModuleType(self._path.stem)
@@ -120,15 +131,16 @@ class PrivatePath:
         return _modules[key]
 
     def copy_to(self, target: str | Path) -> Path:
-        """Write the file, or all of the folder, to the disk, where other programs can read it: for a verifier that
-        needs files, once the agent is done. What is in the way of one of them is replaced; what else is in the target
-        folder stays there.
+        """Copy the file or folder to disk, where other programs can read it, and return ``target``.
+
+        For a verifier that needs files, after the agent is done. A file, link or folder that is in the way is
+        replaced; everything else in the target folder stays.
 
         Raises:
-            StateDestroyed: they cannot be written there.
+            StateDestroyed: the files cannot be written to ``target``.
         """
         target = Path(target)
-        with blaming_the_agent(f"private files cannot be written to {target}"):
+        with raising_state_destroyed(f"private files cannot be written to {target}"):
             target.parent.mkdir(parents=True, exist_ok=True)
             self._write(target)
         return target
@@ -150,7 +162,7 @@ class PrivatePath:
 
 
 class _Disk(Mapping[str, bytes]):
-    """The files of a folder."""
+    """The files below a folder, read on demand."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -170,7 +182,7 @@ class _Disk(Mapping[str, bytes]):
 
 
 def _folder_of(file: Path) -> Path:
-    """The project's, by a file that is in the project."""
+    """Return the ``private/`` folder of the project that contains ``file``."""
     file = file.resolve()
     for folder in file.parents:
         if (folder / _CONFIG).is_file() or (folder / FOLDER).is_dir():

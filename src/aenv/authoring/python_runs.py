@@ -1,7 +1,7 @@
-"""Run Python that an agent wrote, in a process of its own.
+"""Run Python code that an agent wrote, in a separate process.
 
-``exec`` in the environment's own process would give that code everything the process has: the private files, the
-reward, the registry of tools. Here it has a fresh interpreter, none of the environment's variables, and limits.
+``exec`` in the environment's process would give that code access to the private files, the reward and the registry of
+tools. A run gets a new interpreter, none of the environment's variables, and limits on time and memory.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
-from aenv.authoring.destroyed_state import blaming_the_agent
+from aenv.authoring.destroyed_state import raising_state_destroyed
 from aenv.isolation.files.trees import remove_tree
 
 MAX_OUTPUT = 1 << 20
-"""Bytes that are kept of each stream."""
+"""Bytes of each output stream that are kept."""
 MAX_VALUE = 8 << 20
-"""Bytes of JSON that are read of a value."""
+"""Bytes of a returned value's JSON that are read."""
 REMOVE_SECONDS = 10.0
-"""So long what the code has left behind is being removed; processes that it left may go on writing."""
+"""Time limit for removing the run's folder: processes that the code left behind may still be writing to it."""
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ")
 _HARNESS = """
 import json, os, sys
-told, answer = (int(number) for number in sys.argv[1:3])
-with open(told, "rb") as file:
+request, answer = (int(number) for number in sys.argv[1:3])
+with open(request, "rb") as file:
     task = json.load(file)
 if task["memory"] is not None:
     import resource
@@ -47,19 +47,19 @@ if task["call"] is not None:
 
 @dataclass(frozen=True, slots=True)
 class PythonRun:
-    """What came of it. Everything here is the agent's word: compare it, and never ask it for a verdict."""
+    """Result of `run_python`. The agent's code controls all of it: compare it, but never accept its verdict."""
 
     exit_code: int | None
-    """None when it was stopped at its time limit; negative: killed by that signal."""
+    """None if the run was stopped at its time limit; negative if it was killed by that signal."""
     stdout: str
     stderr: str
     value: Any = None
-    """What the function that was called returned, as JSON carries it."""
+    """Return value of the function named by ``call``, converted to JSON and back."""
     timed_out: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether it ran to its end without an error."""
+        """True if the code ran to its end without an error."""
         return self.exit_code == 0
 
 
@@ -74,43 +74,50 @@ def run_python(
     directory: str | None = None,
     variables: Mapping[str, str] | None = None,
 ) -> PythonRun:
-    """Run code in a new interpreter, and end it with all that it has started in its process group.
+    """Run code in a new interpreter, then kill its process group.
 
     Args:
         code: Python source.
-        call: The name of a function that the code defines; it is called, and what it returns is the run's ``value``.
-        arguments: What it is called with: values that JSON can carry.
-        stdin: What the code can read from its standard input.
-        timeout: Seconds until it is stopped.
-        memory: Bytes of address space that it may have; None: as much as the instance.
-        directory: Where it runs; by default in an empty folder, which is removed afterwards.
-        variables: For its environment. The environment's own are not passed on: they may have keys in them.
+        call: Name of a function that the code defines. It is called, and its return value is the run's ``value``.
+        arguments: Positional arguments of that function, serializable as JSON.
+        stdin: Standard input of the code.
+        timeout: Seconds until the run is stopped.
+        memory: Limit of the address space in bytes; None means no limit below the instance's own.
+        directory: Working directory; by default an empty folder, which is removed afterwards.
+        variables: Environment variables. Those of the environment's own process are not passed on, since they may
+            contain secrets.
 
     Raises:
-        StateDestroyed: the folder that it should run in, or the place for temporary files, is gone or cannot be used.
+        StateDestroyed: the working directory or the folder for temporary files is missing or not accessible.
+
+    Example:
+        ```python
+        run = run_python(answer, call="solve", arguments=[[3, 1, 2]], timeout=5)
+        return 1.0 if run.ok and run.value == [1, 2, 3] else 0.0
+        ```
     """
     task = {"code": code, "call": call, "arguments": list(arguments), "memory": memory}
-    kept = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     with (
-        blaming_the_agent("there is no place for temporary files"),
-        tempfile.TemporaryFile() as told,
+        raising_state_destroyed("no folder for temporary files"),
+        tempfile.TemporaryFile() as request,
         tempfile.TemporaryFile() as answer,
-        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as standard_input,
         tempfile.TemporaryFile() as out,
         tempfile.TemporaryFile() as err,
         _empty_folder() as empty,
     ):
-        for file, text in ((told, json.dumps(task)), (given, stdin)):
+        for file, text in ((request, json.dumps(task)), (standard_input, stdin)):
             file.write(text.encode(errors="replace"))
             file.seek(0)
-        files = (told.fileno(), answer.fileno())
-        with blaming_the_agent(f"code cannot run in {directory or empty}"):
+        files = (request.fileno(), answer.fileno())
+        with raising_state_destroyed(f"code cannot run in {directory or empty}"):
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _HARNESS, *map(str, files)],
-                stdin=given, stdout=out, stderr=err, pass_fds=files, start_new_session=True,
-                cwd=directory or empty, env={**kept, **(variables or {})},
+                stdin=standard_input, stdout=out, stderr=err, pass_fds=files, start_new_session=True,
+                cwd=directory or empty, env={**inherited, **(variables or {})},
             )  # fmt: skip
-        exit_code = _ended(process, timeout)
+        exit_code = _wait(process, timeout)
         value = _value(answer) if exit_code == 0 and call is not None else None
         return PythonRun(exit_code, _text(out), _text(err), value, exit_code is None)
 
@@ -124,8 +131,8 @@ def _empty_folder() -> Iterator[str]:
         remove_tree(made, REMOVE_SECONDS)
 
 
-def _ended(process: subprocess.Popen[bytes], timeout: float) -> int | None:
-    """Its exit code; None when it had to be stopped."""
+def _wait(process: subprocess.Popen[bytes], timeout: float) -> int | None:
+    """Wait for the process, kill its group, and return its exit code; None if it had to be stopped."""
     try:
         return process.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -145,5 +152,5 @@ def _value(file: IO[bytes]) -> Any:
     file.seek(0)
     try:
         return json.loads(file.read(MAX_VALUE))
-    except (ValueError, RecursionError):  # lists within lists, thousands deep
+    except (ValueError, RecursionError):  # RecursionError: lists nested thousands of levels deep
         return None

@@ -1,4 +1,4 @@
-"""What a tool call gives back."""
+"""Results of tool calls and of commands."""
 
 from __future__ import annotations
 
@@ -12,16 +12,37 @@ _UNSET: Any = object()
 
 @dataclass(frozen=True, slots=True)
 class ExecResult:
-    """What a command in an instance came to."""
+    """Result of a command that `Environment.exec` ran in an instance."""
 
     exit_code: int
+    """Exit status of the command."""
     stdout: str
     stderr: str
     timed_out: bool = False
+    """Whether the command was stopped at its time limit."""
 
 
 class ToolResult:
-    """Content blocks, and whether they tell of an error. Authors may return one from a tool, too."""
+    """Result of a tool call: MCP content blocks, or an error message for the agent.
+
+    `Environment.call_tool` returns it. A tool may also return one, to build its content blocks itself.
+
+    Args:
+        content: MCP content blocks, such as ``[{"type": "text", "text": "done"}]``.
+        is_error: Whether the call failed; the text is then the error message.
+        fault: Responsible party if the call failed, see the attribute.
+        structured: Structured content of an explicit MCP result; `data` returns it.
+        is_json: Whether the only block is the JSON text of the value that the tool returned.
+
+    Example:
+        ```python
+        result = await env.call_tool("add", {"a": 1, "b": 2})
+        if result.is_error:
+            print(f"{result.fault}: {result.text}")
+        else:
+            print(result.data)
+        ```
+    """
 
     __slots__ = ("_data", "_is_json", "content", "fault", "is_error", "structured")
 
@@ -37,23 +58,23 @@ class ToolResult:
         self.content = content
         self.is_error = is_error
         self.fault = fault
-        """Whose error it is: ``policy`` (bad arguments, no such tool) or ``env`` (the tool raised)."""
+        """Responsible party of an error: ``policy`` (bad arguments, no such tool) or ``env`` (the tool raised)."""
         self.structured = structured
         self._is_json = is_json
         self._data = _UNSET
 
     @property
     def text(self) -> str:
-        """The text blocks, one per line."""
+        """Texts of the text blocks, joined by newlines."""
         from aenv.authoring.content import text_of
 
         return text_of(self.content)
 
     @property
     def data(self) -> Any:
-        """The value that the tool returned, as JSON data: a dict for a dict, a str for a str, None for none.
+        """Value that the tool returned, as JSON data: a dict for a dict, a str for a str, None for None.
 
-        Pictures and other explicit content have no such value; read them from ``content``.
+        It is None for images and other explicit content; read those from ``content``.
         """
         if self._data is _UNSET:
             self._data = self._value()

@@ -1,7 +1,7 @@
-"""A function's signature, compiled once: JSON Schema for the outside, a validator for its arguments.
+"""The signature of a declared function, compiled into a JSON Schema and a validator of its arguments.
 
-Validation is strict where JSON has a type of its own (the string "3" is not an integer) and lenient where it
-has none: dates, enums, paths and sets come as the strings and lists that JSON can carry.
+Validation is strict for types that JSON has (the string "3" is not an integer) and lenient for others: dates, enums,
+paths and sets come as JSON strings and lists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JsonSchema = dict[str, Any]
 
 
 class Signature:
-    """What may be passed to a function, and what it says of itself."""
+    """Parameters, schemas and description of a function."""
 
     def __init__(self, func: Callable[..., Any], where: str = "") -> None:
         self.where = where or getattr(func, "__qualname__", repr(func))
@@ -35,7 +35,7 @@ class Signature:
             self._parameters = inspect.signature(func).parameters
             self._hints = get_type_hints(_hinted(func), include_extras=True)
         except Exception as error:
-            raise LoadError(f"{self.where}: the signature cannot be read: {error}") from error
+            raise LoadError(f"{self.where}: cannot read the signature: {error}") from error
         named = [p for p in self._parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         self.names = tuple(p.name for p in named)
         self._positional = tuple(p.name for p in named if p.kind is p.POSITIONAL_ONLY)
@@ -52,8 +52,10 @@ class Signature:
         return kind | None if parameter.default is None and kind is not Any else kind
 
     def _plain_validator(self) -> SchemaValidator | None:
-        """For JSON's own types, the validator that pydantic would come to, without its way there: that costs more than
-        all else in loading a small environment, and a sandbox that is never asked for a schema never needs the rest.
+        """Build the validator directly if all parameters have plain JSON types; else return None.
+
+        It equals the one that pydantic's `TypeAdapter` would build. Building that adapter costs more than everything
+        else in loading a small environment, and most sandboxes are never asked for a schema.
         """
         fields = {}
         for p in self._named:
@@ -72,7 +74,7 @@ class Signature:
             if p.name in self._doc.parameters:
                 kind = Annotated[kind, Field(description=self._doc.parameters[p.name])]
             fields[p.name] = kind if p.default is p.empty else NotRequired[kind]
-        make: Any = TypedDict  # a type checker knows only literal ones
+        make: Any = TypedDict  # type checkers accept only literal TypedDicts
         arguments = make("arguments", fields)
         arguments.__pydantic_config__ = ConfigDict(
             extra="allow" if self._open else "forbid", arbitrary_types_allowed=False
@@ -85,7 +87,7 @@ class Signature:
 
     @cached_property
     def input_schema(self) -> JsonSchema:
-        """The arguments as JSON Schema; made on first use, as most sandboxes are never asked for it."""
+        """JSON Schema of the arguments. Built on first use, since most sandboxes are never asked for it."""
         try:
             schema = self._adapter.json_schema(schema_generator=_Schema)
         except PydanticInvalidForJsonSchema as error:
@@ -96,16 +98,16 @@ class Signature:
             if p.default is not p.empty:
                 try:
                     properties[p.name]["default"] = to_jsonable_python(p.default)
-                except ValueError:  # a default that JSON cannot show stays unsaid
+                except ValueError:  # a default that is not JSON is left out
                     continue
         return {"type": "object", **schema}
 
     @cached_property
     def output_schema(self) -> JsonSchema | None:
-        """The schema of an annotated result, when it is an object that says more than 'an object'."""
+        """JSON Schema of the annotated return type if it is an object with properties, else None."""
         returned = self._hints.get("return")
         if returned is None or returned is Any or is_content(returned):
-            return None  # clients refuse a result without structured content once they have been shown a schema
+            return None  # with a schema, clients reject results without structured content
         try:
             schema = TypeAdapter(returned).json_schema(schema_generator=_Schema, mode="serialization")
         except (PydanticUserError, PydanticSchemaGenerationError, PydanticInvalidForJsonSchema):
@@ -113,25 +115,25 @@ class Signature:
         return schema if schema.get("type") == "object" and schema.get("properties") else None
 
     def validate_json(self, body: bytes | bytearray) -> dict[str, Any]:
-        """Arguments out of a JSON object."""
+        """Parse and check arguments from a JSON object. Raises InvalidArguments."""
         try:
             return self._validator.validate_json(body or b"{}", strict=True)  # type: ignore[no-any-return]
         except PydanticValidationError as error:
             raise InvalidArguments(self._explain(error)) from None
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments out of an already parsed JSON object; the rules are those of `validate_json`."""
+        """Check arguments from a parsed JSON object, by the rules of `validate_json`."""
         return self.validate_json(to_json(arguments))
 
     def validate_strings(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments out of a query string, where everything is text: "3" is an integer here."""
+        """Check arguments from a query string, where every value is text: "3" is a valid integer."""
         try:
             return self._adapter.validate_python(dict(arguments), strict=False)
         except PydanticValidationError as error:
             raise InvalidArguments(self._explain(error)) from None
 
     def split(self, arguments: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments, for functions with positional-only parameters."""
+        """Split into positional and keyword arguments, for functions with positional-only parameters."""
         return [arguments.pop(name) for name in self._positional if name in arguments], arguments
 
     def _explain(self, error: PydanticValidationError) -> str:
@@ -159,11 +161,11 @@ _PLAIN: dict[Any, Callable[[], CoreSchema]] = {
 
 
 def _plain(kind: Any) -> CoreSchema | None:
-    """The schema of one of JSON's own types, or of a list, an object or an optional one of such; else None."""
+    """Return the schema of a plain JSON type, or of a list, dict or optional of such types; else None."""
     try:
         if kind in _PLAIN:
             return _PLAIN[kind]()
-    except TypeError:  # not every annotation can be looked up
+    except TypeError:  # the annotation is not hashable
         return None
     origin, inner = get_origin(kind), [_plain(part) for part in get_args(kind) if part is not type(None)]
     if not inner or None in inner:
@@ -178,7 +180,7 @@ def _plain(kind: Any) -> CoreSchema | None:
 
 
 class _Schema(GenerateJsonSchema):
-    """Without the titles that repeat a name: models read every word of a schema, and pay for it."""
+    """JSON Schema without titles that repeat a name, since agents pay for every token of a schema."""
 
     def field_title_should_be_set(self, schema: CoreSchema | Any) -> bool:
         inner: Any = schema
@@ -188,13 +190,13 @@ class _Schema(GenerateJsonSchema):
 
 
 def _hinted(func: Callable[..., Any]) -> Any:
-    """What carries the annotations: inside a partial or a decorated function, or an object's __call__."""
+    """Return the object that carries the annotations: the innermost function, or an object's ``__call__``."""
     func = inspect.unwrap(getattr(func, "func", func))
     return func if hasattr(func, "__code__") or inspect.ismethod(func) else type(func).__call__
 
 
 def _has_own_doc(func: Callable[..., Any]) -> bool:
-    """A partial answers with the docstring of functools.partial, an object with its class's."""
+    """Return whether the docstring is the function's own: a partial has functools.partial's, an object its class's."""
     return inspect.isroutine(func)
 
 

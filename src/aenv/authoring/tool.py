@@ -11,7 +11,7 @@ from aenv.authoring.signature import Signature
 
 
 class Tool(BaseModel):
-    """Name, description and schemas of a tool."""
+    """Name, description and schemas of a tool, as MCP lists them."""
 
     name: str
     description: str | None = None
@@ -21,7 +21,7 @@ class Tool(BaseModel):
 
     @classmethod
     def of(cls, declaration: Declaration, signature: Signature | None = None) -> Tool:
-        """The tool that a decorated function is."""
+        """Return the tool that a declaration describes."""
         signature = signature or Signature(declaration.func, declaration.where)
         return cls(
             name=declaration.name,
@@ -32,8 +32,8 @@ class Tool(BaseModel):
         )
 
     def get_mcp_tool(self) -> Any:
-        """The same as an object of the MCP SDK."""
-        from importlib import import_module  # the SDK costs a second of CPU; only who asks for it pays
+        """Return the tool as an object of the MCP SDK."""
+        from importlib import import_module  # importing the SDK takes a second of CPU, so do it on demand
 
         return import_module("mcp.types").Tool(
             name=self.name,
@@ -43,7 +43,7 @@ class Tool(BaseModel):
         )
 
     def get_openai_tool(self) -> dict[str, Any]:
-        """The same in the form that OpenAI's chat completions take."""
+        """Return the tool in the format of OpenAI's chat completions API."""
         return {
             "type": "function",
             "function": {

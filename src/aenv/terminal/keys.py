@@ -1,4 +1,4 @@
-"""Names of keys, as tmux has them, and the bytes that a keyboard sends for each."""
+"""Key names as tmux spells them, and the characters that a terminal sends for each key."""
 
 import re
 
@@ -14,7 +14,20 @@ COMBINED = re.compile(r"(?P<control>C-|\^)(?P<char>[@-_a-z ?])|M-(?P<meta>.+)", 
 
 
 def key_sequence(key: str, application_keys: bool = False) -> str:
-    """What to send for one key, or for text that is no key's name: the text itself."""
+    r"""Return the characters that a terminal sends for a key; text that names no key is returned unchanged.
+
+    Args:
+        key: A key name as tmux spells it (``Enter``, ``Up``, ``F5``, ``C-c``, ``M-x``), or text.
+        application_keys: Whether the program has switched the cursor keys to application mode (DECCKM), as full-screen
+            programs do. See `Screen.application_keys`.
+
+    Example:
+        ```python
+        key_sequence("C-c")  # "\x03"
+        key_sequence("Up")  # "\x1b[A"
+        key_sequence("ls -l")  # "ls -l"
+        ```
+    """
     if key in PLAIN:
         return PLAIN[key]
     if key in CURSOR:

@@ -1,4 +1,4 @@
-"""A terminal as an agent uses one: what is typed goes in, a screen comes out."""
+"""A terminal for an agent: key presses in, the text of the screen out."""
 
 from __future__ import annotations
 
@@ -17,10 +17,30 @@ ROWS, COLUMNS = 40, 160
 
 
 class Pane:
-    """The side of a terminal that people sit at. It belongs to the event loop that it was made on."""
+    """The user's side of a pseudo-terminal: keyboard and screen.
+
+    Create it inside a running event loop; it belongs to that loop.
+
+    Args:
+        master: File descriptor of the pseudo-terminal's master side. The pane owns it and closes it.
+        rows: Height of the screen in lines.
+        columns: Width of the screen in characters.
+
+    Example:
+        ```python
+        master, slave = os.openpty()
+        process = subprocess.Popen(["bash"], stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
+        os.close(slave)
+        pane = Pane(master)
+        pane.type("ls -l")
+        pane.type("Enter")
+        await asyncio.sleep(1)
+        print(pane.text())
+        pane.close()
+        ```
+    """
 
     def __init__(self, master: int, rows: int = ROWS, columns: int = COLUMNS) -> None:
-        """``master``: a descriptor of the terminal's controlling side; the pane closes it."""
         self._master = master
         self._screen = Screen(rows, columns)
         self._loop = asyncio.get_running_loop()
@@ -31,21 +51,21 @@ class Pane:
 
     @property
     def ended(self) -> bool:
-        """Whether nobody is at the other side any more."""
+        """True once the pane is closed or the last program has closed its side of the terminal."""
         return self._master < 0
 
     def type(self, text: str) -> None:
-        """Type a text; one that is the name of a key, as tmux has them, is that key."""
+        """Type text, or press the key that ``text`` names; see `key_sequence`. Does nothing once `ended`."""
         self._unsent += key_sequence(text, self._screen.application_keys).encode()
         self._send()
 
     def text(self) -> str:
-        """What it shows now."""
+        """Return the text on the screen now, including output that has just arrived."""
         self._take()
         return self._screen.text()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the terminal, which hangs up its programs (SIGHUP). Closing twice is harmless."""
         if self._master >= 0:
             self._loop.remove_reader(self._master)
             self._loop.remove_writer(self._master)
@@ -53,7 +73,7 @@ class Pane:
             self._master = -1
 
     def _send(self) -> None:
-        """As much as goes in now; the rest when there is room."""
+        """Write as much pending input as the terminal takes now; write the rest when it is writable again."""
         if self._master < 0:
             return
         try:
@@ -81,6 +101,6 @@ class Pane:
                 return
             self._screen.feed(data)
             answers, self._screen.answers = self._screen.answers, ""
-            with contextlib.suppress(OSError):  # who asks without listening needs no answer
+            with contextlib.suppress(OSError):  # the program may have stopped reading
                 if answers:
                     os.write(self._master, answers.encode())

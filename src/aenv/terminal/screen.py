@@ -1,14 +1,14 @@
-"""What a terminal shows: the part of a VT220 and of xterm that programs use, without colours.
+"""A terminal emulator: the part of VT220 and xterm that programs use, without colours.
 
-Bytes go in, lines of text come out. Questions that programs ask the terminal (where is the cursor, what are you) are
-answered into `answers`, for whoever feeds it to send back.
+It takes the bytes that a program writes and keeps the lines of text that a terminal would show. Replies to queries
+(cursor position, device attributes) collect in `Screen.answers`; the caller writes them back to the program.
 """
 
 import codecs
 import re
 import unicodedata
 
-# ESC, then: a control sequence, a string that ends with BEL or ST, one with something in between, or one character.
+# ESC, then: a control sequence, a string that ends with BEL or ST, intermediate bytes and a final, or one character.
 SEQUENCE = re.compile(
     r"\x1b(?:\[(?P<arguments>[0-9:;<=>?]*)(?P<between>[ -/]*)(?P<final>[@-~])"
     r"|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"
@@ -16,13 +16,31 @@ SEQUENCE = re.compile(
     r"|(?P<single>[0-Z\\^-~]))"
 )
 UNFINISHED = re.compile(r"\x1b(?:\[[0-9:;<=>? -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
-LONGEST = 4096  # characters of a sequence without an end
+LONGEST = 4096  # characters of an unterminated sequence that are kept for the next feed
 LINES = dict(zip("`afgjklmnopqrstuvwxyz{|}~", "◆▒°±┘┐┌└┼⎺⎻─⎼⎽├┤┴┬│≤≥π≠£·", strict=True))
 WIDE_TAIL = ""  # the second cell of a wide character
 
 
 class Screen:
-    """A grid of characters and a cursor."""
+    """The screen of a terminal: a grid of characters and a cursor.
+
+    Args:
+        rows: Height in lines.
+        columns: Width in cells; a wide character takes two.
+
+    Attributes:
+        row: Line of the cursor, from 0.
+        column: Cell of the cursor, from 0.
+        answers: Replies to queries of the program, to be written to its terminal and then cleared.
+        application_keys: Whether the program has switched the cursor keys to application mode (DECCKM).
+
+    Example:
+        ```python
+        screen = Screen(rows=24, columns=80)
+        screen.feed(b"loading\rdone   ")
+        screen.text()  # "done   "
+        ```
+    """
 
     def __init__(self, rows: int, columns: int) -> None:
         self.rows, self.columns = rows, columns
@@ -43,8 +61,9 @@ class Screen:
         self._last = " "
 
     def text(self) -> str:
-        """All lines, without empty ones at the bottom and spaces at their ends; those before the cursor stay: a prompt
-        has its space.
+        """Return the lines of the screen without trailing spaces and without empty lines at the bottom.
+
+        Spaces before the cursor are kept: the space at the end of a prompt belongs to it.
         """
         lines = ["".join(line).rstrip() for line in self._grid]
         here = self._grid[self.row]
@@ -52,7 +71,7 @@ class Screen:
         return "\n".join(lines).rstrip("\n")
 
     def feed(self, data: bytes) -> None:
-        """Show more."""
+        """Process output of a program. Sequences and characters may be split over several calls."""
         text = self._rest + self._decoder.decode(data)
         self._rest = ""
         at = 0
@@ -136,7 +155,7 @@ class Screen:
             self._move(row=self.row - 1)
 
     def _scroll(self, top: int, count: int) -> None:
-        """Move the lines from `top` to the bottom of the region up by so many, or down."""
+        """Scroll the region from line `top` to its bottom up by `count` lines, or down if negative."""
         part = self._grid[top : self._bottom + 1]
         count = min(max(count, -len(part)), len(part))
         blanks = [self._blank() for _ in range(abs(count))]
@@ -273,7 +292,7 @@ class Screen:
             self._alternate(on)
 
     def _alternate(self, on: bool) -> None:
-        """The second screen, for programs that leave the first as it was."""
+        """Switch to the alternate screen or back to the main one, which keeps its content meanwhile."""
         if on and self._other is None:
             self._other, self._grid = self._grid, [self._blank() for _ in range(self.rows)]
             self._saved = (self.row, self.column)
