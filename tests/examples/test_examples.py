@@ -21,7 +21,7 @@ reward    0.5
 reset     0.0
 """,
     "02_rollouts.py": """
-episode 5 is lost: tool 'guess' may have run, but its answer did not come: the connection broke before the answer: EOF
+episode 5 is lost: tool 'guess' may have run, but gave no answer: the connection broke before the answer: EOF
 episode 0: 1.0
 episode 1: 0.0
 episode 2: 1.0

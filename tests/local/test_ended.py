@@ -15,7 +15,7 @@ from aenv import Environment
 from aenv.client.platform_client import ApiClient
 from aenv.errors import InstanceEnded
 from aenv.isolation.limits.cgroups import Cgroups
-from aenv.sdk.placement import OnPlatform
+from aenv.sdk.placement import PlatformPlacement
 from tests.conftest import run
 
 DEADLY = """
@@ -71,7 +71,7 @@ async def ended(env: Environment) -> InstanceEnded:
 
 
 def control(env: Environment) -> tuple[ApiClient, str]:
-    assert isinstance(env._placement, OnPlatform)
+    assert isinstance(env._placement, PlatformPlacement)
     assert env._placement._api is not None
     assert env._instance is not None
     return env._placement._api, env._instance.id

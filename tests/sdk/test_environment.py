@@ -87,7 +87,7 @@ def test_the_attributes_are_there(server: Server, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_name_is_needed() -> None:
-    with pytest.raises(EnvironmentError, match="has a name"):
+    with pytest.raises(EnvironmentError, match="env_name is empty"):
         Environment("")
 
 

@@ -71,7 +71,7 @@ def test_a_ttl_that_was_not_given_is_not_sent(registry: Registry) -> None:
 
 def test_a_platform_that_chooses_no_networks_is_not_trusted_with_one(registry: Registry) -> None:
     async def use(made: Platform) -> None:
-        with pytest.raises(EnvironmentError, match="does not choose networks"):
+        with pytest.raises(EnvironmentError, match="does not support network="):
             await Environment("e", aenv_url=made.url, network=["pypi.org"]).initialize()
         assert made.created[0]["network"] == ["pypi.org"]
 

@@ -18,7 +18,7 @@ from aenv.errors import (
 )
 from aenv.schema import paths
 from aenv.schema.envhub import Schemas
-from aenv.sdk.placement import OnPlatform
+from aenv.sdk.placement import PlatformPlacement
 
 SANDBOX_SECONDS = 600.0
 """Packages may have to be installed first."""
@@ -63,7 +63,7 @@ def _refused(reason: str) -> Unavailable:
 
 
 async def _in_a_sandbox(root: Path, name: str) -> Schemas:
-    platform = OnPlatform(
+    platform = PlatformPlacement(
         None, timeout=60.0, startup_timeout=SANDBOX_SECONDS, max_retries=1, token=None, source=str(root)
     )
     instance = None

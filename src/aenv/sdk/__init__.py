@@ -1,1 +1,1 @@
-"""What a trainer imports: ``Environment``, its blocking twin, batches and transfers."""
+"""The SDK for trainers: ``Environment``, ``SyncEnvironment``, batches and file transfer."""

@@ -1,7 +1,7 @@
-"""What a function will have returned: a coroutine, which agents take as it is for their instructions.
+"""The return value of ``call_function``: a coroutine that an agent also accepts as its instructions.
 
-Code is in use that gives an agent the call itself: ``Agent(instructions=env.call_function("prompt"))``. Agents ask a
-callable for their instructions, with two arguments, and before every turn; so this is one, and it calls once.
+Existing code passes the call itself to an agent: ``Agent(instructions=env.call_function("prompt"))``. The OpenAI Agents
+SDK calls its instructions with two arguments before every turn. So the coroutine is callable too, and runs only once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Answer(Coroutine[Any, Any, Any]):
-    """Await it, make a task of it, or hand it on."""
+    """A pending call of a function: await it, make it a task, or pass it on."""
 
     __slots__ = ("_call", "_task")
 
@@ -25,7 +25,7 @@ class Answer(Coroutine[Any, Any, Any]):
         return self._call.__await__()
 
     async def __call__(self, context: object, agent: object) -> Any:
-        """The same answer as often as it is asked for."""
+        """Run the call on the first invocation; return its result on every one."""
         if self._task is None:
             self._task = asyncio.ensure_future(self._call)
         return await asyncio.shield(self._task)

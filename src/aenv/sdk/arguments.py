@@ -1,7 +1,7 @@
-"""Checks of what a program passes to an `Environment`, made before anything is started or sent.
+"""Checks of the arguments that a program passes to an `Environment`, before anything is started or sent.
 
-A mistake is an `InvalidUse`, whose fault is the caller's, with the name of the argument and what it should be. What
-callers have passed all along and can only mean one thing is taken: ints for floats, tuples for lists, paths for texts.
+A mistake raises `InvalidUse` (fault ``caller``) with the name of the argument and the expected type. Values that can
+mean only one thing are converted: ints to floats, tuples to lists, paths to strings.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ _CONTAINERS = (Mapping, list, tuple, set, frozenset, bytes, bytearray)
 
 
 def text(name: str, value: object, *, empty: bool = False) -> str:
-    """A text that can be sent and can name a file: UTF-8 can carry it, and there is no NUL in it."""
+    """Check a string that can be sent and can name a file: encodable as UTF-8, without NUL characters."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if not isinstance(value, str):
-        raise _wrong(name, "a str", value)
+        raise _wrong_type(name, "a str", value)
     if not value and not empty:
         raise InvalidUse(f"{name} is empty")
     if "\0" in value or (not value.isascii() and any(0xD800 <= ord(letter) < 0xE000 for letter in value)):
-        raise InvalidUse(f"{name} has a NUL character or half of a surrogate pair in it: {_shown(value)}")
+        raise InvalidUse(f"{name} contains a NUL character or half of a surrogate pair: {_shown(value)}")
     return value
 
 
 def optional_text(name: str, value: object) -> str | None:
-    """A text, or None."""
+    """Check a string, or None."""
     return None if value is None else text(name, value)
 
 
 def secret(name: str, value: object) -> str | None:
-    """What is sent in a header; the message never repeats it."""
+    """Check a value for an HTTP header. The error message never shows it."""
     if value is None:
         return None
     if not isinstance(value, str):
-        raise InvalidUse(f"{name} must be a str, not {_kind(value)}")
+        raise InvalidUse(f"{name} must be a str, not {_type_name(value)}")
     if not (value.isascii() and value.isprintable()):
         raise InvalidUse(f"{name} may only hold printable ASCII characters")
     return value
 
 
 def env_name(value: object) -> str:
-    """``name`` or ``name@version``, or the path of a project. Whether there is one is found out later."""
+    """Check ``name``, ``name@version`` or the path of a project. Whether it exists is found out later."""
     if isinstance(value, str) and (not value.strip() or value.startswith("@")):
-        raise InvalidUse("an environment has a name: Environment('my-env') or 'my-env@1.0.0'", value)
+        raise InvalidUse("env_name is empty; expected a name, as in Environment('my-env') or 'my-env@1.0.0'", value)
     name = text("env_name", value)
     if len(name) > LONGEST_NAME:
         raise InvalidUse(f"env_name has {len(name)} characters; at most {LONGEST_NAME} are allowed")
@@ -61,7 +61,7 @@ def env_name(value: object) -> str:
 
 @lru_cache(maxsize=256)
 def reference(name: str) -> None:
-    """Refuse a name or a version that no environment can have."""
+    """Reject a name or a version that no environment can have."""
     from aenv.schema.ref import EnvRef
 
     try:
@@ -73,11 +73,11 @@ def reference(name: str) -> None:
 
 
 def duration(name: str, value: object) -> str:
-    """A length of time as a text with a unit; empty stands for the default."""
+    """Check a duration with a unit, such as "30m"; the empty string means the default."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         raise InvalidUse(f"{name} must be a text with a unit, like '{value}s' or '30m', not the number {value!r}")
     if not isinstance(value, str):
-        raise _wrong(name, "a text with a unit, like '30m'", value)
+        raise _wrong_type(name, "a text with a unit, like '30m'", value)
     if value:
         try:
             _read_duration(value)
@@ -94,28 +94,28 @@ def _read_duration(value: str) -> None:
 
 
 def seconds(name: str, value: object) -> float:
-    """A finite number of seconds above 0."""
+    """Check a finite number of seconds above 0."""
     if type(value) not in (int, float) and (
         isinstance(value, str | bytes | bool) or not isinstance(value, SupportsFloat)
     ):
-        raise _wrong(name, "a number of seconds", value)
+        raise _wrong_type(name, "a number of seconds", value)
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
-        raise _wrong(name, "a number of seconds", value) from None
+        raise _wrong_type(name, "a number of seconds", value) from None
     if not (math.isfinite(number) and number > 0):
         raise InvalidUse(f"{name} must be a finite number of seconds above 0, not {_shown(value)}")
     return number
 
 
-def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    """A whole number in a range."""
+def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+    """Check an integer in a range."""
     try:
         number = operator.index(value)
     except TypeError:
-        raise _wrong(name, "an int", value) from None
+        raise _wrong_type(name, "an int", value) from None
     if isinstance(value, bool):
-        raise _wrong(name, "an int", value)
+        raise _wrong_type(name, "an int", value)
     if number < low or (high is not None and number > high):
         limits = f"at least {low}" if high is None else f"between {low} and {high}"
         raise InvalidUse(f"{name} must be {limits}, not {_shown(number)}")
@@ -123,27 +123,27 @@ def whole(name: str, value: Any, low: int, high: int | None = None) -> int:
 
 
 def flag(name: str, value: object) -> bool:
-    """True or False; 1 and 0 will do."""
+    """Check a bool; 1 and 0 are accepted."""
     if isinstance(value, bool) or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
-    raise _wrong(name, "True or False", value)
+    raise _wrong_type(name, "True or False", value)
 
 
 def texts(name: str, value: Any) -> list[str]:
-    """Several texts; one alone is most likely a mistake."""
+    """Check a list of strings. A single string is rejected as a likely mistake."""
     if isinstance(value, str | bytes | Mapping) or not hasattr(type(value), "__iter__"):
-        raise _wrong(name, "a list of str", value)
+        raise _wrong_type(name, "a list of str", value)
     found = list(value)
     for number, item in enumerate(found):
         if not isinstance(item, str):
-            raise _wrong(f"{name}[{number}]", "a str", item)
+            raise _wrong_type(f"{name}[{number}]", "a str", item)
         if "\0" in item:
-            raise InvalidUse(f"{name}[{number}] has a NUL character in it")
+            raise InvalidUse(f"{name}[{number}] contains a NUL character")
     return found
 
 
 def network(value: Any) -> str | list[str] | None:
-    """One of the words for a network, or hosts."""
+    """Check a network mode, or a list of allowed hosts."""
     if value is None:
         return None
     from aenv.isolation.network.policy import Network
@@ -157,7 +157,7 @@ def network(value: Any) -> str | list[str] | None:
 
 
 def variables(name: str, value: Any) -> dict[str, str]:
-    """Variables as an instance takes them. One that is None is as good as not given."""
+    """Check environment variables and convert their values to strings. None values are left out."""
     if value is None:
         return {}
     found: dict[str, str] = {}
@@ -165,86 +165,86 @@ def variables(name: str, value: Any) -> dict[str, str]:
         if not key or "=" in key or "\0" in key:
             raise InvalidUse(f"{name}: {_shown(key)} cannot be the name of a variable")
         if isinstance(item, _CONTAINERS):
-            raise _wrong(f"{name}[{key!r}]", "a str", item)
+            raise _wrong_type(f"{name}[{key!r}]", "a str", item)
         if item is not None:
             found[key] = str(item)
             if "\0" in found[key]:
-                raise InvalidUse(f"{name}[{key!r}] has a NUL character in it")
+                raise InvalidUse(f"{name}[{key!r}] contains a NUL character")
     return found
 
 
 def labels(name: str, value: Any) -> dict[str, str]:
-    """Texts by their names."""
+    """Check a dict of strings."""
     found = {}
     for key, item in _items(name, {} if value is None else value):
         if not isinstance(item, str):
-            raise _wrong(f"{name}[{key!r}]", "a str", item)
+            raise _wrong_type(f"{name}[{key!r}]", "a str", item)
         found[key] = item
     return found
 
 
 def mounts(name: str, value: Any) -> list[dict[str, Any]] | None:
-    """A list of dicts; what is in them is for the platform to check."""
+    """Check a list of dicts, whose content the platform checks."""
     if value is None:
         return None
     if not isinstance(value, list | tuple) or not all(isinstance(item, Mapping) for item in value):
-        raise _wrong(name, "a list of dicts", value)
+        raise _wrong_type(name, "a list of dicts", value)
     return [dict(item) for item in value]
 
 
 def call_arguments(value: Any, name: str = "arguments") -> dict[str, Any]:
-    """What a tool or a function is called with."""
+    """Check the arguments of a tool, function or reward."""
     if value is None or isinstance(value, dict):
         return value or {}
     return dict(_items(name, value))
 
 
 def command(value: Any) -> str | list[str]:
-    """A line for a shell, or a program and its arguments."""
+    """Check a shell command line, or a program with its arguments."""
     found = value if isinstance(value, str) else texts("command", value)
     if not found:
         raise InvalidUse("command is empty")
     if "\0" in found:
-        raise InvalidUse("command has a NUL character in it")
+        raise InvalidUse("command contains a NUL character")
     return found
 
 
 def content(value: Any) -> bytes | str | Path:
-    """What is uploaded."""
+    """Check data for an upload."""
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     if isinstance(value, bytes | str | Path):
         return value
-    raise _wrong("data", "bytes, a str or a Path", value)
+    raise _wrong_type("data", "bytes, a str or a Path", value)
 
 
 def standard_input(value: object) -> str:
-    """What a command reads; any characters will do."""
+    """Check the standard input of a command; any characters are allowed."""
     if not isinstance(value, str):
-        raise _wrong("stdin", "a str", value)
+        raise _wrong_type("stdin", "a str", value)
     return value
 
 
 def _items(name: str, value: Any) -> list[tuple[str, Any]]:
     if not isinstance(value, Mapping):
-        raise _wrong(name, "a dict", value)
+        raise _wrong_type(name, "a dict", value)
     for key in value:
         if not isinstance(key, str):
-            raise InvalidUse(f"{name} has the key {_shown(key)}, which is not a str but {_kind(key)}")
+            raise InvalidUse(f"{name} has the key {_shown(key)}, which is not a str but {_type_name(key)}")
     return list(value.items())
 
 
-def _wrong(name: str, wanted: str, value: object) -> InvalidUse:
-    return InvalidUse(f"{name} must be {wanted}, not {_kind(value)}: {_shown(value)}")
+def _wrong_type(name: str, wanted: str, value: object) -> InvalidUse:
+    return InvalidUse(f"{name} must be {wanted}, not {_type_name(value)}: {_shown(value)}")
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return "None" if value is None else type(value).__name__
 
 
 def _shown(value: object) -> str:
     try:
-        said = repr(value)
+        shown = repr(value)
     except Exception:
-        said = "a value that cannot be shown"
-    return said if len(said) <= 80 else f"{said[:77]}..."
+        shown = "a value without a repr"
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."

@@ -1,4 +1,4 @@
-"""Several instances of one environment at once: a group of rollouts."""
+"""Create several instances of one environment at once, for a group of rollouts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import AsyncIterator
 from aenv.errors import InvalidUse
 from aenv.schema.instances import EnvInstance
 from aenv.sdk.environment import Environment
-from aenv.sdk.placement import OnPlatform
+from aenv.sdk.placement import PlatformPlacement
 
 
 class Batch:
-    """What ``Environment.batch`` gives: ``async with`` makes and releases them, ``async for`` gives them as they come.
+    """Several environments, created together; returned by `Environment.batch`.
 
-    One that could not be made raises when its turn comes; the others go on.
+    ``async with`` creates and releases them. ``async for`` yields each environment when it is ready. A failed creation
+    raises when its turn comes; the others continue.
     """
 
     def __init__(self, environments: list[Environment]) -> None:
@@ -35,12 +36,12 @@ class Batch:
             yield await ready
 
     async def all(self) -> list[Environment]:
-        """All of them, once the last is ready."""
+        """Return all environments when the last one is ready."""
         await self._begin()
         return await asyncio.gather(*self._starting)
 
     async def release(self) -> None:
-        """End all of them."""
+        """Release all environments; creations in progress are cancelled."""
         self._released = True
         for task in self._starting:
             task.cancel()
@@ -49,15 +50,15 @@ class Batch:
 
     async def _begin(self) -> None:
         if self._released:
-            raise InvalidUse("this batch was released; make another one")
+            raise InvalidUse("this batch was released; create another one")
         if self._starting or not self.environments:
             return
         first = self.environments[0]
         placement = first._placement
-        if isinstance(placement, OnPlatform) and placement.is_local:
-            created = await placement.create_many(first._wish(), len(self.environments))
+        if isinstance(placement, PlatformPlacement) and placement.is_local:
+            created = await placement.create_many(first._create_request(), len(self.environments))
             pairs = zip(self.environments, created, strict=True)
-            self._starting = [asyncio.create_task(_take(env, instance)) for env, instance in pairs]
+            self._starting = [asyncio.create_task(_adopt(env, instance)) for env, instance in pairs]
         else:
             self._starting = [asyncio.create_task(_initialize(env)) for env in self.environments]
 
@@ -67,6 +68,6 @@ async def _initialize(env: Environment) -> Environment:
     return env
 
 
-async def _take(env: Environment, instance: EnvInstance) -> Environment:
-    await env._take(instance)
+async def _adopt(env: Environment, instance: EnvInstance) -> Environment:
+    await env._adopt(instance)
     return env

@@ -1,4 +1,4 @@
-"""The blocking twin of ``Environment``, for scripts and notebooks."""
+"""``SyncEnvironment``: a blocking version of ``Environment``, for scripts and notebooks."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class _LoopThread:
-    """One event loop in a thread, shared by all blocking handles of the process."""
+    """An event loop in a thread, shared by all `SyncEnvironment` objects of the process."""
 
     _lock = threading.Lock()
     _loop: asyncio.AbstractEventLoop | None = None
 
     @classmethod
     def run(cls, work: Coroutine[Any, Any, T]) -> T:
-        """The result of ``work``. Ctrl-C cancels it."""
+        """Run ``work`` on the loop and return its result. Ctrl-C cancels it."""
         future = asyncio.run_coroutine_threadsafe(work, cls._running())
         try:
             return future.result()
@@ -40,9 +40,17 @@ class _LoopThread:
 
 
 class SyncEnvironment:
-    """Takes what `Environment` takes, offers what it offers, and blocks.
+    """A blocking `Environment`, for scripts and notebooks.
 
-    It works inside a notebook, whose own event loop keeps running, as its calls run in a thread of theirs.
+    It takes the arguments of `Environment` and has the same methods; each one blocks until it is done and raises the
+    same errors. It also works in a notebook, whose event loop is running: calls run on a loop in another thread.
+
+    Example:
+        ```python
+        with SyncEnvironment("notes@1.0.0") as env:
+            print(env.call_tool("add_note", {"text": "buy milk"}).data)
+            print(env.call_reward({"words": ["milk"]}))
+        ```
     """
 
     def __init__(self, env_name: str, *args: Any, **options: Any) -> None:
@@ -50,14 +58,14 @@ class SyncEnvironment:
 
     @classmethod
     def of(cls, env: Environment) -> SyncEnvironment:
-        """The twin of an existing handle."""
+        """Return a blocking view of an existing `Environment`; both share its instance."""
         twin = cls.__new__(cls)
         twin._env = env
         return twin
 
     @property
     def env_name(self) -> str:
-        """As given to the constructor."""
+        """Name of the environment, ``name`` or ``name@version``."""
         return self._env.env_name
 
     def __enter__(self) -> SyncEnvironment:

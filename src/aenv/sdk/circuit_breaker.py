@@ -1,4 +1,4 @@
-"""Stop calling an instance that cannot be reached, and find out when it can be again."""
+"""Circuit breaker: refuse calls to an unreachable instance, and probe it until it answers again."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 
 THRESHOLD = 5
+"""Consecutive failures after which calls are refused."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
+"""Seconds between two probes: exponential backoff."""
 
 
 class CircuitBreaker:
-    """Opens after several failures in a row; from time to time lets one probe through."""
+    """Opens after ``threshold`` consecutive failures; then allows one probe per pause."""
 
     def __init__(self, threshold: int = THRESHOLD, clock: Callable[[], float] = time.monotonic) -> None:
         self._threshold = threshold
@@ -21,23 +23,23 @@ class CircuitBreaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether calls are refused."""
+        """True while calls are refused."""
         return self._failures >= self._threshold
 
     def may_probe(self) -> bool:
-        """Whether it is time to look again. Says yes once per pause, so that a crowd sends one probe."""
+        """Return whether a probe is due. True once per pause, so that concurrent callers send one probe."""
         if self._clock() < self._probe_at:
             return False
         self._probe_at = self._clock() + self._pause
         return True
 
     def succeeded(self) -> None:
-        """The instance answered."""
+        """Record that the instance answered: close the breaker."""
         self._failures = 0
         self._pause = FIRST_PAUSE
 
     def failed(self) -> None:
-        """The instance was not reached."""
+        """Record that the instance was unreachable."""
         was_open = self.is_open
         self._failures += 1
         if was_open:

@@ -1,4 +1,4 @@
-"""``Environment``: the handle that users hold."""
+"""``Environment``: create an instance of an environment and call its tools, functions and rewards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from aenv.sdk import arguments as checks
 from aenv.sdk import transfer
 from aenv.sdk.answer import Answer
 from aenv.sdk.circuit_breaker import CircuitBreaker
-from aenv.sdk.placement import OnPlatform, Placement, Started, Wish
+from aenv.sdk.placement import CreateRequest, Placement, PlatformPlacement, ServerPlacement
 from aenv.tracing.logging import getLogger
 from aenv.tracing.rollout import Rollout
 
@@ -50,35 +50,72 @@ log = getLogger("environment")
 HEALTHY = ("success", "healthy")
 HEALTH_SECONDS = 10.0
 EXEC_MARGIN = 5.0
-"""Seconds by which an answer may follow the end of a command's time."""
+"""Seconds that the answer of `exec` may come after the command's own timeout."""
 
 
-class _Unsaid(str):
-    """A default that can be told from the same text given by the caller."""
+class _Default(str):
+    """A default value that can be told from an equal string given by the caller."""
 
     __slots__ = ()
 
 
-DEFAULT_TTL = _Unsaid("30m")
+DEFAULT_TTL = _Default("30m")
 
 
 def split_env_name_version(env_name: str) -> tuple[str, str]:
-    """``name@version`` in two; the version is empty when there is none."""
+    """Split ``name@version``; without a version, it is empty."""
     name, _, version = env_name.partition("@")
     return name, version
 
 
 def make_mcp_url(url: str, port: int, path: str = "") -> str:
-    """``url`` with that port, unless it has a port, a path or TLS of its own, and with ``path`` at its end."""
+    """Return ``url`` with ``port`` and ``path`` added; a port, a path or TLS in ``url`` replaces ``port``."""
     base = ServerUrl.parse(url, default_port=port)
     return f"{base}{path and '/' + path.lstrip('/')}"
 
 
 class Environment:
-    """An instance of an environment: created on first use, released at the end of ``async with``.
+    """An instance of an environment, created on first use and released at the end of ``async with``.
 
-    Where it runs: at ``DUMMY_INSTANCE_IP`` when that is set (one server that you started with ``aenv run``), else on
-    the platform at ``aenv_url`` or ``AENV_SYSTEM_URL``, else in a sandbox on this machine.
+    The instance runs on one of these, in order of precedence:
+
+    1. the server at ``DUMMY_INSTANCE_IP``, which you started with ``aenv run``;
+    2. the platform at ``aenv_url`` or ``AENV_SYSTEM_URL``;
+    3. a sandbox on this machine, with no server started by hand.
+
+    Args:
+        env_name: ``name``, ``name@version``, or the path of a project on this machine.
+        datasource: Data that the instance is for; its meaning is up to the environment.
+        ttl: Time to live, such as ``"90s"`` or ``"2h"``: the platform ends an instance that was not released or
+            renewed by then. Default: ``deployConfig.ttl`` of its config.json, else 30 minutes.
+        environment_variables: Environment variables of the instance.
+        arguments: Command line arguments of the instance.
+        aenv_url: URL of the platform; default ``AENV_SYSTEM_URL``.
+        timeout: Default time limit of a call, in seconds.
+        startup_timeout: Time limit for creating the instance and for its first healthy answer, in seconds.
+        max_retries: Retries of a failed request to the platform. Calls to the instance are never retried.
+        api_key: Bearer token for the platform or the server; default ``AENV_API_KEY``.
+        skip_for_healthy: Do not wait for the health check after creation.
+        owner: Owner that the instance is listed under.
+        labels: Labels of the instance, to find it by.
+        enable_data_plane: False to only create and delete the instance, without a connection for calls.
+        mount_points: Volumes to mount, in the platform's format.
+        network: Network policy: ``"none"``, ``"loopback"``, ``"blackhole"``, ``"host"`` or a list of allowed hosts.
+            Default: the policy in the environment's config.json.
+        instance_id: Attach to this existing instance instead of creating one. It is not ended on release.
+        keep_alive: Leave the instance running on release.
+        mcp: Load the MCP server when the instance starts. Without it, creation is faster and the first MCP client
+            waits about a second. ``keep_alive`` implies it.
+
+    Raises:
+        InvalidUse: an argument is invalid. Nothing has been started then.
+
+    Example:
+        ```python
+        async with Environment("notes@1.0.0") as env:
+            result = await env.call_tool("add_note", {"text": "buy milk"})
+            reward = await env.call_reward({"words": ["milk"]})
+        ```
     """
 
     def __init__(
@@ -110,7 +147,7 @@ class Environment:
         self.arguments = checks.texts("arguments", [] if arguments is None else arguments)
         self.timeout = checks.seconds("timeout", timeout)
         self.startup_timeout = checks.seconds("startup_timeout", startup_timeout)
-        self.max_retries = checks.whole("max_retries", max_retries, 0)
+        self.max_retries = checks.integer("max_retries", max_retries, 0)
         self.api_key = checks.secret("api_key", api_key) or os.environ.get("AENV_API_KEY") or None
         self.skip_for_healthy = checks.flag("skip_for_healthy", skip_for_healthy)
         self.owner = checks.optional_text("owner", owner)
@@ -120,7 +157,7 @@ class Environment:
         self.network = checks.network(network)
         self.instance_id = checks.optional_text("instance_id", instance_id)
         self.keep_alive = checks.flag("keep_alive", keep_alive)
-        # This handle needs no MCP; whether others come is not known of an instance that outlives it.
+        # An instance that outlives this object may get MCP clients.
         self.mcp = checks.flag("mcp", mcp) or self.keep_alive
         self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
@@ -129,17 +166,17 @@ class Environment:
         if self.dummy_instance_ip:
             data = ServerUrl.parse(aenv_url or self.dummy_instance_ip, default_port=paths.DATA_PORT)
             planes = Planes(data, data)
-            self._placement: Placement = Started(data, self.api_key)
+            self._placement: Placement = ServerPlacement(data, self.api_key)
         else:
             planes = Planes.parse(platform_url or "http://localhost")
             source = None
             if platform_url is None:
-                found = _project(self.env_name)
+                found = _find_project(self.env_name)
                 if found is not None:
                     self.env_name, source = found[0], str(found[1])
                 elif self.instance_id is None:
                     checks.reference(self.env_name)
-            self._placement = OnPlatform(
+            self._placement = PlatformPlacement(
                 planes if platform_url else None,
                 timeout=self.timeout,
                 startup_timeout=self.startup_timeout,
@@ -160,39 +197,46 @@ class Environment:
         self._breaker = CircuitBreaker()
         self._initializing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._released = False
-        self._last: EnvInstance | None = None
+        self._last_instance: EnvInstance | None = None
         self._tool_paths: dict[str, str] = {}
 
-    # --- life
+    # --- create and release
 
     async def initialize(self) -> bool:
-        """Create the instance and wait until it can be called. Once: later calls do nothing."""
-        async with self._one_at_a_time():
+        """Create the instance and wait until it is healthy. Does nothing if there is an instance already.
+
+        After `release`, it creates a new instance.
+
+        Raises:
+            EnvironmentError: the instance could not be created or did not become healthy; nothing is left running.
+            EnvironmentTimeoutError: it was not ready within ``startup_timeout``.
+        """
+        async with self._initialize_lock():
             if self._instance is None:
                 self._released = False
                 try:
                     await self._create()
                 except BaseException:
-                    await self._let_go()
+                    await self._end_instance()
                     raise
         return True
 
-    def _one_at_a_time(self) -> asyncio.Lock:
-        """A lock belongs to the loop in which somebody first waited for it, and a handle may outlive a loop."""
+    def _initialize_lock(self) -> asyncio.Lock:
+        """Return the lock of the running event loop: a lock works in one loop only, and this object may outlive it."""
         loop = asyncio.get_running_loop()
         if self._initializing is None or self._initializing[0] is not loop:
             self._initializing = (loop, asyncio.Lock())
         return self._initializing[1]
 
     async def release(self) -> None:
-        """End the instance. May be called any number of times; a failure to end it is logged, not raised."""
+        """End the instance. Releasing twice is harmless. A failure to end it is logged, not raised."""
         self._released = True
         if self._instance is not None or self._client is not None:
             log.info("%s Releasing environment", self._prefix)
-            await self._let_go()
+            await self._end_instance()
 
     async def destroy(self) -> None:
-        """The same as `release`."""
+        """Alias of `release`."""
         await self.release()
 
     async def __aenter__(self) -> Environment:
@@ -204,19 +248,36 @@ class Environment:
 
     @classmethod
     def batch(cls, env_name: str, n: int, **options: Any) -> Batch:
-        """``n`` instances of one environment, asked for in one request; they come as they get ready."""
+        """Return ``n`` environments whose instances are requested together and are used as they become ready.
+
+        Args:
+            env_name: As for `Environment`.
+            n: Number of instances.
+            **options: Other arguments of `Environment`.
+
+        Example:
+            ```python
+            async with Environment.batch("notes@1.0.0", 8) as group:
+                async for env in group:
+                    await rollout(env)
+            ```
+        """
         from aenv.sdk.batch import Batch
 
-        return Batch([cls(env_name, **options) for _ in range(checks.whole("n", n, 0))])
+        return Batch([cls(env_name, **options) for _ in range(checks.integer("n", n, 0))])
 
     def sync(self) -> SyncEnvironment:
-        """A blocking twin of this handle, for scripts and notebooks."""
+        """Return a blocking view of this environment, for scripts and notebooks; both share the instance."""
         from aenv.sdk.blocking import SyncEnvironment
 
         return SyncEnvironment.of(self)
 
     async def wait_for_ready(self, timeout: float = 300.0) -> None:
-        """Return when the instance runs and is healthy."""
+        """Return when the instance is running and healthy; create it if there is none.
+
+        Raises:
+            EnvironmentTimeoutError: it was not ready within ``timeout`` seconds.
+        """
         timeout = checks.seconds("timeout", timeout)
         try:
             async with asyncio.timeout(timeout):
@@ -230,40 +291,40 @@ class Environment:
     async def _create(self) -> None:
         self._rollout = Rollout.begin(self.env_name)
         try:
-            with self._as_part_of(self._rollout):
+            with self._in_trace(self._rollout):
                 if self.instance_id is not None:
                     self._instance = await self._attach(self.instance_id)
-                else:  # from here on there is something to release
-                    self._instance = await self._placement.create(self._wish())
-            await self._settle()
+                else:  # from here on there is an instance to release
+                    self._instance = await self._placement.create(self._create_request())
+            await self._wait_until_ready()
         except EnvironmentError as error:
             error.env_name = self.env_name
             raise
 
     async def _attach(self, instance_id: str) -> EnvInstance:
-        """An instance that is there already, and stays when this handle lets go of it."""
+        """Return an existing instance, which keeps running after release."""
         found = await self._placement.attach(instance_id)
         name = split_env_name_version(self.env_name)[0]
         if found.env is not None and found.env.name != name:
-            raise InvalidUse(f"instance {instance_id} is one of {found.env.name}, not of {name}", self.env_name)
+            raise InvalidUse(f"instance {instance_id} runs {found.env.name}, not {name}", self.env_name)
         return found
 
-    async def _take(self, created: EnvInstance) -> None:
-        """Make an instance that was asked for together with others this handle's own."""
-        async with self._one_at_a_time():
+    async def _adopt(self, created: EnvInstance) -> None:
+        """Take over an instance that a batch has requested."""
+        async with self._initialize_lock():
             self._instance, self._rollout = created, Rollout.begin(self.env_name)
             try:
-                await self._settle()
+                await self._wait_until_ready()
             except BaseException:
-                await self._let_go()
+                await self._end_instance()
                 raise
 
-    async def _settle(self) -> None:
-        """Wait until the instance runs and is healthy."""
+    async def _wait_until_ready(self) -> None:
+        """Wait until the instance is running and healthy."""
         assert self._instance is not None
         instance = self._instance = await self._placement.wait(self._instance, self.startup_timeout)
-        if isinstance(self._placement, OnPlatform):
-            self.proxy_headers = OnPlatform.proxy_headers(instance)
+        if isinstance(self._placement, PlatformPlacement):
+            self.proxy_headers = PlatformPlacement.proxy_headers(instance)
         if self._rollout is not None:
             self._rollout.about(instance.id)
         log.info("%s Environment is running", self._prefix)
@@ -274,11 +335,11 @@ class Environment:
                 await self._wait_until_healthy(client, self.startup_timeout)
 
     @staticmethod
-    def _as_part_of(rollout: Rollout | None) -> AbstractContextManager[None]:
+    def _in_trace(rollout: Rollout | None) -> AbstractContextManager[None]:
         return rollout.around() if rollout is not None else nullcontext()
 
-    def _wish(self) -> Wish:
-        """What to ask a platform for."""
+    def _create_request(self) -> CreateRequest:
+        """Return the fields of the request that creates the instance."""
         name, version = split_env_name_version(self.env_name)
         return {
             "envName": self.env_name,
@@ -326,7 +387,7 @@ class Environment:
             pause = min(pause * 2, 1.0)
 
     async def _why_ended(self, error: InstanceUnreachable) -> InstanceEnded | None:
-        """The end of the instance, when that is why a call found no connection or lost it."""
+        """Return the end of the instance as an error if that is why a call failed to connect or lost its connection."""
         instance = self._instance
         sent = bool(error.details.get("sent"))
         ended = await self._placement.why_ended(instance, sent=sent) if instance is not None else None
@@ -334,28 +395,28 @@ class Environment:
             ended.env_name = self.env_name
         return ended
 
-    async def _let_go(self) -> None:
-        """End what `_create` made."""
+    async def _end_instance(self) -> None:
+        """End the instance and close the connections to it."""
         instance, self._instance = self._instance, None
-        self._last = instance or self._last
+        self._last_instance = instance or self._last_instance
         client, self._client = self._client, None
         rollout, self._rollout = self._rollout, None
         if client is not None:
             client.close()
         try:
-            with self._as_part_of(rollout):
+            with self._in_trace(rollout):
                 if self.instance_id is not None or self.keep_alive:
-                    await self._placement.leave()
+                    await self._placement.disconnect()
                 else:
                     await self._placement.delete(instance)
         finally:
             if rollout is not None:
                 rollout.end()
 
-    # --- what the environment offers
+    # --- describe
 
     async def list_tools(self) -> list[dict[str, Any]]:
-        """The tools: qualified name, description, inputSchema."""
+        """Return the tools: qualified ``name`` (``env@version/tool``), ``description`` and ``inputSchema``."""
         data = (await self._get(paths.TOOLS))["data"]
         return [
             {
@@ -367,20 +428,20 @@ class Environment:
         ]
 
     async def list_openai_tools(self) -> list[Any]:
-        """The tools as FunctionTool objects of the OpenAI Agents SDK."""
+        """Return the tools as FunctionTool objects of the OpenAI Agents SDK (extra ``agents``)."""
         tools: Callable[[Environment], Awaitable[list[Any]]] = plugins.load(plugins.ADAPTERS, "openai-agents")
         return await tools(self)
 
     async def list_functions(self) -> dict[str, Any]:
-        """Functions, rewards and health check, with their parameters."""
+        """Return functions, rewards and health check, with their parameters."""
         data: dict[str, Any] = (await self._get(paths.FUNCTION_LIST))["data"]
         return data
 
     async def get_env_info(self) -> dict[str, Any]:
-        """Name, instance id, status, address and times."""
+        """Return name, instance id, status, IP address and timestamps, and the resource usage where it is known."""
         current = await self._started()
-        with self._as_part_of(self._rollout):
-            instance = self._instance = await self._placement.look(current)
+        with self._in_trace(self._rollout):
+            instance = self._instance = await self._placement.refresh(current)
         return {
             "name": self.env_name,
             "instance_id": instance.id,
@@ -392,46 +453,60 @@ class Environment:
         }
 
     async def renew(self, ttl: str = "") -> None:
-        """Have the time to live count from now: as long as before, or as long as ``ttl`` says."""
+        """Restart the time to live of the instance.
+
+        Args:
+            ttl: New time to live, such as ``"2h"``; default: as long as before.
+        """
         ttl = checks.duration("ttl", ttl)
         current = await self._started()
-        with self._as_part_of(self._rollout):
+        with self._in_trace(self._rollout):
             self._instance = await self._placement.renew(current, ttl)
 
     async def logs(self, tail: int | None = None) -> str:
-        """The last of what the instance's tools wrote, or so many lines of it.
+        """Return the last output of the instance's tools, or its last ``tail`` lines.
 
-        It can be read for an hour after the instance has ended, after `release` too.
+        The log can be read for an hour after the instance has ended, also after `release`.
         """
-        tail = None if tail is None else checks.whole("tail", tail, 0, 999_999_999)
-        known = self._instance or self._last or await self._started()
+        tail = None if tail is None else checks.integer("tail", tail, 0, 999_999_999)
+        known = self._instance or self._last_instance or await self._started()
         try:
             return await self._placement.logs(known, tail)
         finally:
             if self._instance is None:
-                await self._placement.leave()
+                await self._placement.disconnect()
 
     async def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
-        """A short-lived URL of a port inside the instance."""
-        port = checks.whole("port", port, 1, 65535)
-        minutes = checks.whole("expiration_time_in_minutes", expiration_time_in_minutes, 1)
+        """Return a short-lived URL of a port inside the instance.
+
+        Args:
+            port: Port on which a program in the instance listens.
+            expiration_time_in_minutes: Lifetime of the URL.
+        """
+        port = checks.integer("port", port, 1, 65535)
+        minutes = checks.integer("expiration_time_in_minutes", expiration_time_in_minutes, 1)
         return await self._placement.presign_url(await self._started(), port, minutes)
 
-    # --- calls
+    # --- call
 
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
     ) -> ToolResult:
-        """Call a tool by its bare or its qualified name.
+        """Call a tool and return its result. The instance is created if there is none.
 
-        What the tool or its arguments did wrong is in the result (``is_error``, ``fault``). Raised is only what
-        gave no result at all:
+        An error of the tool or of its arguments is a result (``is_error``, ``fault``), for the agent to read. An
+        exception means that there is no result.
+
+        Args:
+            tool_name: Bare name (``add``) or qualified name (``calc@1.0.0/add``).
+            arguments: Arguments of the tool, serializable as JSON.
+            timeout: Time limit in seconds; default: the constructor's ``timeout``.
 
         Raises:
-            ToolTimeoutError: no answer within ``timeout`` seconds (default: the constructor's).
-            ToolServerError: the connection broke, or the answer was not one; the tool may have run.
-            InstanceEnded: the instance has ended, for the reason in the message; ``details["sent"]`` says whether the
-                tool may have run.
+            ToolTimeoutError: no answer within ``timeout`` seconds.
+            ToolServerError: the connection broke, or the answer was invalid; the tool may have run.
+            InstanceEnded: the instance has ended; the message says why, and ``details["sent"]`` whether the tool may
+                have run.
             EnvironmentError: the instance could not be created or reached; the tool did not run.
         """
         if type(tool_name) is not str or (arguments is not None and type(arguments) is not dict):
@@ -442,7 +517,7 @@ class Environment:
             client = await self._ready_client()
         seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
         if log.isEnabledFor(20):
-            log.info("%s Executing tool: %s in environment %s", self._prefix, self._bare(tool_name), self.env_name)
+            log.info("%s Executing tool: %s in environment %s", self._prefix, self._bare_name(tool_name), self.env_name)
         try:
             data = await client.call(path, arguments or {}, timeout=seconds)
         except DeadlineExceeded as error:
@@ -457,11 +532,11 @@ class Environment:
             if not error.details.get("sent"):
                 raise
             raise ToolServerError(
-                f"tool '{tool_name}' may have run, but its answer did not come: {error.message}", tool_name
+                f"tool '{tool_name}' may have run, but gave no answer: {error.message}", tool_name
             ) from error
         except EnvironmentError as error:
             status = error.details.get("status")
-            if status in (401, 403, None) or isinstance(error, InstanceEnded):  # None: it was never sent
+            if status in (401, 403, None) or isinstance(error, InstanceEnded):  # None: not sent
                 raise
             raise ToolServerError(f"tool '{tool_name}': {error.message}", tool_name, status) from error
         self._breaker.succeeded()
@@ -476,15 +551,19 @@ class Environment:
     def call_function(
         self, function_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
     ) -> Answer:
-        """What the function returned, once it is awaited.
+        """Call a function; await the result to get its return value.
+
+        The arguments are those of `call_tool`.
 
         Raises:
-            FunctionFailed: the function raised. InvalidArguments, NotFound: it was not called.
+            FunctionFailed: the function raised.
+            InvalidArguments: the arguments do not match its signature; it was not called.
+            NotFound: no function has that name.
             EnvironmentTimeoutError: no answer within ``timeout`` seconds.
-            EnvironmentError: anything else; all of these are EnvironmentErrors, with a ``fault``.
+            EnvironmentError: any other failure, with its ``fault``. Base class of the errors above.
         """
         function_name, arguments = checks.text("function_name", function_name), checks.call_arguments(arguments)
-        path = f"{paths.FUNCTIONS}/{quote(self._bare(function_name), safe='')}"
+        path = f"{paths.FUNCTIONS}/{quote(self._bare_name(function_name), safe='')}"
         timeout = None if timeout is None else checks.seconds("timeout", timeout)
         return Answer(self._call(f"function '{function_name}'", path, arguments, timeout))
 
@@ -495,12 +574,19 @@ class Environment:
         *,
         name: str | None = None,
     ) -> Any:
-        """The reward; ``name`` chooses one where there are several.
+        """Return the reward.
 
-        When the agent has ended the instance, or destroyed what it would be graded on, this is the environment's
-        declared failure reward (``failureReward`` in config.json, 0.0 without one), marked: see `failure_reason`. A
-        reward that could not be computed for any other reason is an exception, never a number. Raises as
-        `call_function` does.
+        If the agent has ended the instance, or destroyed what it would be graded on, this is the failure reward that
+        the environment declares (``failureReward`` in config.json, default 0.0); `failure_reason` tells it from a
+        computed reward. A reward that could not be computed for any other reason is an exception, never a number.
+
+        Args:
+            arguments: Arguments of the reward function.
+            timeout: Time limit in seconds; default: the constructor's ``timeout``.
+            name: Name of the reward, if the environment has several.
+
+        Raises:
+            EnvironmentError: there is no reward; see `call_function`.
         """
         name, arguments = checks.optional_text("name", name or None), checks.call_arguments(arguments)
         query = f"?{urlencode({paths.REWARD_QUERY: name})}" if name else ""
@@ -515,12 +601,12 @@ class Environment:
     async def check_health(
         self, arguments: dict[str, Any] | None = None, timeout: float | None = None
     ) -> dict[str, Any]:
-        """The answer of the health check: ``{"success": true, "data": {...}}``."""
+        """Return the answer of the health check: ``{"success": True, "data": {...}}``."""
         arguments = checks.call_arguments(arguments)
         query = f"?{urlencode(arguments, doseq=True)}" if arguments else ""
         return await self._get(paths.HEALTH + query, timeout)
 
-    # --- into the sandbox
+    # --- commands and files in the instance
 
     async def exec(
         self,
@@ -530,52 +616,61 @@ class Environment:
         cwd: str | None = None,
         stdin: str = "",
     ) -> ExecResult:
-        """Run a command in the instance: a line for its shell, or a program and its arguments.
+        """Run a command in the instance.
 
-        One that takes longer than ``timeout`` seconds (default: the constructor's) is ended and says so.
+        Args:
+            command: A command line for its shell, or a list: a program and its arguments.
+            timeout: Time limit in seconds; default: the constructor's ``timeout``. A command that exceeds it is
+                killed, and the result has ``timed_out=True``.
+            cwd: Working directory.
+            stdin: Standard input.
         """
         seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
-        wish = {
+        request = {
             "command": checks.command(command),
             "timeout": seconds,
             "cwd": checks.optional_text("cwd", cwd),
             "stdin": checks.standard_input(stdin),
         }
-        return ExecResult(**await self._call("exec", paths.EXEC, wish, seconds + EXEC_MARGIN))
+        return ExecResult(**await self._call("exec", paths.EXEC, request, seconds + EXEC_MARGIN))
 
     async def upload(self, data: bytes | str | Path, path: str, timeout: float | None = None) -> None:
-        """Put bytes, text, or a file or folder of this machine, at ``path`` in the instance.
+        """Write bytes, text, or a file or folder of this machine to ``path`` in the instance.
 
-        A folder's content is added to what is at ``path``. A folder or a large file may have any size: it is never in
-        memory as a whole, and without a ``timeout`` it has ten minutes.
+        Folders and large files are streamed, so they may have any size; their default timeout is ten minutes.
+
+        Args:
+            data: Bytes or text to write, or a `Path` on this machine. The content of a folder is merged into ``path``.
+            path: File or folder in the instance.
+            timeout: Time limit in seconds.
         """
         path = checks.text("path", path)
         data = checks.content(data)
         if isinstance(data, Path) and transfer.is_streamed(data):
-            send, timeout = transfer.put_stream(data, path), _long(timeout)
+            send, timeout = transfer.put_stream(data, path), _stream_timeout(timeout)
         else:
             send = transfer.put_file(data, path)
-        await self._guarded(f"upload to {path}", send, timeout)
+        await self._exchange(f"upload to {path}", send, timeout)
 
     async def download(self, path: str, timeout: float | None = None) -> bytes:
-        """The content of a file in the instance."""
+        """Return the content of a file in the instance."""
         path = checks.text("path", path)
-        data: bytes = await self._guarded(f"download of {path}", transfer.get_file(path), timeout)
+        data: bytes = await self._exchange(f"download of {path}", transfer.get_file(path), timeout)
         return data
 
     async def download_to(self, path: str, target: Path, timeout: float | None = None) -> None:
-        """Copy a file or folder of the instance to ``target`` on this machine, whatever its size.
+        """Copy a file or folder of any size from the instance to ``target`` on this machine.
 
-        A folder's content is added to what is there. Nothing is written outside of ``target``, whatever the instance
-        sends. Without a ``timeout`` it has ten minutes.
+        The content of a folder is merged into ``target``. Nothing is ever written outside of ``target``. The default
+        timeout is ten minutes.
         """
         path, into = checks.text("path", path), Path(checks.text("target", target))
-        await self._guarded(f"download of {path}", transfer.get_stream(path, into), _long(timeout))
+        await self._exchange(f"download of {path}", transfer.get_stream(path, into), _stream_timeout(timeout))
 
-    # --- inside
+    # --- requests to the instance
 
     async def _started(self) -> EnvInstance:
-        """The instance, created on first use. After a release, only `initialize` makes another one."""
+        """Return the instance, created on first use. After a release, only `initialize` creates another one."""
         if self._instance is None:
             if self._released:
                 raise InvalidUse("this environment was released; call initialize() for a new instance", self.env_name)
@@ -584,7 +679,7 @@ class Environment:
         return self._instance
 
     async def _ready_client(self) -> InstanceClient:
-        """The way to the instance: made when there is none, probed when it kept failing."""
+        """Return the client of the instance: created if there is none, probed if the circuit breaker is open."""
         if not self.enable_data_plane:
             raise InvalidUse("this environment was opened with enable_data_plane=False", self.env_name)
         if self._client is None:
@@ -602,7 +697,7 @@ class Environment:
             except NetworkError:
                 self._breaker.failed()
             except AEnvError:
-                self._breaker.succeeded()  # unhealthy, perhaps, but there
+                self._breaker.succeeded()  # perhaps unhealthy, but reachable
             else:
                 self._breaker.succeeded()
         if self._breaker.is_open:
@@ -615,16 +710,16 @@ class Environment:
         async def call(client: InstanceClient, seconds: float) -> Any:
             return await client.call(path, arguments or {}, timeout=seconds)
 
-        return await self._guarded(what, call, timeout)
+        return await self._exchange(what, call, timeout)
 
     async def _get(self, path: str, timeout: float | None = None) -> dict[str, Any]:
         async def get(client: InstanceClient, seconds: float) -> Any:
             return await client.exchange("GET", path, timeout=seconds)
 
-        answer: dict[str, Any] = await self._guarded(f"GET {path}", get, timeout)
+        answer: dict[str, Any] = await self._exchange(f"GET {path}", get, timeout)
         return answer
 
-    async def _guarded(self, what: str, send: transfer.Send, timeout: float | None) -> Any:
+    async def _exchange(self, what: str, send: transfer.Send, timeout: float | None) -> Any:
         seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
         client = self._client
         if client is None or self._breaker.is_open:
@@ -651,12 +746,12 @@ class Environment:
         )
 
     def _tool_path(self, tool_name: str) -> str:
-        path = f"{paths.TOOLS}/{quote(self._bare(checks.text('tool_name', tool_name)), safe='')}"
+        path = f"{paths.TOOLS}/{quote(self._bare_name(checks.text('tool_name', tool_name)), safe='')}"
         self._tool_paths[tool_name] = path
         return path
 
-    def _bare(self, tool_name: str) -> str:
-        """The name without ``env@version/``, which must be this environment's."""
+    def _bare_name(self, tool_name: str) -> str:
+        """Return the name without ``env@version/``, which must be this environment's."""
         prefix, slash, rest = tool_name.partition("/")
         if not slash:
             return tool_name
@@ -676,15 +771,15 @@ class Environment:
         return f"<Environment {self.env_name} ({state})>"
 
 
-def _long(timeout: float | None) -> float:
+def _stream_timeout(timeout: float | None) -> float:
     return transfer.STREAM_SECONDS if timeout is None else timeout
 
 
-def _project(env_name: str) -> tuple[str, Path] | None:
-    """The project that a name stands for on this machine, if it does."""
+def _find_project(env_name: str) -> tuple[str, Path] | None:
+    """Return name and folder of the project on this machine that ``env_name`` refers to, if any."""
     try:
         return local_lease.find_project(env_name)
-    except (OSError, RuntimeError, ValueError) as error:  # a home that nobody has, a path that no file system takes
+    except (OSError, RuntimeError, ValueError) as error:  # no such home directory, or an invalid path
         raise InvalidUse(f"env_name: {error}", env_name) from None
 
 

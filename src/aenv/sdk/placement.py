@@ -1,4 +1,4 @@
-"""Where an environment's instance comes from: a server that somebody started, or a platform that makes one."""
+"""The source of an environment's instance: a server that was started by hand, or a platform that creates one."""
 
 from __future__ import annotations
 
@@ -22,90 +22,90 @@ if TYPE_CHECKING:
 log = getLogger("environment")
 
 RELEASE_SECONDS = 10.0
-ASK_SECONDS = 3.0
-"""For a platform to say whether an instance that cannot be reached has ended."""
-ASK_AGAIN = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.0)
-"""Seconds between two such questions: news of an end may be on its way to the platform."""
+STATUS_SECONDS = 3.0
+"""Timeout for asking a platform whether an unreachable instance has ended."""
+STATUS_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.0)
+"""Seconds between two such polls: the platform may learn of an end a little later than the client."""
 LOCAL_RETRIES = 1
-"""Nothing is lost on the way to the local platform: where it does not answer, it is not there."""
-Wish = dict[str, Any]
+"""Retries of requests to the local platform. A Unix socket loses nothing: no answer means no platform."""
+CreateRequest = dict[str, Any]
 
 
 class Placement(ABC):
-    """Gives an instance, and takes it back."""
+    """Creates an instance, or finds one, and deletes it."""
 
     @abstractmethod
-    async def create(self, wish: Wish) -> EnvInstance:
-        """Ask for one; it may still be starting."""
+    async def create(self, request: CreateRequest) -> EnvInstance:
+        """Request an instance; it may still be starting."""
 
     @abstractmethod
     async def attach(self, instance_id: str) -> EnvInstance:
-        """One that is there already."""
+        """Return an existing instance."""
 
     @abstractmethod
-    async def leave(self) -> None:
-        """Let go of the way to the platform, and of nothing else."""
+    async def disconnect(self) -> None:
+        """Close the connection to the platform, and leave the instance running."""
 
     @abstractmethod
     async def renew(self, instance: EnvInstance, ttl: str) -> EnvInstance:
-        """Have its time to live count from now."""
+        """Restart the instance's time to live (TTL)."""
 
     @abstractmethod
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
-        """The same once it runs. Raises with the reason when it never will."""
+        """Wait until the instance is running, and return its new state. Raises with the reason if it fails."""
 
     @abstractmethod
-    async def look(self, instance: EnvInstance) -> EnvInstance:
-        """The same as it is now."""
+    async def refresh(self, instance: EnvInstance) -> EnvInstance:
+        """Return the current state of the instance."""
 
     @abstractmethod
     def client(self, instance: EnvInstance) -> InstanceClient:
-        """The way to call it."""
+        """Return a client for calls to the instance."""
 
     @abstractmethod
     async def delete(self, instance: EnvInstance | None) -> None:
-        """End it. A failure is logged and not raised: its time to live ends it then."""
+        """Delete the instance. A failure is logged, not raised: the instance then ends at its TTL."""
 
     async def logs(self, instance: EnvInstance, tail: int | None) -> str:
-        """The last of what its tools wrote; so many lines, or all that is kept."""
-        raise UsageError("a server that was started by hand keeps no log; see what 'aenv run' prints")
+        """Return the last ``tail`` lines that the instance's tools wrote, or all that are kept."""
+        raise UsageError("a server that was started by hand keeps no log; see the output of 'aenv run'")
 
     async def presign_url(self, instance: EnvInstance, port: int, minutes: int) -> str:
-        """A URL of a port inside."""
+        """Return a URL of a port inside the instance."""
         return str(ServerUrl(instance.ip or "localhost", port))
 
     def unreachable(self, client: InstanceClient, error: InstanceUnreachable) -> InstanceUnreachable | None:
-        """What to say at once when it cannot be reached while it starts; None to keep trying."""
+        """Return the error to raise when the instance is unreachable during start-up; None to keep polling."""
         return None
 
     async def why_ended(self, instance: EnvInstance, *, sent: bool) -> InstanceEnded | None:
-        """Ask the platform why an instance that cannot be reached has ended; None: it has not, or nothing is known.
+        """Ask the platform why an unreachable instance has ended; None if it has not, or the reason is unknown.
 
-        ``sent``: whether the call that failed may have run.
+        ``sent``: whether the failed call may have run.
         """
         return None
 
 
-class Started(Placement):
-    """A server that somebody started by hand; nothing is created, nothing deleted."""
+class ServerPlacement(Placement):
+    """A server that was started by hand. Creates and deletes nothing."""
 
     def __init__(self, url: ServerUrl, token: str | None) -> None:
         self._url = url
         self._token = token
 
-    async def create(self, wish: Wish) -> EnvInstance:
+    async def create(self, request: CreateRequest) -> EnvInstance:
         from aenv.schema.instances import EnvInstance, EnvStatus
 
-        if wish.get("network") is not None:
+        if request.get("network") is not None:
             raise UsageError(
-                "network: DUMMY_INSTANCE_IP names a server that is running already; its network cannot be chosen"
+                "network: DUMMY_INSTANCE_IP names a server that is already running; its network cannot be chosen"
             )
         return EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._url.host)
 
     async def attach(self, instance_id: str) -> EnvInstance:
-        raise UsageError("instance_id: DUMMY_INSTANCE_IP names the one instance that there is")
+        raise UsageError("instance_id: DUMMY_INSTANCE_IP already names the instance to use; unset one of them")
 
-    async def leave(self) -> None:
+    async def disconnect(self) -> None:
         return
 
     async def renew(self, instance: EnvInstance, ttl: str) -> EnvInstance:
@@ -114,7 +114,7 @@ class Started(Placement):
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:
         return instance
 
-    async def look(self, instance: EnvInstance) -> EnvInstance:
+    async def refresh(self, instance: EnvInstance) -> EnvInstance:
         return instance
 
     def client(self, instance: EnvInstance) -> InstanceClient:
@@ -131,8 +131,8 @@ class Started(Placement):
         )
 
 
-class OnPlatform(Placement):
-    """An instance that a platform makes for us."""
+class PlatformPlacement(Placement):
+    """A platform that creates instances: a remote one, or the local one of this machine."""
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class OnPlatform(Placement):
     ) -> None:
         self._startup_timeout = startup_timeout
         self._planes = planes
-        """None stands for the local platform, which is started on first use."""
+        """None means the local platform, which is started on first use."""
         self._timeout = timeout
         self._max_retries = max_retries
         self._token = token
@@ -158,11 +158,11 @@ class OnPlatform(Placement):
 
     @property
     def is_local(self) -> bool:
-        """Whether instances are sandboxes of this machine."""
+        """True if instances are sandboxes on this machine."""
         return self._planes is None
 
     async def api(self) -> ApiClient:
-        """The control plane."""
+        """Return the client of the control plane."""
         from aenv.client.platform_client import ApiClient
 
         if self._api is None:
@@ -175,38 +175,39 @@ class OnPlatform(Placement):
             self._api = ApiClient(self.url, self._timeout, retries, self._token, share=self.is_local)
         return self._api
 
-    async def create(self, wish: Wish) -> EnvInstance:
+    async def create(self, request: CreateRequest) -> EnvInstance:
         api = await self.api()
         try:
             timeout = self._startup_timeout if self.is_local else None
-            made = await api.create_env_instance(wish["envName"], **self._complete(wish), timeout=timeout)
+            made = await api.create_env_instance(request["envName"], **self._complete(request), timeout=timeout)
         except InstanceUnreachable as error:
             if self.is_local and not self._started_again:
-                self._started_again = True  # it ended between two looks at it: start the next one
+                self._started_again = True  # the local platform ended after it was found: start it again
                 await api.close()
                 self._api = None
-                return await self.create(wish)
+                return await self.create(request)
             raise InstanceUnreachable(
-                f"no platform at {self.url} ({error.message}); without AENV_SYSTEM_URL and aenv_url, Environment runs "
-                "on this machine by itself, and with DUMMY_INSTANCE_IP it uses what 'aenv run' serves",
+                f"no platform at {self.url} ({error.message}); check AENV_SYSTEM_URL or aenv_url. Without both, "
+                "Environment runs on this machine; with DUMMY_INSTANCE_IP, it uses a server of 'aenv run'",
                 details=error.details,
             ) from error
-        if wish.get("network") is not None and made.network is None:
+        if request.get("network") is not None and made.network is None:
             await api.delete_env_instance(made.id)
             raise EnvironmentError(
-                f"the platform at {self.url} does not choose networks for instances; leave network= away, or run on "
-                "this machine"
+                f"the platform at {self.url} does not support network=; leave it out, or run on this machine"
             )
         return made
 
-    async def create_many(self, wish: Wish, count: int) -> list[EnvInstance]:
-        """Ask for several in one request."""
+    async def create_many(self, request: CreateRequest, count: int) -> list[EnvInstance]:
+        """Request several instances at once."""
         api = await self.api()
-        timeout = self._startup_timeout if self.is_local else None  # its files may have to be fetched first
-        return await api.create_env_instances(count, envName=wish["envName"], **self._complete(wish), timeout=timeout)
+        timeout = self._startup_timeout if self.is_local else None  # its bundle may have to be fetched first
+        return await api.create_env_instances(
+            count, envName=request["envName"], **self._complete(request), timeout=timeout
+        )
 
-    def _complete(self, wish: Wish) -> Wish:
-        rest = {name: value for name, value in wish.items() if name != "envName"}
+    def _complete(self, request: CreateRequest) -> CreateRequest:
+        rest = {name: value for name, value in request.items() if name != "envName"}
         hub = _hub_access() if self.is_local and self._source is None else None
         own = {"hub": hub, "fetching": of_caller() or None} if self.is_local else {}
         return {**rest, "source": self._source, "lease": self._lease, **own}
@@ -221,7 +222,7 @@ class OnPlatform(Placement):
     async def attach(self, instance_id: str) -> EnvInstance:
         return await (await self.api()).get_env_instance(instance_id)
 
-    async def leave(self) -> None:
+    async def disconnect(self) -> None:
         api, self._api = self._api, None
         if api is not None:
             await api.close()
@@ -229,7 +230,7 @@ class OnPlatform(Placement):
     async def renew(self, instance: EnvInstance, ttl: str) -> EnvInstance:
         return await (await self.api()).renew_env_instance(instance.id, ttl)
 
-    async def look(self, instance: EnvInstance) -> EnvInstance:
+    async def refresh(self, instance: EnvInstance) -> EnvInstance:
         return await (await self.api()).get_env_instance(instance.id, deleted=True)
 
     async def why_ended(self, instance: EnvInstance, *, sent: bool) -> InstanceEnded | None:
@@ -240,27 +241,25 @@ class OnPlatform(Placement):
             return made
 
         try:
-            async with asyncio.timeout(ASK_SECONDS):
-                for pause in ASK_AGAIN:
-                    now = await self.look(instance)
+            async with asyncio.timeout(STATUS_SECONDS):
+                for pause in STATUS_PAUSES:
+                    now = await self.refresh(instance)
                     if now.status in ("Failed", "Terminated"):
                         return error(now.reason or str(now.status), now.fault, now.ended_by)
                     await asyncio.sleep(pause)
         except NotFound:
-            return error("the platform does not know it any more; it may have been restarted")
+            return error("the platform no longer knows it; it may have been restarted")
         except InstanceUnreachable:
             if self.is_local:
-                return error("the local platform that it ran on has ended")
+                return error("the local platform that ran it has ended")
         except (AEnvError, TimeoutError):
             return None
         return None
 
     def client(self, instance: EnvInstance) -> InstanceClient:
         url = ServerUrl.parse(instance.data_url) if instance.data_url else None
-        if url is not None and (
-            self._planes is None or url.uds is None
-        ):  # a platform elsewhere names no socket of ours
-            # Its own address: where nothing listens there, nothing will.
+        if url is not None and (self._planes is None or url.uds is None):  # a remote platform names no local socket
+            # The instance's own address: if nothing listens there now, nothing will later.
             return InstanceClient(url, token=instance.token or self._token, patience=0.0)
         assert self._planes is not None
         headers = self.proxy_headers(instance)
@@ -268,7 +267,7 @@ class OnPlatform(Placement):
 
     @staticmethod
     def proxy_headers(instance: EnvInstance) -> dict[str, str]:
-        """What tells a gateway which instance is meant."""
+        """Return the headers that tell a gateway which instance a request is for."""
         headers = {paths.INSTANCE_HEADER: instance.id}
         if instance.ip:
             headers[paths.PROXY_HEADER] = f"http://{instance.ip}:{paths.DATA_PORT}"
@@ -281,7 +280,7 @@ class OnPlatform(Placement):
         return await (await self.api()).presign_url(instance.id, port, minutes)
 
     async def delete(self, instance: EnvInstance | None) -> None:
-        """End it, also when this task is being cancelled."""
+        """Delete the instance, also while this task is being cancelled."""
         if instance is None and self._api is None:
             return
         api, self._api = await self.api(), None
@@ -294,7 +293,7 @@ class OnPlatform(Placement):
 
 
 def _hub_access() -> HubAccess:
-    """This process's hub, for the local platform: it was started by another one, whose settings may differ."""
+    """Return this process's hub settings for the local platform, which another process may have started."""
     from aenv import config
     from aenv.schema.instances import HubAccess
     from aenv.storage.open_url import data_folder
@@ -317,6 +316,6 @@ async def _delete(api: ApiClient, instance: EnvInstance | None) -> None:
                 await api.delete_env_instance(instance.id)
     except (AEnvError, TimeoutError) as error:
         name = instance.id if instance else "?"
-        log.warning("[ENV:%s] could not be deleted (%s); its time to live ends it", name, error)
+        log.warning("[ENV:%s] could not be deleted (%s); it will end at its time to live", name, error)
     finally:
         await api.close()

@@ -1,4 +1,4 @@
-"""Files and folders on their way into an instance, and out of it."""
+"""Copy files and folders into an instance and out of it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from aenv.client.instance_client import InstanceClient
 from aenv.schema import paths
 
 STREAMED = 8 * 1024 * 1024
-"""Bytes from which a file is sent while it is read."""
+"""Size in bytes above which a file is streamed instead of being read into memory."""
 STREAM_SECONDS = 600.0
-"""For what may have any size, unless told otherwise."""
+"""Default timeout of a streamed transfer, which may have any size."""
 
 Send = Callable[[InstanceClient, float], Awaitable[Any]]
-"""One exchange with an instance, in so many seconds."""
+"""A request to an instance, with a timeout in seconds."""
 
 
 def is_streamed(source: Path) -> bool:
-    """Whether it is too large to be in memory as a whole."""
+    """Return whether to stream ``source``: a folder, or a file too large to be read into memory."""
     return source.is_dir() or source.stat().st_size > STREAMED
 
 
 def put_file(data: bytes | str | Path, path: str) -> Send:
-    """Bytes, text or a file of this machine, to a file in the instance."""
+    """Write bytes, text or a file of this machine to a file in the instance."""
     body = data.read_bytes() if isinstance(data, Path) else data.encode() if isinstance(data, str) else data
 
     async def put(client: InstanceClient, seconds: float) -> Any:
@@ -38,7 +38,7 @@ def put_file(data: bytes | str | Path, path: str) -> Send:
 
 
 def put_stream(source: Path, path: str) -> Send:
-    """A folder to a folder, or a file to a file, whatever its size."""
+    """Stream a folder to a folder, or a file to a file, as a tar archive."""
     from aenv.isolation.files.tar_streams import packed
 
     folder, name = (path, "") if source.is_dir() else posixpath.split(path)
@@ -51,7 +51,7 @@ def put_stream(source: Path, path: str) -> Send:
 
 
 def get_file(path: str) -> Send:
-    """The content of a file in the instance."""
+    """Read a file of the instance."""
 
     async def get(client: InstanceClient, seconds: float) -> Any:
         return await client.fetch(_query(paths.FILES, path), timeout=seconds)
@@ -60,7 +60,7 @@ def get_file(path: str) -> Send:
 
 
 def get_stream(path: str, target: Path) -> Send:
-    """A file or folder of the instance, to this machine."""
+    """Stream a file or folder of the instance to this machine."""
     from aenv.isolation.files.tar_streams import unpacked
 
     async def get(client: InstanceClient, seconds: float) -> Any:
