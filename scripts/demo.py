@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from aenv import Environment
-from aenv.isolation.host_support import why_not
+from aenv.isolation.host_support import unsupported_reason
 from aenv.testing import running
 
 ENV = '''
@@ -111,7 +111,7 @@ def main() -> None:
         os.environ |= {"AENV_RUNTIME_DIR": folder, "AENV_LOCAL_LINGER": "0"}
         del os.environ["DUMMY_INSTANCE_IP"]
         step("6. Or let Environment run it: isolated instances on this machine, with nothing started by hand")
-        reason = why_not()
+        reason = unsupported_reason()
         if reason is None:
             asyncio.run(call_sandboxes(str(project)))
         else:

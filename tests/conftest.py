@@ -18,7 +18,7 @@ from aenv.client import local_platforms
 from aenv.http.client import HttpClient
 from aenv.http.server import HttpServer
 from aenv.http.url import ServerUrl
-from aenv.isolation.host_support import why_not
+from aenv.isolation.host_support import unsupported_reason
 from aenv.runtime.app import App
 from aenv.runtime.endpoints import EndpointCatalog
 from aenv.runtime.mcp import McpEndpoint
@@ -48,7 +48,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def sandboxes() -> None:
     """For tests that need real sandboxes: they are skipped where the host does not let this user make any."""
-    reason = why_not()
+    reason = unsupported_reason()
     if reason is not None:
         pytest.skip(f"no sandboxes here: {reason}")
 

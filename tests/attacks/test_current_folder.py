@@ -45,7 +45,7 @@ def folder(tmp_path: Path, mark: Path) -> Path:
 @pytest.mark.parametrize(
     "code",
     [
-        "from aenv.isolation.host_support import why_not; why_not()",
+        "from aenv.isolation.host_support import unsupported_reason; unsupported_reason()",
         "from aenv.platform.operations.host_report import _works; _works('import aenv.isolation.kernel.linux')",
     ],
 )

@@ -13,7 +13,7 @@ from aenv.images import base_roots
 
 @functools.cache
 def _why_not() -> str | None:
-    reason = base_roots.can_bootstrap()
+    reason = base_roots.bootstrap_problem()
     if reason is not None:
         return reason
     mirror = urlsplit(base_roots.MIRROR)

@@ -68,4 +68,4 @@ def test_nobody_uses_nothing(tmp_path: Path) -> None:
     assert process_usage.usage([]) == {}
     assert process_usage.usage([2**22 + 1]) == {}
     assert process_usage.members([tmp_path]) == []
-    assert process_usage.listener(tmp_path / "no.sock") is None
+    assert process_usage.listening_process(tmp_path / "no.sock") is None

@@ -61,6 +61,6 @@ def test_kills_at_the_memory_limit_are_counted_with_both_versions_of_control_gro
 def test_a_control_group_with_kills_is_not_used_again(tmp_path: Path) -> None:
     (tmp_path / "pids.current").write_text("0\n")
     group = Cgroup([tmp_path])
-    assert group.as_new() is not None
+    assert group.recycled() is not None
     (tmp_path / "memory.events").write_text("oom_kill 1\n")
-    assert group.as_new() is None
+    assert group.recycled() is None

@@ -131,7 +131,7 @@ def test_what_is_ready_serves_whoever_comes_with_variables_of_their_own(
             await dead.gone.wait()
             dead.exit = None  # nobody has noticed yet
             assert (await told(await made(10)))["number"] == "10"
-            hangs = process_usage.listener(engine._sandboxes[await spare()].path)
+            hangs = process_usage.listening_process(engine._sandboxes[await spare()].path)
             assert hangs is not None
             monkeypatch.setattr("aenv.engines.native.zygote_handle.SETTLE_SECONDS", 0.5)
             os.kill(hangs, signal.SIGSTOP)

@@ -16,7 +16,7 @@ from aenv.engines.base import SandboxSpec
 from aenv.engines.native.engine import NativeEngine
 from aenv.http.client import HttpClient
 from aenv.http.url import ServerUrl
-from aenv.isolation.files.volumes import Volume, why_not
+from aenv.isolation.files.volumes import Volume, target_problem
 from tests.conftest import run
 
 CODE = """
@@ -132,9 +132,9 @@ def test_one_that_is_to_be_read_only_is(place: Path) -> None:
     ["data", "/", "/data/../etc", "/data/", "/usr/local/data", "/etc", "/proc/1", "/dev/shm", "/home", "/app", "/var"],
 )
 def test_a_place_that_would_break_a_sandbox_is_refused(target: str) -> None:
-    assert why_not(target) is not None
+    assert target_problem(target) is not None
 
 
 @pytest.mark.parametrize("target", ["/home/admin/data", "/data", "/app/data", "/home/env", "/tmp/cache", "/srv/a b"])
 def test_other_places_are_fine(target: str) -> None:
-    assert why_not(target) is None
+    assert target_problem(target) is None

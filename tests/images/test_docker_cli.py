@@ -57,7 +57,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: None) ->
 
 async def said(image: BoxImage, state: Path, command: str) -> str:
     async with layered_images.box(image, layered_images.new_state(state)) as box:
-        done = await box.exec(["/bin/bash", "-c", command], cwd=image.cwd, user=image.user, joined=True)
+        done = await box.exec(["/bin/bash", "-c", command], cwd=image.cwd, user=image.user, merge_stderr=True)
     await layered_images.remove(state)
     return done.output
 

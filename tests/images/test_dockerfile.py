@@ -36,8 +36,8 @@ def test_lines_are_joined_comments_left_out_and_flags_known() -> None:
 
 def test_texts_in_the_middle_are_kept_as_they_are() -> None:
     steps = parse("FROM a\nRUN <<EOF\necho $x\n  # not a comment\nEOF\nCOPY <<-'END' /f\n\tone\n\tEND\n")
-    assert steps[1].documents == (("EOF", "echo $x\n  # not a comment\n", True),)
-    assert steps[2].documents == (("END", "one\n", False),)
+    assert steps[1].heredocs == (("EOF", "echo $x\n  # not a comment\n", True),)
+    assert steps[2].heredocs == (("END", "one\n", False),)
 
 
 @pytest.mark.parametrize(
@@ -66,17 +66,17 @@ def test_what_makes_no_sense_is_told(text: str) -> None:
 @pytest.mark.parametrize(
     ("name", "origin"),
     [
-        ("ubuntu:24.04", base_roots.Origin("bookworm")),
-        ("debian:13-slim", base_roots.Origin("trixie")),
-        ("debian:bullseye", base_roots.Origin("bullseye")),
-        ("docker.io/library/python:3.13-slim-bookworm", base_roots.Origin("bookworm", "3.13")),
-        ("python:3.11", base_roots.Origin("bookworm", "3.11", full=True)),
+        ("ubuntu:24.04", base_roots.OfficialImage("bookworm")),
+        ("debian:13-slim", base_roots.OfficialImage("trixie")),
+        ("debian:bullseye", base_roots.OfficialImage("bullseye")),
+        ("docker.io/library/python:3.13-slim-bookworm", base_roots.OfficialImage("bookworm", "3.13")),
+        ("python:3.11", base_roots.OfficialImage("bookworm", "3.11", full=True)),
         ("python:3.12-alpine", None),
         ("nginx:1", None),
     ],
 )
-def test_official_images_have_a_stand_in(name: str, origin: base_roots.Origin | None) -> None:
-    assert base_roots.origin_of(name) == origin
+def test_official_images_have_a_stand_in(name: str, origin: base_roots.OfficialImage | None) -> None:
+    assert base_roots.parse_official_name(name) == origin
 
 
 # --- following
@@ -101,7 +101,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: None) ->
 async def said(image: BoxImage, place: Path, command: str) -> str:
     """What a command says in a new box of an image."""
     async with layered_images.box(image, layered_images.new_state(place)) as box:
-        done = await box.exec(command, cwd=image.cwd, user=image.user, joined=True)
+        done = await box.exec(command, cwd=image.cwd, user=image.user, merge_stderr=True)
     await layered_images.remove(place)
     return done.output
 
@@ -270,7 +270,7 @@ def test_a_box_is_no_way_to_the_host(context: Path, tmp_path: Path) -> None:
         async with layered_images.box(layered_images.host_image(), layered_images.new_state(tmp_path / "state")) as box:
             assert (await box.exec("id -u")).output == "0\n"
             for command, refusal in tries.items():
-                done = await box.exec(["bash", "-c", command], joined=True)
+                done = await box.exec(["bash", "-c", command], merge_stderr=True)
                 assert done.code != 0, command
                 assert refusal in done.output, command
             assert (await box.exec("mknod /disk b 8 0 && head -c 1 /disk")).code != 0
@@ -301,7 +301,7 @@ def run_long(work: object) -> str:
 
 
 def test_who_has_no_range_of_users_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container, "has_users", lambda: False)
-    reason = base_roots.can_bootstrap()
+    monkeypatch.setattr(container, "has_user_range", lambda: False)
+    reason = base_roots.bootstrap_problem()
     assert reason is not None
     assert "subuid" in reason or "mmdebstrap" in reason or "keys" in reason

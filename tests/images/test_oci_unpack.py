@@ -18,7 +18,7 @@ import pytest
 
 from aenv.images import oci_unpack
 from aenv.images.oci_unpack import BadImage, open_image, store, unpack_tree
-from aenv.isolation.files.rooted_paths import inside
+from aenv.isolation.files.rooted_paths import resolve_in_root
 from aenv.isolation.files.tar_limits import LAST_TIME
 
 Entry = tuple[str, Any]
@@ -256,9 +256,9 @@ def test_a_path_is_followed_as_if_the_root_were_the_root(tmp_path: Path) -> None
     (tmp_path / "r" / "lib").symlink_to("/usr/lib")
     (tmp_path / "r" / "up").symlink_to("../../../usr")
     root = str(tmp_path / "r")
-    assert inside(root, "/lib") == f"{root}/usr/lib"
-    assert inside(root, "/up/lib/../..") == root
-    assert inside(root, "/../..") == root
+    assert resolve_in_root(root, "/lib") == f"{root}/usr/lib"
+    assert resolve_in_root(root, "/up/lib/../..") == root
+    assert resolve_in_root(root, "/../..") == root
 
 
 def rewritten(folder: Path, part: str, change: Any) -> Path:
@@ -542,7 +542,7 @@ def test_an_entry_that_comes_twice_is_the_later_one(tmp_path: Path) -> None:
 
 @pytest.mark.attack("images")
 def test_an_image_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci_unpack, "SPARE_ROOM", 1 << 62)
+    monkeypatch.setattr(oci_unpack, "MIN_FREE_BYTES", 1 << 62)
     source = tmp_path / "root.tar"
     source.write_bytes(layer(*ROOT))
     with pytest.raises(BadImage, match="disk"):

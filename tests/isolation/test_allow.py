@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aenv.isolation.network.allow_list import AllowList, EgressRefused, is_public, meanings
+from aenv.isolation.network.allow_list import AllowList, EgressRefused, equivalent_addresses, is_public
 from aenv.isolation.network.policy import Network
 
 
@@ -187,7 +187,7 @@ def test_a_network_that_makes_no_sense_is_said(value: object, said: str) -> None
 
 @pytest.mark.parametrize("value", ["none", "loopback", "blackhole", "host", ["pypi.org", "10.0.0.0/8"]])
 def test_a_network_is_written_as_it_was_read(value: str | list[str]) -> None:
-    assert Network.parse(value).written == value
+    assert Network.parse(value).config_value == value
 
 
 @pytest.mark.parametrize(
@@ -203,22 +203,24 @@ def test_a_network_is_written_as_it_was_read(value: str | list[str]) -> None:
 )
 def test_a_variable_opens_the_server_whose_url_it_has(url: str, opened: list[str]) -> None:
     network = Network.parse(["pypi.org", "$MODEL", "$OTHER"])
-    assert network.filled({"MODEL": url, "UNNAMED": "http://10.0.0.1"}).written == opened
+    assert network.resolve_variables({"MODEL": url, "UNNAMED": "http://10.0.0.1"}).config_value == opened
     AllowList(opened)
 
 
 def test_variables_without_servers_open_nothing() -> None:
-    assert Network.parse(["$MODEL"]).filled({}) == Network("loopback")
-    assert Network.parse("host").filled({"MODEL": "http://10.0.0.1"}) == Network("host")
+    assert Network.parse(["$MODEL"]).resolve_variables({}) == Network("loopback")
+    assert Network.parse("host").resolve_variables({"MODEL": "http://10.0.0.1"}) == Network("host")
 
 
 @pytest.mark.parametrize("url", ["models.example", "ftp://models.example", "http://", "http://x:y/", "10.0.0.0/8"])
 def test_a_variable_that_names_no_server_is_said(url: str) -> None:
     with pytest.raises(ValueError, match="the variable MODEL names a server by its URL"):
-        Network.parse(["$MODEL"]).filled({"MODEL": url})
+        Network.parse(["$MODEL"]).resolve_variables({"MODEL": url})
 
 
 @given(st.ip_addresses())
 def test_nothing_but_public_addresses_is_behind_a_name(address: ipaddress.IPv4Address) -> None:
     if reached(["*"], str(address), behind="any.example"):
-        assert all(is_public(each) and each.is_global and not each.is_multicast for each in meanings(address)[-1:])
+        assert all(
+            is_public(each) and each.is_global and not each.is_multicast for each in equivalent_addresses(address)[-1:]
+        )

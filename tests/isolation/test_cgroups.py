@@ -228,7 +228,7 @@ def test_a_group_that_is_given_back_is_given_out_again_as_if_it_were_new(unified
     assert (other.paths[0] / "memory.max").read_text() == str(1 << 30)
 
 
-@pytest.mark.parametrize("counted", [{"pids_current": "1\n"}, {"memory_current": f"{cgroups.LEFT + 1}\n"}])
+@pytest.mark.parametrize("counted", [{"pids_current": "1\n"}, {"memory_current": f"{cgroups.MAX_RESIDUE + 1}\n"}])
 def test_a_group_with_something_left_in_it_is_nobody_elses(unified: Path, counted: dict[str, str]) -> None:
     groups = Cgroups("aenv-1", unified)
     group = groups.make(LIMITS)
@@ -241,7 +241,7 @@ def test_a_group_with_something_left_in_it_is_nobody_elses(unified: Path, counte
 
 
 def test_no_more_groups_are_kept_than_may_be(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroups, "SPARES", 3)
+    monkeypatch.setattr(cgroups, "MAX_SPARES", 3)
     removed: list[Cgroup] = []
     monkeypatch.setattr(Cgroup, "remove", lambda self: removed.append(self))
     groups = Cgroups("aenv-1", unified)

@@ -16,10 +16,10 @@ from aenv.isolation.limits.cgroups import own_group
 from tests.isolation.host import eventually, hands_out_groups
 
 SERVER = """
-from aenv.isolation.limits.delegation import enter_own_group
+from aenv.isolation.limits.delegation import enter_delegated_group
 from aenv.isolation.limits.cgroups import Cgroups, Limits, own_group
 
-assert enter_own_group()
+assert enter_delegated_group()
 groups = Cgroups("aenv-test")
 group = groups.make(Limits(processes=16))
 print(own_group(), group.paths[0], *groups.controllers, flush=True)
@@ -75,20 +75,20 @@ def test_systemd_gives_a_server_a_scope_which_goes_with_it() -> None:
 
 def test_who_is_alone_in_a_group_that_nobody_manages_takes_it(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation, "_systemd_runs", lambda: False)
-    assert delegation.enter_own_group(unified)
+    assert delegation.enter_delegated_group(unified)
     assert (own_group(unified) / delegation.LEAF / "cgroup.procs").read_text() == "0"
 
 
 def test_a_group_that_others_are_in_stays_as_it_is(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation, "_systemd_runs", lambda: False)
     (own_group(unified) / "cgroup.procs").write_text(f"{os.getpid()}\n{os.getppid()}\n")
-    assert not delegation.enter_own_group(unified)
+    assert not delegation.enter_delegated_group(unified)
     assert not (own_group(unified) / delegation.LEAF).exists()
 
 
 def test_version_1_has_nothing_to_hand_out(tmp_path: Path, systemd: Callable[[str], Path]) -> None:
     asked = systemd("exit 0")
-    assert not delegation.enter_own_group(tmp_path)
+    assert not delegation.enter_delegated_group(tmp_path)
     assert not asked.exists()
 
 
@@ -97,10 +97,10 @@ def test_without_a_scope_everything_stays_as_it_is(
     answer: str, unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = systemd(answer)
-    monkeypatch.setattr(delegation, "ANSWER", 60.0)
-    monkeypatch.setattr(delegation, "DONE", 0.1)
+    monkeypatch.setattr(delegation, "REPLY_SECONDS", 60.0)
+    monkeypatch.setattr(delegation, "MOVE_SECONDS", 0.1)
     before = own_group()
-    assert not delegation.enter_own_group(unified)
+    assert not delegation.enter_delegated_group(unified)
     assert f" PIDs au 1 {os.getpid()} Delegate b true " in asked.read_text()
     assert own_group() == before
 
@@ -109,8 +109,8 @@ def test_a_systemd_that_does_not_answer_is_not_waited_for_long(
     unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systemd("exec sleep 600")
-    monkeypatch.setattr(delegation, "ANSWER", 0.1)
-    assert not delegation.enter_own_group(unified)
+    monkeypatch.setattr(delegation, "REPLY_SECONDS", 0.1)
+    assert not delegation.enter_delegated_group(unified)
 
 
 def test_an_ordinary_user_without_a_session_is_not_kept_waiting(
@@ -118,7 +118,7 @@ def test_an_ordinary_user_without_a_session_is_not_kept_waiting(
 ) -> None:
     asked = systemd("exec sleep 60")
     monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
-    assert not delegation.enter_own_group(unified)
+    assert not delegation.enter_delegated_group(unified)
     assert not asked.exists()
 
 
@@ -127,5 +127,5 @@ def test_a_service_of_systemd_stays_in_its_service(
 ) -> None:
     asked = systemd("exit 0")
     monkeypatch.setenv("SYSTEMD_EXEC_PID", str(os.getpid()))
-    assert not delegation.enter_own_group(unified)
+    assert not delegation.enter_delegated_group(unified)
     assert not asked.exists()

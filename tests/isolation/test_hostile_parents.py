@@ -11,7 +11,7 @@ import pytest
 
 from aenv.isolation.forking import preloaded
 from aenv.isolation.kernel import ptrace
-from aenv.isolation.limits.cgroups import counts_processes_apart
+from aenv.isolation.limits.cgroups import counts_processes_per_namespace
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
 from tests.isolation.host import Platform, limited_by
@@ -259,7 +259,7 @@ def test_a_parent_cannot_have_all_processes_of_the_user(tmp_path: Path, platform
     assert told[-1]["loaded_by"] != 1, "not a fork of a preloaded parent"
     _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
     assert platform.processes(), "the platform was not found, nor are its control groups"
-    if not limited_by(platform, "pids") and counts_processes_apart() and hard != resource.RLIM_INFINITY:
+    if not limited_by(platform, "pids") and counts_processes_per_namespace() and hard != resource.RLIM_INFINITY:
         assert told[-1]["notes"]["processes"] <= hard * 3 // 4
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aenv.errors import AEnvError
-from aenv.isolation.limits.cgroups import counts_processes_apart
+from aenv.isolation.limits.cgroups import counts_processes_per_namespace
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import PROBE, Box, make_project
 from tests.isolation.host import PATIENCE, Platform, eventually, hands_out_groups, limited_by
@@ -49,7 +49,7 @@ def groups(greedy: Box, platform: Platform) -> None:
 @pytest.fixture
 def counted(request: pytest.FixtureRequest) -> None:
     """Somebody counts processes: a control group, or the kernel for each sandbox's user namespace."""
-    if not counts_processes_apart():
+    if not counts_processes_per_namespace():
         request.getfixturevalue("groups")
 
 

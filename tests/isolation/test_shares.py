@@ -28,7 +28,9 @@ GIVE_BACK = """
 """
 NAMESPACE = "import os; result = os.readlink('/proc/self/ns/user')"
 
-pytestmark = pytest.mark.skipif(not user_shares.of(user_shares.INSTANCE), reason="/proc/sys cannot be written here")
+pytestmark = pytest.mark.skipif(
+    not user_shares.limits_for(user_shares.INSTANCE), reason="/proc/sys cannot be written here"
+)
 
 
 @pytest.fixture

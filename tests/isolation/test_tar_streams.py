@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from aenv.errors import UsageError
 from aenv.isolation.files.tar_limits import LAST_TIME
-from aenv.isolation.files.tar_streams import pack, packed, unpack, unpacked
+from aenv.isolation.files.tar_streams import pack, pack_stream, unpack, unpack_stream
 from tests.conftest import run
 
 
@@ -49,9 +49,9 @@ def test_a_folder_arrives_as_it_was(tmp_path: Path) -> None:
     (source / ("n" * 150)).write_text("a long name")
 
     async def main() -> None:
-        done = await unpacked(packed(source, asyncio.to_thread), target, asyncio.to_thread)
+        done = await unpack_stream(pack_stream(source, asyncio.to_thread), target, asyncio.to_thread)
         assert (done.files, done.size) == (4, 256 * 5000 + 2 + 11)
-        again = await unpacked(packed(source, asyncio.to_thread), target, asyncio.to_thread)
+        again = await unpack_stream(pack_stream(source, asyncio.to_thread), target, asyncio.to_thread)
         assert again == done  # what is there is replaced
 
     run(main())
@@ -164,11 +164,11 @@ def test_a_sender_who_breaks_off_and_one_who_sends_nonsense(tmp_path: Path) -> N
 
     async def main() -> None:
         with pytest.raises(ConnectionResetError):
-            await unpacked(broken(), tmp_path, asyncio.to_thread)
+            await unpack_stream(broken(), tmp_path, asyncio.to_thread)
         for make in (nonsense, cut):
             async with contextlib.aclosing(make()) as stream:  # else its end may still be a task when the loop ends
                 with pytest.raises(UsageError, match="not a whole tar"):
-                    await unpacked(stream, tmp_path, asyncio.to_thread)
+                    await unpack_stream(stream, tmp_path, asyncio.to_thread)
 
     run(main())
 
@@ -274,7 +274,7 @@ def test_nothing_in_a_folder_keeps_the_rest_of_it_from_being_read(tmp_path: Path
     (source / "z" / "last").write_text("last")
     left: list[str] = []
     out = io.BytesIO()
-    pack(source, out, left_out=lambda name, why: left.append(name))
+    pack(source, out, on_skipped=lambda name, why: left.append(name))
     out.seek(0)
     unpack(out, tmp_path / "target")
     assert (tmp_path / "target" / "good").read_text() == "good"

@@ -73,7 +73,7 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         """Build the system, if nobody has, and start it."""
         context = Path(self.environment_dir)
         self._image = await build(context / "Dockerfile", context)
-        shown, self._variables = await verifier_tools.found_for(_script(context.parent / "tests"))
+        shown, self._variables = await verifier_tools.tools_for(_script(context.parent / "tests"))
         self._variables["PATH"] = f"{self._image.variables.get('PATH', PATH)}:{verifier_tools.TOOLS}/bin"
         place = Path(tempfile.mkdtemp(prefix="harbor-", dir=layered_images.layer_folder("unfinished")))
         self._open.push_async_callback(layered_images.remove, place)

@@ -16,7 +16,7 @@ from pathlib import Path
 from aenv import config
 from aenv.client.caller_variables import index_of
 from aenv.errors import LoadError
-from aenv.isolation.files.atomic_folders import made_whole
+from aenv.isolation.files.atomic_folders import atomic_folder
 from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current
 from aenv.tracing.logging import getLogger
 
@@ -97,7 +97,7 @@ async def layer(requirements: list[str], folder: Path, variables: Mapping[str, s
     target = folder / digest
     if target.is_dir():
         return target
-    with made_whole(target) as made:
+    with atomic_folder(target) as made:
         made.chmod(0o755)
         log.info("installing %s", ", ".join(map(_named, requirements)))
         await _install(requirements, made, variables or {})

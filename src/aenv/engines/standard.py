@@ -223,7 +223,7 @@ def environment_of(spec: SandboxSpec) -> dict[str, Any]:
         "cpu": f"{spec.limits.cpus:g}",
         "memory": str(spec.limits.memory),
         "ephemeralStorage": str(spec.limits.disk),
-        "network": spec.network.written,
+        "network": spec.network.config_value,
         "tenant": spec.tenant,
     }
     known = ("description", "tags", "artifacts", "status")

@@ -37,7 +37,7 @@ LIBRARIES = (
     "libsqlite3-0", "libssl3", "libuuid1", "netbase", "tzdata", "zlib1g",
 )  # fmt: skip
 """In every root: what a Python that was built elsewhere is linked with."""
-FULL = ("build-essential", "curl", "git", "pkg-config", "procps", "wget", "xz-utils")
+FULL_PACKAGES = ("build-essential", "curl", "git", "pkg-config", "procps", "wget", "xz-utils")
 """What an image of python's has that is not slim, as far as it is used."""
 _OFFICIAL = re.compile(
     r"(?:docker\.io/)?(?:library/)?(?P<name>debian|ubuntu|python)(?::(?P<tag>[\w.-]+))?(?:@sha256:.+)?"
@@ -46,7 +46,7 @@ _VERSION = re.compile(r"3\.\d+")
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class OfficialImage:
     """What an image's name asks for."""
 
     release: str
@@ -54,7 +54,7 @@ class Origin:
     full: bool = False
 
 
-def origin_of(name: str) -> Origin | None:
+def parse_official_name(name: str) -> OfficialImage | None:
     """What an official image's name asks for; None for other images."""
     found = _OFFICIAL.fullmatch(name)
     if found is None:
@@ -62,14 +62,14 @@ def origin_of(name: str) -> Origin | None:
     tag = found["tag"] or "latest"
     words = tag.split("-")
     if found["name"] == "ubuntu":
-        return Origin(next((STAND_INS[word] for word in words if word in STAND_INS), "bookworm"))
+        return OfficialImage(next((STAND_INS[word] for word in words if word in STAND_INS), "bookworm"))
     release = next((word for word in words if word in PYTHONS), None)
     if found["name"] == "debian":
-        return Origin(release or RELEASES.get(words[0].partition(".")[0], "bookworm"))
+        return OfficialImage(release or RELEASES.get(words[0].partition(".")[0], "bookworm"))
     version = _VERSION.match(words[0])
     if "alpine" in tag or "windows" in tag:
         return None
-    return Origin(release or "bookworm", version[0] if version else "3.13", full="slim" not in words)
+    return OfficialImage(release or "bookworm", version[0] if version else "3.13", full="slim" not in words)
 
 
 def base_name(image: str) -> str:
@@ -77,7 +77,7 @@ def base_name(image: str) -> str:
     return re.sub(r"[^a-z0-9._-]+", "-", image.lower())
 
 
-async def root(name: str) -> BoxImage:
+async def base_image(name: str) -> BoxImage:
     """The image to start from.
 
     Raises:
@@ -92,12 +92,12 @@ async def root(name: str) -> BoxImage:
         base = await base_systems.BaseSystems().find(known, Path("/"))
         path = str(base.root)
         return BoxImage(digest("base", path), (path,), (path,), variables=base.variables)
-    origin = origin_of(name)
+    origin = parse_official_name(name)
     if origin is None:
         return await _from_docker(name, known)
     image = await _debian(origin.release)
     if origin.full:
-        image = await _with_packages(image, FULL)
+        image = await _with_packages(image, FULL_PACKAGES)
     return await _with_python(image, origin) if origin.python else image
 
 
@@ -117,19 +117,19 @@ async def _from_docker(name: str, known: str) -> BoxImage:
     return found
 
 
-async def _quiet(*command: str) -> int:
+async def _run_quietly(*command: str) -> int:
     nowhere = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(*command, stdin=nowhere, stdout=nowhere, stderr=nowhere, cwd="/")
     return await process.wait()
 
 
-def can_bootstrap() -> str | None:
+def bootstrap_problem() -> str | None:
     """None where a Debian can be made here; else what is missing."""
     if shutil.which("mmdebstrap") is None:
         return "mmdebstrap is not installed; install it with: sudo apt-get install mmdebstrap debian-archive-keyring"
     if not Path("/usr/share/keyrings/debian-archive-keyring.gpg").exists():
         return "the keys of Debian are not installed; install them with: sudo apt-get install debian-archive-keyring"
-    if not container.has_users():
+    if not container.has_user_range():
         return docker_cli.NO_USERS
     return None
 
@@ -146,7 +146,7 @@ async def _debian(release: str) -> BoxImage:
     key = digest("debian", release, LIBRARIES, suites)
 
     async def make(state: Path) -> None:
-        missing = can_bootstrap()
+        missing = bootstrap_problem()
         if missing is not None:
             raise BuildFailed(f"a Debian cannot be made here: {missing}")
         log.warning("making a Debian (%s) from its packages, once; this takes a minute or two", release)
@@ -155,14 +155,14 @@ async def _debian(release: str) -> BoxImage:
         command += [f"--include={','.join(libraries)}", release, "/made", *(f"deb {suite} main" for suite in suites)]
         scratch = layered_images.new_state(state / "scratch")
         async with layered_images.box(layered_images.host_image(), scratch, network="host") as box:
-            done = await box.exec(command, joined=True)
+            done = await box.exec(command, merge_stderr=True)
         if done.code:
             raise BuildFailed(f"mmdebstrap has failed:\n{done.output[-2000:]}")
         (state / "upper").rmdir()
         (scratch / "upper" / "made").rename(state / "upper")
         await layered_images.remove(scratch)
 
-    upper = await layered_images.made(key, make)
+    upper = await layered_images.ensure_layer(key, make)
     return BoxImage(key, (str(upper),))
 
 
@@ -172,17 +172,17 @@ async def _with_packages(image: BoxImage, packages: tuple[str, ...]) -> BoxImage
     async def make(state: Path) -> None:
         async with layered_images.box(image, state, network="host") as box:
             line = f"apt-get update && apt-get install -y --no-install-recommends {' '.join(packages)}"
-            done = await box.exec(f"{line} && rm -rf /var/lib/apt/lists/*", joined=True)
+            done = await box.exec(f"{line} && rm -rf /var/lib/apt/lists/*", merge_stderr=True)
         if done.code:
             raise BuildFailed(f"{', '.join(packages)} cannot be installed:\n{done.output[-2000:]}")
 
-    return image.with_layer(key, await layered_images.made(key, make))
+    return image.with_layer(key, await layered_images.ensure_layer(key, make))
 
 
-async def _with_python(image: BoxImage, origin: Origin) -> BoxImage:
+async def _with_python(image: BoxImage, origin: OfficialImage) -> BoxImage:
     """In /usr/local, as the images of python's have it."""
     assert origin.python is not None
-    found = await python_of_host(origin.python)
+    found = await host_python(origin.python)
     if found is None and PYTHONS[origin.release] != origin.python:
         raise BuildFailed(
             f"there is no Python {origin.python} to put into a system",
@@ -195,19 +195,19 @@ async def _with_python(image: BoxImage, origin: Origin) -> BoxImage:
             if found is None:
                 line = "apt-get update && apt-get install -y --no-install-recommends python3 python3-pip python3-venv"
                 link = "rm -f /usr/lib/python3*/EXTERNALLY-MANAGED && ln -s /usr/bin/python3 /usr/local/bin/python"
-                done = await box.exec(f"{line} && {link}", joined=True)
+                done = await box.exec(f"{line} && {link}", merge_stderr=True)
             else:
                 await box.unpack(lambda target: _pack_python(found, target), "/usr/local")
                 version = f"python{origin.python}"
                 done = await box.exec(
                     f"cd /usr/local/bin && ldconfig && ln -sf {version} python3 && ln -sf python3 python && "
                     "python3 -m ensurepip && ln -sf pip3 pip",
-                    joined=True,
+                    merge_stderr=True,
                 )
         if done.code:
             raise BuildFailed(f"Python {origin.python} cannot be put into the system:\n{done.output[-2000:]}")
 
-    layered = image.with_layer(key, await layered_images.made(key, make))
+    layered = image.with_layer(key, await layered_images.ensure_layer(key, make))
     return replace(layered, variables={**image.variables, "LANG": "C.UTF-8"}, command=("python3",))
 
 
@@ -218,7 +218,7 @@ def _pack_python(source: Path, target: object) -> None:
         add_tree(archive, source, ".", leave_out=lambda name: bool(left_out.fullmatch(f"./{name}")))
 
 
-async def python_of_host(version: str) -> Path | None:
+async def host_python(version: str) -> Path | None:
     """The folder of a Python of this version that this user has, or that uv can get for them."""
     uv_folder = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or "~/.local/share/uv/python").expanduser()
     pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
@@ -231,7 +231,7 @@ async def python_of_host(version: str) -> Path | None:
     uv = uv_program()
     if uv is None:
         return None
-    await _quiet(str(uv), "python", "install", "--no-bin", "--install-dir", str(own), version)
+    await _run_quietly(str(uv), "python", "install", "--no-bin", "--install-dir", str(own), version)
     return next((found.resolve() for found in sorted(own.glob(f"cpython-{version}.*"), reverse=True)), None)
 
 

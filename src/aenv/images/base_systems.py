@@ -48,7 +48,7 @@ class BaseSystems:
     def __init__(self, limit: int = PROJECT_LIMIT) -> None:
         """``limit``: bytes that an image of a project may have when it is unpacked."""
         self._limit = limit
-        self._known: dict[tuple[str, int, int], BaseSystem] = {}
+        self._unpacked: dict[tuple[str, int, int], BaseSystem] = {}
         self._unpacking = asyncio.Lock()
 
     async def find(self, text: str, project: Path) -> BaseSystem:
@@ -62,7 +62,7 @@ class BaseSystems:
                 )
             if not path.exists():
                 raise ConfigError(f"deployConfig.base: there is nothing at {path}")
-            return await self._opened(path, self._limit)
+            return await self._open(path, self._limit)
         place = folder() / "names" / text
         if not _NAME.fullmatch(text) or not place.is_symlink():
             known = ", ".join(names()) or "none"
@@ -74,7 +74,7 @@ class BaseSystems:
             raise ConfigError(
                 f"deployConfig.base: {place.readlink()}, which '{text}' stands for, is not there any more"
             )
-        return await self._opened(place.resolve())
+        return await self._open(place.resolve())
 
     async def add(self, name: str, path: Path) -> BaseSystem:
         """Give something a name on this machine; a folder with a root file system is used where it is."""
@@ -82,7 +82,7 @@ class BaseSystems:
             raise ConfigError(f"'{name}' cannot name a base; use small letters, digits, dots and dashes")
         if not path.exists():
             raise ConfigError(f"there is nothing at {path}")
-        base = await self._opened(path.resolve())
+        base = await self._open(path.resolve())
         link = folder() / "names" / name
         link.parent.mkdir(parents=True, exist_ok=True)
         fresh = link.with_name(f".{name}.{os.getpid()}")
@@ -91,19 +91,19 @@ class BaseSystems:
         fresh.replace(link)
         return base
 
-    async def _opened(self, path: Path, limit: int | None = None) -> BaseSystem:
+    async def _open(self, path: Path, limit: int | None = None) -> BaseSystem:
         if path.is_dir() and not (path / "oci-layout").is_file():
             if path.parent.parent == folder() and path.name == "root":
-                return _stored(path.parent)
+                return _load(path.parent)
             if not is_root(entry.name for entry in path.iterdir()):
                 raise ConfigError(f"{path} is no base: it is neither a root file system nor an OCI image layout")
             return BaseSystem(path)
         about = (path / "index.json" if path.is_dir() else path).stat()
         key = (str(path), about.st_mtime_ns, about.st_size)
         async with self._unpacking:
-            if key not in self._known or not self._known[key].root.is_dir():
-                self._known[key] = _stored(await _store(path, limit))
-        return self._known[key]
+            if key not in self._unpacked or not self._unpacked[key].root.is_dir():
+                self._unpacked[key] = _load(await _unpack(path, limit))
+        return self._unpacked[key]
 
 
 def names() -> dict[str, Path]:
@@ -124,12 +124,12 @@ def remove(name: str) -> None:
         shutil.rmtree(unpacked, ignore_errors=True)
 
 
-def _stored(place: Path) -> BaseSystem:
+def _load(place: Path) -> BaseSystem:
     about = json.loads((place / "image.json").read_text())
     return BaseSystem(place / "root", about["variables"])
 
 
-async def _store(path: Path, limit: int | None) -> Path:
+async def _unpack(path: Path, limit: int | None) -> Path:
     log.info("unpacking %s", path)
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-P", "-m", "aenv.images.oci_unpack", str(path), str(folder()),
@@ -137,12 +137,12 @@ async def _store(path: Path, limit: int | None) -> Path:
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, cwd="/",
     )  # fmt: skip
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     except BaseException:
         process.kill()
         await process.wait()
         raise
-    answer = json.loads(said) if said else {"error": f"unpacking it ended with exit code {process.returncode}"}
+    answer = json.loads(output) if output else {"error": f"unpacking it ended with exit code {process.returncode}"}
     if "error" in answer:
         raise ConfigError(f"{path} cannot be a base: {answer['error']}")
     return Path(answer["path"])

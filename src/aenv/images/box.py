@@ -24,7 +24,7 @@ from aenv.images.container import ContainerSpec
 from aenv.images.container_init import MESSAGE
 from aenv.isolation.limits.cgroups import Cgroup
 
-KEPT = 1 << 20
+MAX_OUTPUT = 1 << 20
 """Bytes of a program's output that are kept: the first half, and the last."""
 CHUNK = 1 << 16
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -53,9 +53,9 @@ class Box:
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._ready: asyncio.Future[None] | None = None
-        self._first = 0
+        self._init_pid = 0
 
-    async def start(self, channel: int | None = None, beside: Box | None = None) -> None:
+    async def start(self, channel: int | None = None, network_of: Box | None = None) -> None:
         """Make it. ``channel``: of a door to the network, for a box with ``egress``. ``beside``: a box whose network it
         is to share; of its processes and files it sees nothing.
 
@@ -78,9 +78,9 @@ class Box:
                     pass_fds=[theirs.fileno()], stdin=asyncio.subprocess.DEVNULL, cwd="/",
                 )  # fmt: skip
             self._control = ours
-            loop.add_reader(ours, self._hear)
-            joining = beside.namespaces() if beside is not None else []
-            spec = replace(self._spec, stage=stage, joined=beside is not None)
+            loop.add_reader(ours, self._receive)
+            joining = network_of.namespaces() if network_of is not None else []
+            spec = replace(self._spec, stage=stage, shares_network=network_of is not None)
             try:
                 fds = [*joining, *([channel] if channel is not None else []), *cgroups]
                 socket.send_fds(ours, [container.spec_message(spec)], fds)
@@ -99,7 +99,7 @@ class Box:
 
     def namespaces(self) -> list[int]:
         """Descriptors of those of its users and of its network."""
-        return [os.open(f"/proc/{self._first}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("user", "net")]
+        return [os.open(f"/proc/{self._init_pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("user", "net")]
 
     async def stop(self) -> None:
         """End everything in it. What was changed stays in its state."""
@@ -109,7 +109,7 @@ class Box:
             self._control = None
         if self._process is not None:
             await self._process.wait()
-        self._lost("the box has been stopped")
+        self._fail_pending("the box has been stopped")
         for drain in list(self._drains):
             drain.close()
         if self._group is not None:
@@ -125,25 +125,25 @@ class Box:
         timeout: float | None = None,
         stdin: bytes = b"",
         nice: int = 0,
-        joined: bool = False,
-        last: bool = False,
+        merge_stderr: bool = False,
+        kill_others: bool = False,
     ) -> BoxResult:
         """Run a program, or a line of shell, to its end; what it leaves running goes on. ``joined``: stderr is where
         stdout is. ``last``: all other programs are ended together with it.
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        out = self._drain()
-        errors = out if joined else self._drain()
-        wrong = self._drain()
+        out = self._new_drain()
+        errors = out if merge_stderr else self._new_drain()
+        wrong = self._new_drain()
         number = next(self._numbers)
-        given = _file(stdin)
+        given = _stdin_file(stdin)
         timed_out = False
         try:
             message = {"op": "exec", "argv": argv, "cwd": cwd, "env": {**self._variables, **(env or {})}, "user": user,
-                       "nice": nice, "last": last}  # fmt: skip
-            ended = self._ask(number, message, [given, out.end, errors.end, wrong.end])
+                       "nice": nice, "kill_others": kill_others}  # fmt: skip
+            ended = self._request(number, message, [given, out.write_end, errors.write_end, wrong.write_end])
             for drain in {out, errors, wrong}:
-                drain.close_end()
+                drain.close_write_end()
             try:
                 async with asyncio.timeout(timeout):
                     code = await asyncio.shield(ended)
@@ -158,43 +158,43 @@ class Box:
         finally:
             os.close(given)
             for drain in {out, errors, wrong}:
-                drain.close_end()
+                drain.close_write_end()
         trouble = wrong.text()
         said = errors.text() if errors is not out else ""
         return BoxResult(code, out.text(), f"{said}{trouble}" if trouble else said, timed_out)
 
     async def is_idle(self) -> bool:
         """Whether nothing runs in it. No program of the box's is asked."""
-        wrong = self._drain()
+        wrong = self._new_drain()
         try:
-            ended = self._ask(next(self._numbers), {"op": "idle"}, [wrong.end])
+            ended = self._request(next(self._numbers), {"op": "idle"}, [wrong.write_end])
         finally:
-            wrong.close_end()
+            wrong.close_write_end()
         return await ended == 0
 
     def open_terminal(self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], user: str = "") -> int:
         """Run a program on a terminal; a descriptor of the terminal's other side."""
         master, slave = os.openpty()
-        wrong = self._drain()
+        wrong = self._new_drain()
         try:
             message = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": {**self._variables, **env}, "user": user,
                        "tty": True}  # fmt: skip
-            self._ask(next(self._numbers), message, [slave, slave, slave, wrong.end])
+            self._request(next(self._numbers), message, [slave, slave, slave, wrong.write_end])
         finally:
             os.close(slave)
-            wrong.close_end()
+            wrong.close_write_end()
         return master
 
     async def unpack(self, archive: Callable[[io.RawIOBase], None], path: str, *, owner: str = "") -> None:
         """Put files below a path: ``archive`` writes them as a tar, in a thread."""
         read_end, write_end = os.pipe()
-        wrong = self._drain()
+        wrong = self._new_drain()
         number = next(self._numbers)
         try:
-            ended = self._ask(number, {"op": "unpack", "path": path, "owner": owner}, [read_end, wrong.end])
+            ended = self._request(number, {"op": "unpack", "path": path, "owner": owner}, [read_end, wrong.write_end])
         finally:
             os.close(read_end)
-            wrong.close_end()
+            wrong.close_write_end()
         failed: list[BaseException] = []
 
         def write() -> None:
@@ -217,27 +217,27 @@ class Box:
 
     async def pack(self, path: str, target: Path) -> None:
         """What is at a path, as a tar in a file; its members' names begin with a dot."""
-        wrong = self._drain()
+        wrong = self._new_drain()
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            ended = self._ask(next(self._numbers), {"op": "pack", "path": path}, [descriptor, wrong.end])
+            ended = self._request(next(self._numbers), {"op": "pack", "path": path}, [descriptor, wrong.write_end])
         finally:
             os.close(descriptor)
-            wrong.close_end()
+            wrong.close_write_end()
         if await ended:
             raise UsageError(f"{path} cannot be read: {wrong.text()}")
 
     async def remove(self, *paths: str) -> None:
         """Take away what is at these paths."""
-        wrong = self._drain()
+        wrong = self._new_drain()
         try:
-            ended = self._ask(next(self._numbers), {"op": "remove", "paths": list(paths)}, [wrong.end])
+            ended = self._request(next(self._numbers), {"op": "remove", "paths": list(paths)}, [wrong.write_end])
         finally:
-            wrong.close_end()
+            wrong.close_write_end()
         if await ended:
             raise UsageError(f"{', '.join(paths)} cannot be removed: {wrong.text()}")
 
-    def _ask(self, number: int, message: dict[str, Any], fds: list[int]) -> asyncio.Future[int]:
+    def _request(self, number: int, message: dict[str, Any], fds: list[int]) -> asyncio.Future[int]:
         if self._control is None:
             raise Unavailable("the box has been stopped")
         data = json.dumps({**message, "id": number}).encode()
@@ -257,7 +257,7 @@ class Box:
             with contextlib.suppress(OSError):
                 self._control.send(json.dumps({"op": "signal", "id": number, "signal": which}).encode())
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self._control is not None
         assert self._ready is not None
         try:
@@ -268,11 +268,11 @@ class Box:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._control)
-            self._lost("the box has ended by itself; it may have run out of memory")
+            self._fail_pending("the box has ended by itself; it may have run out of memory")
             return
         message = json.loads(data)
         if message["op"] == "made":
-            self._first = message["pid"]
+            self._init_pid = message["pid"]
         elif message["op"] == "ready":
             self._ready.set_result(None)
         elif message["op"] == "failed":
@@ -281,7 +281,7 @@ class Box:
         elif (waiting := self._waiting.pop(message["id"], None)) is not None and not waiting.done():
             waiting.set_result(message["code"])
 
-    def _lost(self, why: str) -> None:
+    def _fail_pending(self, why: str) -> None:
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(Unavailable(why))
         waiting, self._waiting = self._waiting, {}
@@ -289,7 +289,7 @@ class Box:
             if not each.done():
                 each.set_exception(Unavailable(why))
 
-    def _drain(self) -> _Drain:
+    def _new_drain(self) -> _Drain:
         drain = _Drain(self._drains.discard)
         self._drains.add(drain)
         return drain
@@ -299,19 +299,19 @@ class _Drain:
     """Reads what programs write for as long as somebody can: a server must not be stopped by nobody listening."""
 
     def __init__(self, gone: Callable[[_Drain], None]) -> None:
-        self._read, self.end = os.pipe()
+        self._read, self.write_end = os.pipe()
         os.set_blocking(self._read, False)
         self._gone = gone
         self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
         asyncio.get_running_loop().add_reader(self._read, self._take)
 
-    def close_end(self) -> None:
-        if self.end >= 0:
-            os.close(self.end)
-            self.end = -1
+    def close_write_end(self) -> None:
+        if self.write_end >= 0:
+            os.close(self.write_end)
+            self.write_end = -1
 
     def close(self) -> None:
-        self.close_end()
+        self.close_write_end()
         if self._read >= 0:
             asyncio.get_running_loop().remove_reader(self._read)
             os.close(self._read)
@@ -335,16 +335,16 @@ class _Drain:
         if not data:
             self.close()
             return False
-        room = KEPT // 2 - len(self._head)
+        room = MAX_OUTPUT // 2 - len(self._head)
         self._head += data[:room]
         self._tail += data[room:]
-        if (over := len(self._tail) - KEPT // 2) > 0:
+        if (over := len(self._tail) - MAX_OUTPUT // 2) > 0:
             self._dropped += over
             del self._tail[:over]
         return True
 
 
-def _file(content: bytes) -> int:
+def _stdin_file(content: bytes) -> int:
     """To be read from its start."""
     if not content:
         return os.open("/dev/null", os.O_RDONLY)

@@ -25,7 +25,7 @@ class BoxNetwork:
     egress: EgressProcess
     name: str
     """For the log: what was refused to whom."""
-    neighbours: tuple[str, ...] = ()
+    peer_names: tuple[str, ...] = ()
     """Names of boxes beside: they share the network, so they are where localhost is."""
 
     @asynccontextmanager
@@ -38,41 +38,41 @@ class BoxNetwork:
         shown: Mapping[str, str] | None = None,
         files: Mapping[str, str] | None = None,
         group: Cgroup | None = None,
-        above: tuple[str, ...] = (),
-        beside: Box | None = None,
+        extra_layers: tuple[str, ...] = (),
+        network_of: Box | None = None,
     ) -> AsyncIterator[Box]:
         """As `images.box`. ``beside``: a box that has the way out already."""
-        own = {**self.network.variables, **self._direct(), **(variables or {})}
+        own = {**self.network.variables, **self._no_proxy(), **(variables or {})}
         files = {**self._hosts(), **(files or {})}
-        if self.network.mode != "egress" or beside is not None:
+        if self.network.mode != "egress" or network_of is not None:
             async with layered_images.box(
                 image, state, network=self.network.mode, variables=own, shown=shown, files=files, group=group,
-                above=above, beside=beside,
+                extra_layers=extra_layers, network_of=network_of,
             ) as box:  # fmt: skip
                 yield box
             return
-        door = self.egress.door(f"{self.name}-{secrets.token_hex(4)}", self.network.allow)
+        endpoint = self.egress.endpoint(f"{self.name}-{secrets.token_hex(4)}", self.network.allow)
         opening: asyncio.Task[None] | None = None
         try:
             async with layered_images.box(
-                image, state, network="egress", channel=door.channel, variables=own, shown=shown, files=files,
-                group=group, above=above,
+                image, state, network="egress", channel=endpoint.channel, variables=own, shown=shown, files=files,
+                group=group, extra_layers=extra_layers,
             ) as box:  # fmt: skip
-                opening = asyncio.create_task(door.open())
+                opening = asyncio.create_task(endpoint.open())
                 await opening
                 yield box
         finally:
-            door.close()
+            endpoint.close()
             if opening is not None:
                 await asyncio.gather(opening, return_exceptions=True)
 
     def _hosts(self) -> dict[str, str]:
-        if not self.neighbours:
+        if not self.peer_names:
             return {}
-        known = layered_images.rootfs_files(self.network.mode).get("/etc/hosts", "127.0.0.1 localhost")
-        return {"/etc/hosts": f"{known.rstrip()}\n127.0.0.1 {' '.join(self.neighbours)}\n"}
+        known = layered_images.name_lookup_files(self.network.mode).get("/etc/hosts", "127.0.0.1 localhost")
+        return {"/etc/hosts": f"{known.rstrip()}\n127.0.0.1 {' '.join(self.peer_names)}\n"}
 
-    def _direct(self) -> dict[str, str]:
+    def _no_proxy(self) -> dict[str, str]:
         """No proxy is asked for them."""
         known = {name: value for name, value in self.network.variables.items() if name.lower() == "no_proxy"}
-        return {name: ",".join([value, *self.neighbours]) for name, value in known.items()}
+        return {name: ",".join([value, *self.peer_names]) for name, value in known.items()}

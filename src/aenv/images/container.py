@@ -32,11 +32,11 @@ from aenv.isolation.network import policy
 
 FIRST, COUNT = 0x60000000, 0x10000
 """The host's users that those of containers are, when root makes them: far away from all that are handed out."""
-OURS = "/opt/aenv"
+AENV_FOLDER = "/opt/aenv"
 """In a container: what we bring."""
 READ_ONLY = ("bus", "fs", "irq", "sys")
 """Folders of /proc that not even a container's root writes to, as in Docker."""
-_SPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
+_NAMESPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ContainerSpec:
     """Folders that the root is made of, the lowest first; their files have the users of containers as owners."""
     state: str
     """A folder with ``upper`` and ``work``: what is changed goes there."""
-    foreign: list[str] = field(default_factory=list)
+    host_owned: list[str] = field(default_factory=list)
     """Those of the layers, and of what is shown, whose files have the host's users as owners."""
     shown: dict[str, str] = field(default_factory=dict)
     """Paths inside, and the folders or files of the host that are shown there, read-only."""
@@ -57,7 +57,7 @@ class ContainerSpec:
     """Small files that are put over those of the root, like /etc/hosts: path and text."""
     network: policy.Mode = "loopback"
     hostname: str = "box"
-    joined: bool = False
+    shares_network: bool = False
     """It is in the network of another container: the namespaces of its users and its network are the first
     descriptors that come with the spec."""
 
@@ -68,7 +68,7 @@ def main() -> None:
     if os.getppid() == 1:
         sys.exit(0)
     if sys.argv[1] in ("remove", "copy", "list"):
-        _as_root(*sys.argv[1:])
+        _run_as_root(*sys.argv[1:])
         return
     control = socket.socket(fileno=int(sys.argv[1]))
     message, fds, _, _ = socket.recv_fds(control, container_init.MESSAGE, container_init.MAX_FDS)
@@ -91,17 +91,17 @@ def _make(spec: ContainerSpec, control: socket.socket, fds: list[int]) -> int:
     if privileged:
         linux.unshare(linux.CLONE_NEWNS)
         _stage(spec, privileged=True)
-    spaces = _SPACES if spec.network == "host" or spec.joined else _SPACES | linux.CLONE_NEWNET
-    if spec.joined:
+    namespaces = _NAMESPACES if spec.network == "host" or spec.shares_network else _NAMESPACES | linux.CLONE_NEWNET
+    if spec.shares_network:
         users, net = fds.pop(0), fds.pop(0)
         if not privileged:  # a user may enter a network only together with the users that it belongs to
             linux.setns(users, linux.CLONE_NEWUSER)
-            spaces &= ~linux.CLONE_NEWUSER
+            namespaces &= ~linux.CLONE_NEWUSER
         linux.setns(net, linux.CLONE_NEWNET)
         for fd in (users, net):
             os.close(fd)
     mapped, map_now = os.pipe()
-    child = linux.fork_into(spaces)
+    child = linux.fork_into(namespaces)
     if child == 0:
         linux.die_with_parent()
         os.close(map_now)
@@ -109,7 +109,7 @@ def _make(spec: ContainerSpec, control: socket.socket, fds: list[int]) -> int:
     os.close(mapped)
     for fd in fds:
         os.close(fd)
-    if spaces & linux.CLONE_NEWUSER:
+    if namespaces & linux.CLONE_NEWUSER:
         _map_users(child, privileged=privileged)
     control.send(json.dumps({"op": "made", "pid": child}).encode())
     control.close()
@@ -119,7 +119,7 @@ def _make(spec: ContainerSpec, control: socket.socket, fds: list[int]) -> int:
     return os.waitstatus_to_exitcode(status) and 1
 
 
-def _as_root(what: str, path: str, target: str = "") -> None:
+def _run_as_root(what: str, path: str, target: str = "") -> None:
     """Remove, copy or list a tree that containers of this user have written, as the root of one."""
     if what == "list" and os.geteuid() == 0:
         overlay_listing.write(path)
@@ -179,12 +179,12 @@ def sub_range(kind: str) -> tuple[int, int] | None:
     return max(found, key=lambda each: each[1]) if found else None
 
 
-def has_users() -> bool:
+def has_user_range() -> bool:
     """Whether there is more than one user in a container that this user makes."""
     return os.geteuid() == 0 or (sub_range("uid") is not None and sub_range("gid") is not None)
 
 
-def owner() -> tuple[int, int]:
+def root_owner() -> tuple[int, int]:
     """The host's user and group that root is in a container."""
     return (FIRST, FIRST) if os.geteuid() == 0 else (os.getuid(), os.getgid())
 
@@ -203,7 +203,7 @@ def _stage(spec: ContainerSpec, *, privileged: bool) -> None:
             os.mkdir(f"{stage}/{name}")
         else:
             open(f"{stage}/{name}", "w").close()
-        if path in spec.foreign and privileged:
+        if path in spec.host_owned and privileged:
             linux.bind_as(path, f"{stage}/{name}", 0, FIRST, COUNT)
         elif name.startswith("s") and name != "state":
             linux.bind(path, f"{stage}/{name}")
@@ -230,8 +230,8 @@ def _enter(spec: ContainerSpec, fds: list[int], mapped: int, *, privileged: bool
     os.setresuid(0, 0, 0)
     linux.set_dumpable(True)
     linux.die_with_parent()  # becoming another user has cleared it
-    user_shares.bound(user_shares.INSTANCE)
-    channel = fds.pop(0) if spec.network == "egress" and not spec.joined else None
+    user_shares.apply_limits(user_shares.INSTANCE)
+    channel = fds.pop(0) if spec.network == "egress" and not spec.shares_network else None
     for fd in fds:
         os.write(fd, b"0")
         os.close(fd)
@@ -241,30 +241,30 @@ def _enter(spec: ContainerSpec, fds: list[int], mapped: int, *, privileged: bool
     os.chdir(spec.stage)
     lowers = ":".join(f"l{place}" for place in reversed(range(len(spec.layers))))
     linux.mount("overlay", "root", "overlay", 0, f"lowerdir={lowers},upperdir=state/upper,workdir=state/work,userxattr")
-    _furnish(spec, f"{spec.stage}/root")
+    _populate(spec, f"{spec.stage}/root")
     linux.pivot_root(f"{spec.stage}/root")
     socket.sethostname(spec.hostname)
-    if not spec.joined:
-        furnished = SyscallPlan()
-        door = policy.settle(furnished, spec.network)
-        results = furnished.run()
-        if door is not None and channel is not None:
-            policy.hand_over(results[door.call], channel)
+    if not spec.shares_network:
+        plan = SyscallPlan()
+        listener = policy.configure(plan, spec.network)
+        results = plan.run()
+        if listener is not None and channel is not None:
+            policy.send_listener(results[listener.call], channel)
     if channel is not None:
         os.close(channel)
 
 
-def _furnish(spec: ContainerSpec, root: str) -> None:
+def _populate(spec: ContainerSpec, root: str) -> None:
     """Devices, processes, and what is shown."""
-    for path in ("proc", "sys", "dev", "tmp", "run", OURS[1:]):
+    for path in ("proc", "sys", "dev", "tmp", "run", AENV_FOLDER[1:]):
         os.makedirs(f"{root}/{path}", exist_ok=True)
     os.chmod(f"{root}/tmp", 0o1777)
     linux.mount("dev", f"{root}/dev", "tmpfs", linux.MS_NOSUID, "size=64k,mode=755")
-    rootfs.places_of_devices(root)
+    rootfs.make_device_places(root)
     os.mkdir(f"{root}/dev/shm")
     linux.mount("shm", f"{root}/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1g,mode=1777")
     own = SyscallPlan()
-    rootfs.terminals(own, root)
+    rootfs.mount_devpts(own, root)
     own.run()
     for name in rootfs.DEVICES:
         linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
@@ -274,21 +274,21 @@ def _furnish(spec: ContainerSpec, root: str) -> None:
         if os.path.isdir(path):
             linux.bind(path, path)
             linux.make_read_only(path)
-    if spec.network != "host" and not spec.joined:
+    if spec.network != "host" and not spec.shares_network:
         with contextlib.suppress(OSError):
             linux.mount("sysfs", f"{root}/sys", "sysfs", linux.MS_RDONLY | rootfs.PROC_FLAGS)
-    linux.mount("ours", root + OURS, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
+    linux.mount("ours", root + AENV_FOLDER, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
     sources = [f"s{place}" for place in range(len(spec.shown))]
     for name, path in zip(sources, spec.shown, strict=True):
-        _show(f"{spec.stage}/{name}", root, path)
+        _bind_inside(f"{spec.stage}/{name}", root, path)
     for place, path in enumerate(spec.files):
-        _show(f"{spec.stage}/files/{place}", root, path)
+        _bind_inside(f"{spec.stage}/files/{place}", root, path)
 
 
-def _show(source: str, root: str, path: str) -> None:
+def _bind_inside(source: str, root: str, path: str) -> None:
     """Where the root has a link at that place, it gives way: it could lead anywhere."""
     folder, name = os.path.split(path)
-    target = os.path.join(container_init.inside(root, folder, make=True), name)
+    target = os.path.join(container_init.resolve_in_root(root, folder, make=True), name)
     if os.path.islink(target):
         os.unlink(target)
     if os.path.isdir(source):

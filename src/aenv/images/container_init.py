@@ -23,11 +23,11 @@ import traceback
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from aenv.isolation.files.rooted_paths import inside
+from aenv.isolation.files.rooted_paths import resolve_in_root
 from aenv.isolation.files.trees import remove_tree
 from aenv.isolation.kernel import linux, seccomp
 
-__all__ = ["inside", "run"]
+__all__ = ["resolve_in_root", "run"]
 _LOADED = (encodings.idna, traceback)  # for errors that have to be told once no module can be found any more
 
 MESSAGE = 1 << 20
@@ -50,7 +50,7 @@ def run(control: socket.socket, enter: Callable[[], None]) -> NoReturn:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         enter()
-        _import_nothing()
+        _disable_imports()
         os.umask(0o022)
         control.send(b'{"op": "ready"}')
         _Init(control).serve()
@@ -64,7 +64,7 @@ class _Init:
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._children: dict[int, int] = {}
-        self._last: set[int] = set()
+        self._kill_others_after: set[int] = set()
         self._filter = seccomp.program(allowed=ALLOWED) if seccomp.supported() else None
 
     def serve(self) -> NoReturn:
@@ -80,10 +80,10 @@ class _Init:
                     with contextlib.suppress(BlockingIOError):
                         os.read(woken, 4096)
                 else:
-                    self._hear()
+                    self._receive()
             self._reap()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         data, fds, _, _ = socket.recv_fds(self._control, MESSAGE, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         if not data:
             os._exit(0)
@@ -97,7 +97,7 @@ class _Init:
         try:
             pid = os.fork()
         except OSError as error:
-            self._say({"op": "exit", "id": message["id"], "code": 126, "error": str(error)})
+            self._send({"op": "exit", "id": message["id"], "code": 126, "error": str(error)})
             pid = -1
         if pid == 0:
             self._child(message, fds)
@@ -105,8 +105,8 @@ class _Init:
             os.close(fd)
         if pid > 0:
             self._children[pid] = message["id"]
-            if message.get("last"):
-                self._last.add(pid)
+            if message.get("kill_others"):
+                self._kill_others_after.add(pid)
 
     def _child(self, message: dict[str, Any], fds: list[int]) -> NoReturn:
         """Tell what went wrong through the last descriptor, which a program that was started closes."""
@@ -116,7 +116,7 @@ class _Init:
                 signal.signal(number, signal.SIG_DFL)
             self._control.close()
             os.setsid()
-            _DOES[message["op"]](message, fds, self._filter)
+            _OPERATIONS[message["op"]](message, fds, self._filter)
             os._exit(0)
         except BaseException as error:
             with contextlib.suppress(OSError):
@@ -131,16 +131,16 @@ class _Init:
                 return
             if pid == 0:
                 return
-            if pid in self._last:  # before anything can be changed that it has left
+            if pid in self._kill_others_after:  # before anything can be changed that it has left
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)
-                self._last.discard(pid)
+                self._kill_others_after.discard(pid)
             number = self._children.pop(pid, None)
             if number is not None:
                 code = os.waitstatus_to_exitcode(status)
-                self._say({"op": "exit", "id": number, "code": code if code >= 0 else 128 - code})
+                self._send({"op": "exit", "id": number, "code": code if code >= 0 else 128 - code})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         try:
             self._control.send(json.dumps(message).encode())
         except OSError:
@@ -154,7 +154,7 @@ def _exec(message: dict[str, Any], fds: list[int], program: bytes | None) -> Non
     if message.get("tty"):
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.closerange(3, fds[-1])
-    user, group, groups, home = _who(message.get("user") or "")
+    user, group, groups, home = _resolve_user(message.get("user") or "")
     if message.get("nice"):
         os.nice(message["nice"])  # on top of what it has: who was made nice may not be less so
     if program is not None:
@@ -170,7 +170,7 @@ def _exec(message: dict[str, Any], fds: list[int], program: bytes | None) -> Non
     os.execvpe(message["argv"][0], message["argv"], variables)
 
 
-def _who(text: str) -> tuple[int, int, list[int], str]:
+def _resolve_user(text: str) -> tuple[int, int, list[int], str]:
     """User, group, further groups and home, of a name or a number, with a group behind a colon if one is meant.
 
     They are looked up in the files of the root. The C library would load further libraries from there to do it, and
@@ -211,7 +211,7 @@ def _unpack(message: dict[str, Any], fds: list[int], program: bytes | None) -> N
     """A tar from the first descriptor, below a path; ``owner``: a name whose files they are to be."""
     path = message["path"]
     os.makedirs(path, exist_ok=True)
-    owner = _who(message["owner"])[:2] if message.get("owner") else None
+    owner = _resolve_user(message["owner"])[:2] if message.get("owner") else None
     with open(fds[0], "rb") as source, tarfile.open(fileobj=source, mode="r|") as archive:
         archive.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # as older Pythons have no other
         for member in archive:
@@ -246,11 +246,11 @@ def _idle(message: dict[str, Any], fds: list[int], program: bytes | None) -> Non
         os._exit(1)
 
 
-def _import_nothing() -> None:
+def _disable_imports() -> None:
     """From now on: what is to be found in the root is not ours."""
     sys.path.clear()
     sys.path_hooks.clear()
     sys.path_importer_cache.clear()
 
 
-_DOES = {"idle": _idle, "exec": _exec, "unpack": _unpack, "pack": _pack, "remove": _remove}
+_OPERATIONS = {"idle": _idle, "exec": _exec, "unpack": _unpack, "pack": _pack, "remove": _remove}

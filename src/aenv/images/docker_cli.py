@@ -25,14 +25,14 @@ from aenv.images.layered_images import BoxImage, digest
 
 PROGRAMS = ("docker", "podman")
 """They take the same words."""
-PATIENCE = 15.0
+PROBE_SECONDS = 15.0
 """Seconds to say that it works."""
-SAID = 3000
+MAX_OUTPUT = 3000
 NO_USERS = (
     "this user has no range of users to give to a system; give them one: sudo apt-get install uidmap; "
     "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
 )
-_ABOUT = "image.json"
+_CONFIG_FILE = "image.json"
 
 
 async def find() -> Docker | str:
@@ -43,19 +43,19 @@ async def find() -> Docker | str:
         if program is None:
             continue
         try:
-            async with asyncio.timeout(PATIENCE):
-                code, said = await _run(program, "info")
+            async with asyncio.timeout(PROBE_SECONDS):
+                code, output = await _run(program, "info")
         except TimeoutError:
-            code, said = 1, "it does not answer"
+            code, output = 1, "it does not answer"
         if code == 0:
             return Docker(program)
-        reasons.append(f"{name} does not work here ({(said.strip().splitlines() or ['?'])[-1][:200]})")
+        reasons.append(f"{name} does not work here ({(output.strip().splitlines() or ['?'])[-1][:200]})")
     return "; ".join(reasons) or "there is no Docker here"
 
 
-def built_before(key: str) -> BoxImage | None:
+def cached_build(key: str) -> BoxImage | None:
     """What `Docker.built` has made under this key."""
-    place = _place(key)
+    place = _layer_path(key)
     return _image(place, key) if (place / "done").exists() else None
 
 
@@ -78,10 +78,10 @@ class Docker:
         """An image that it has, or that a registry gives it."""
         if not await self.has(name):
             return None
-        about = await self._about(name)
-        return await self._taken_out(digest("image", about["Id"]), about["Id"])
+        found = await self._inspect(name)
+        return await self._extract_layer(digest("image", found["Id"]), found["Id"])
 
-    async def built(self, dockerfile: Path, context: Path, arguments: Mapping[str, str], key: str) -> BoxImage:
+    async def build(self, dockerfile: Path, context: Path, arguments: Mapping[str, str], key: str) -> BoxImage:
         """What a Dockerfile describes. The image itself does not stay in Docker.
 
         Raises:
@@ -91,10 +91,10 @@ class Docker:
         with tempfile.TemporaryDirectory(prefix="aenv-docker-") as place:
             file = Path(place, "id")
             words = ["build", "--force-rm", "--iidfile", str(file), "--file", str(dockerfile), *given, str(context)]
-            await self._must(*words)
+            await self._run_checked(*words)
             made = file.read_text().strip()
         try:
-            return await self._taken_out(key, made)
+            return await self._extract_layer(key, made)
         finally:
             await self._succeeds("rmi", made)  # a name that somebody else has given it keeps it
 
@@ -104,69 +104,71 @@ class Docker:
         Raises:
             BuildFailed: it cannot be.
         """
-        await self._must("save", name, "--output", str(target))
+        await self._run_checked("save", name, "--output", str(target))
 
-    async def _taken_out(self, key: str, image: str) -> BoxImage:
+    async def _extract_layer(self, key: str, image: str) -> BoxImage:
         async def make(state: Path) -> None:
-            if not container.has_users():
+            if not container.has_user_range():
                 raise BuildFailed(f"a system of Docker's cannot be used here: {NO_USERS}")
-            (state / _ABOUT).write_text(json.dumps((await self._about(image))["Config"]))
+            (state / _CONFIG_FILE).write_text(json.dumps((await self._inspect(image))["Config"]))
             scratch = layered_images.new_state(state / "scratch")
             packed = state / "root.tar"
             try:
                 async with self._container(image) as made:
-                    await self._must("export", made, "--output", str(packed))
+                    await self._run_checked("export", made, "--output", str(packed))
                 async with layered_images.box(layered_images.host_image(), scratch) as box:
-                    await box.unpack(lambda target: _pour(packed, target), "/made")
+                    await box.unpack(lambda target: _copy_members(packed, target), "/made")
                 (state / "upper").rmdir()
                 (scratch / "upper" / "made").rename(state / "upper")
             finally:
                 packed.unlink(missing_ok=True)
                 await layered_images.remove(scratch)
 
-        place = _place(key)
-        await layered_images.made(place.name, make)
+        place = _layer_path(key)
+        await layered_images.ensure_layer(place.name, make)
         return _image(place, key)
 
     @asynccontextmanager
     async def _container(self, image: str) -> AsyncIterator[str]:
         """A container that is never started: an image's files can be had from nothing else in one piece."""
-        said = await self._must("create", "--network", "none", image, "/bin/true")
-        name = said.strip().splitlines()[-1]
+        output = await self._run_checked("create", "--network", "none", image, "/bin/true")
+        name = output.strip().splitlines()[-1]
         try:
             yield name
         finally:
             await self._succeeds("rm", "--force", name)
 
-    async def _about(self, image: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(await self._must("image", "inspect", image))[0]
+    async def _inspect(self, image: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(await self._run_checked("image", "inspect", image))[0]
         return found
 
-    async def _must(self, *words: str) -> str:
-        code, said = await _run(self.program, *words)
+    async def _run_checked(self, *words: str) -> str:
+        code, output = await _run(self.program, *words)
         if code:
-            raise BuildFailed(f"{Path(self.program).name} {words[0]} ended with exit code {code}:\n{said[-SAID:]}")
-        return said
+            raise BuildFailed(
+                f"{Path(self.program).name} {words[0]} ended with exit code {code}:\n{output[-MAX_OUTPUT:]}"
+            )
+        return output
 
     async def _succeeds(self, *words: str) -> bool:
         return (await _run(self.program, *words))[0] == 0
 
 
-def _place(key: str) -> Path:
+def _layer_path(key: str) -> Path:
     return layered_images.folder() / "layers" / f"docker-{key}"
 
 
 def _image(place: Path, key: str) -> BoxImage:
-    about = json.loads((place / _ABOUT).read_text())
-    variables = dict(each.split("=", 1) for each in about.get("Env") or [] if "=" in each)
+    found = json.loads((place / _CONFIG_FILE).read_text())
+    variables = dict(each.split("=", 1) for each in found.get("Env") or [] if "=" in each)
     return BoxImage(
-        f"docker-{key}", (str(place / "upper"),), variables=variables, cwd=about.get("WorkingDir") or "/",
-        user=about.get("User") or "", entrypoint=tuple(about.get("Entrypoint") or ()),
-        command=tuple(about.get("Cmd") or ()),
+        f"docker-{key}", (str(place / "upper"),), variables=variables, cwd=found.get("WorkingDir") or "/",
+        user=found.get("User") or "", entrypoint=tuple(found.get("Entrypoint") or ()),
+        command=tuple(found.get("Cmd") or ()),
     )  # fmt: skip
 
 
-def _pour(source: Path, target: object) -> None:
+def _copy_members(source: Path, target: object) -> None:
     """All but devices: no user may make those, and a box has its own."""
     with (
         tarfile.open(source) as exported,
@@ -184,10 +186,10 @@ async def _run(*command: str) -> tuple[int, str]:
         env={**os.environ, "DOCKER_CLI_HINTS": "false"},
     )  # fmt: skip
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.wait()
         raise
-    return process.returncode or 0, said.decode(errors="replace")
+    return process.returncode or 0, output.decode(errors="replace")

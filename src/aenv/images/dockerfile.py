@@ -12,7 +12,7 @@ _DIRECTIVE = re.compile(r"#\s*(\w+)\s*=\s*(\S+)\s*$")
 _HEREDOC = re.compile(r"<<(-?)([\"']?)([A-Za-z_][A-Za-z0-9_]*)\2")
 _FLAG = re.compile(r"--([a-z-]+)(?:=(\S+))?\s+")
 _VARIABLE = re.compile(r"\\(?P<escaped>.)|\$(?:(?P<plain>\w+)|\{(?P<name>\w+)(?:(?P<op>:?[-+?])(?P<word>[^}]*))?\})")
-KNOWN = frozenset((
+INSTRUCTIONS = frozenset((
     "FROM", "ARG", "ENV", "RUN", "COPY", "ADD", "WORKDIR", "USER", "SHELL", "ENTRYPOINT", "CMD", "EXPOSE", "LABEL",
     "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER",
 ))  # fmt: skip
@@ -32,11 +32,11 @@ class Step:
     """What follows it, and its flags, in one line."""
     line: int
     flags: dict[str, str] = field(default_factory=dict)
-    documents: tuple[tuple[str, str, bool], ...] = ()
+    heredocs: tuple[tuple[str, str, bool], ...] = ()
     """Heredocs: name, text, whether variables in it are to be replaced."""
 
     @property
-    def listed(self) -> list[str] | None:
+    def json_words(self) -> list[str] | None:
         """The words of one that is written as a JSON list."""
         if not self.text.startswith("["):
             return None
@@ -48,9 +48,9 @@ class Step:
 
     def words(self, variables: Mapping[str, str]) -> list[str]:
         """The words, with variables replaced."""
-        listed = self.listed
-        if listed is not None:
-            return [expand(word, variables) for word in listed]
+        json_words = self.json_words
+        if json_words is not None:
+            return [expand(word, variables) for word in json_words]
         try:
             return [expand(word, variables) for word in _split(self.text)]
         except ValueError as error:
@@ -81,19 +81,19 @@ def parse(text: str) -> list[Step]:
     for number, line in numbered:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        whole = _joined(line.strip(), numbered, escape)
+        whole = _join_lines(line.strip(), numbered, escape)
         name, _, rest = whole.partition(" ")
         name, rest = name.upper(), rest.strip()
-        if name not in KNOWN:
+        if name not in INSTRUCTIONS:
             raise BadDockerfile(f"line {number}: {name} is not an instruction that can be followed here")
         flags = {}
         while found := _FLAG.match(rest):
             flags[found[1]] = found[2] or ""
             rest = rest[found.end() :].lstrip()
-        documents = tuple(_document(found, numbered, number) for found in _heredocs(name, rest))
+        heredocs = tuple(_read_heredoc(found, numbered, number) for found in _heredocs(name, rest))
         if not rest and name != "CMD":
             raise BadDockerfile(f"line {number}: {name} says nothing")
-        steps.append(Step(name, rest, number, flags, documents))
+        steps.append(Step(name, rest, number, flags, heredocs))
     if not any(step.name == "FROM" for step in steps):
         raise BadDockerfile("there is no FROM in it")
     return steps
@@ -109,7 +109,7 @@ def _escape(lines: list[str]) -> str:
     return "\\"
 
 
-def _joined(line: str, following: Iterator[tuple[int, str]], escape: str) -> str:
+def _join_lines(line: str, following: Iterator[tuple[int, str]], escape: str) -> str:
     parts = []
     while line.endswith(escape):
         parts.append(line[: -len(escape)])
@@ -126,7 +126,7 @@ def _heredocs(name: str, text: str) -> list[re.Match[str]]:
     return list(_HEREDOC.finditer(text)) if name in ("RUN", "COPY", "ADD") and not text.startswith("[") else []
 
 
-def _document(found: re.Match[str], following: Iterator[tuple[int, str]], number: int) -> tuple[str, str, bool]:
+def _read_heredoc(found: re.Match[str], following: Iterator[tuple[int, str]], number: int) -> tuple[str, str, bool]:
     lines: list[str] = []
     for _, line in following:
         if (line.lstrip("\t") if found[1] else line) == found[3]:
@@ -150,13 +150,13 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
         if found["escaped"] is not None:
             return found["escaped"] if found["escaped"] in "$\\" else found[0]
         name = found["plain"] or found["name"]
-        known = variables.get(name)
+        current = variables.get(name)
         op = found["op"] or ""
-        there = known is not None and (known != "" or not op.startswith(":"))
+        is_set = current is not None and (current != "" or not op.startswith(":"))
         if op.endswith("-"):
-            return (known or "") if there else expand(found["word"], variables)
+            return (current or "") if is_set else expand(found["word"], variables)
         if op.endswith("+"):
-            return expand(found["word"], variables) if there else ""
-        return known or ""
+            return expand(found["word"], variables) if is_set else ""
+        return current or ""
 
     return _VARIABLE.sub(value, text)

@@ -30,9 +30,9 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("boxes")
 
-SAID = 3000
+MAX_OUTPUT = 3000
 """Characters of a failed step's output that are shown."""
-_SILENT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"])
+_NO_EFFECT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"])
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 
 
@@ -47,22 +47,22 @@ async def build(dockerfile: Path, context: Path, arguments: Mapping[str, str] | 
     try:
         text = dockerfile.read_text(encoding="utf-8")
         key = await asyncio.to_thread(_key, text, context, given) if docker_cli.any_built() else ""
-        known = docker_cli.built_before(key) if key else None
-        return known or await _followed(dockerfile, text, context, given)
+        known = docker_cli.cached_build(key) if key else None
+        return known or await _build_here(dockerfile, text, context, given)
     except (BuildFailed, ConfigError) as error:
-        return await _by_docker(dockerfile, text, context, given, error)
+        return await _build_with_docker(dockerfile, text, context, given, error)
     except OSError as error:
         raise ConfigError(f"{error.filename or dockerfile}: {error.strerror}") from None
 
 
-async def _followed(dockerfile: Path, text: str, context: Path, given: dict[str, str]) -> BoxImage:
+async def _build_here(dockerfile: Path, text: str, context: Path, given: dict[str, str]) -> BoxImage:
     try:
         return await _Build(context, given).run(parse(text))
     except BadDockerfile as error:
         raise ConfigError(f"{dockerfile}: {error}") from None
 
 
-async def _by_docker(
+async def _build_with_docker(
     dockerfile: Path, text: str, context: Path, given: dict[str, str], why: BuildFailed | ConfigError
 ) -> BoxImage:
     """What this machine's own system is to be in cannot be made elsewhere."""
@@ -74,7 +74,7 @@ async def _by_docker(
         raise type(why)(why.message, {"hint": hint, **why.details}) from None
     log.warning("%s is built by %s, since here: %s", dockerfile, Path(engine.program).name, why.message[:500])
     try:
-        return await engine.built(dockerfile, context, given, await asyncio.to_thread(_key, text, context, given))
+        return await engine.build(dockerfile, context, given, await asyncio.to_thread(_key, text, context, given))
     except BuildFailed as error:
         raise BuildFailed(f"{error.message}\nWithout Docker: {why.message}") from None
 
@@ -104,7 +104,7 @@ class _Build:
     def __init__(self, context: Path, given: dict[str, str]) -> None:
         self._context = context
         self._given = given
-        self._first: dict[str, str] = {}  # arguments from before the first FROM
+        self._global_arguments: dict[str, str] = {}  # arguments from before the first FROM
         self._stages: dict[str, BoxImage] = {}
         self._ignored = _ignored(context)
 
@@ -115,14 +115,14 @@ class _Build:
             if step.name == "FROM":
                 if stage is not None:
                     self._stages[name] = self._stages[str(count - 1)] = stage.image
-                words = step.words(self._first)
-                stage = _Stage(self._stages.get(words[0].lower()) or await base_roots.root(words[0]))
+                words = step.words(self._global_arguments)
+                stage = _Stage(self._stages.get(words[0].lower()) or await base_roots.base_image(words[0]))
                 name = words[2].lower() if len(words) == 3 and words[1].upper() == "AS" else str(count)
                 count += 1
             elif stage is None:
-                self._first |= self._argument(step, self._first)
+                self._global_arguments |= self._argument(step, self._global_arguments)
             else:
-                await self._follow(stage, step)
+                await self._apply(stage, step)
         assert stage is not None
         return stage.image
 
@@ -131,11 +131,13 @@ class _Build:
             raise BadDockerfile(f"line {step.line}: {step.name} comes before FROM")
         name, equals, value = step.text.partition("=")
         default = (
-            " ".join(Step("ARG", value, step.line).words(known)) if equals and value else self._first.get(name, "")
+            " ".join(Step("ARG", value, step.line).words(known))
+            if equals and value
+            else self._global_arguments.get(name, "")
         )
         return {name.strip(): self._given.get(name.strip(), default)}
 
-    async def _follow(self, stage: _Stage, step: Step) -> None:
+    async def _apply(self, stage: _Stage, step: Step) -> None:
         image = stage.image
         if step.name == "ARG":
             stage.arguments |= self._argument(step, stage.variables)
@@ -144,11 +146,11 @@ class _Build:
         elif step.name == "USER":
             stage.image = replace(image, user=expand(step.text, stage.variables))
         elif step.name == "SHELL":
-            stage.image = replace(image, shell=tuple(step.listed or ("/bin/sh", "-c")))
+            stage.image = replace(image, shell=tuple(step.json_words or ("/bin/sh", "-c")))
         elif step.name == "CMD":
-            stage.image = replace(image, command=tuple(step.listed or (*image.shell, step.text)))
+            stage.image = replace(image, command=tuple(step.json_words or (*image.shell, step.text)))
         elif step.name == "ENTRYPOINT":
-            stage.image = replace(image, entrypoint=tuple(step.listed or (*image.shell, step.text)), command=())
+            stage.image = replace(image, entrypoint=tuple(step.json_words or (*image.shell, step.text)), command=())
         elif step.name == "WORKDIR":
             cwd = posixpath.normpath(posixpath.join(image.cwd, expand(step.text.strip("\"'"), stage.variables)))
             stage.image = replace(await self._layer(stage, step, ("WORKDIR", cwd), _make_folder(cwd)), cwd=cwd)
@@ -156,7 +158,7 @@ class _Build:
             stage.image = await self._run(stage, step)
         elif step.name in ("COPY", "ADD"):
             stage.image = await self._copy(stage, step)
-        elif step.name not in _SILENT:
+        elif step.name not in _NO_EFFECT:
             raise BadDockerfile(f"line {step.line}: {step.name} cannot be followed here")
 
     async def _layer(
@@ -169,29 +171,33 @@ class _Build:
             async with layered_images.box(image, state, network="host") as box:
                 await make(box)  # type: ignore[misc]
 
-        return image.with_layer(key, await layered_images.made(key, fill))
+        return image.with_layer(key, await layered_images.ensure_layer(key, fill))
 
     async def _run(self, stage: _Stage, step: Step) -> BoxImage:
         image = stage.image
         stdin = b""
-        argv = step.listed
-        if step.documents and step.text.startswith("<<") and len(step.documents) == 1 and step.text.count(" ") == 0:
-            document = step.documents[0][1]
-            argv = [*image.shell, document] if not document.startswith("#!") else None
+        argv = step.json_words
+        if step.heredocs and step.text.startswith("<<") and len(step.heredocs) == 1 and step.text.count(" ") == 0:
+            heredoc = step.heredocs[0][1]
+            argv = [*image.shell, heredoc] if not heredoc.startswith("#!") else None
             if argv is None:  # a script that names its interpreter
-                interpreter = document.partition("\n")[0][2:].split()
-                argv, stdin = [*interpreter, "/dev/stdin"], document.encode()
-        elif step.documents:
-            argv = [*image.shell, "\n".join([step.text, *(f"{text}{name}" for name, text, _ in step.documents)])]
+                interpreter = heredoc.partition("\n")[0][2:].split()
+                argv, stdin = [*interpreter, "/dev/stdin"], heredoc.encode()
+        elif step.heredocs:
+            argv = [*image.shell, "\n".join([step.text, *(f"{text}{name}" for name, text, _ in step.heredocs)])]
         argv = argv or [*image.shell, step.text]
         variables = stage.variables
 
         async def run(box: layered_images.Box) -> None:
             log.info("RUN %s", step.text[:200])
-            done = await box.exec(argv, cwd=image.cwd, env=variables, user=image.user, stdin=stdin, joined=True, nice=5)
+            done = await box.exec(
+                argv, cwd=image.cwd, env=variables, user=image.user, stdin=stdin, merge_stderr=True, nice=5
+            )
             if done.code:
-                said = f"{done.output}{done.errors}"[-SAID:]
-                raise BuildFailed(f"line {step.line}: RUN {step.text[:300]} ended with exit code {done.code}:\n{said}")
+                output = f"{done.output}{done.errors}"[-MAX_OUTPUT:]
+                raise BuildFailed(
+                    f"line {step.line}: RUN {step.text[:300]} ended with exit code {done.code}:\n{output}"
+                )
 
         parts = ("RUN", argv, stdin, image.cwd, image.user, sorted(variables.items()))
         return await self._layer(stage, step, parts, run)
@@ -199,8 +205,8 @@ class _Build:
     async def _copy(self, stage: _Stage, step: Step) -> BoxImage:
         words = step.words(stage.variables)
         flags = {name: expand(value, stage.variables) for name, value in step.flags.items()}
-        documents = {f"<<{name}": expand(text, stage.variables) if replaced else text
-                     for name, text, replaced in step.documents}  # fmt: skip
+        heredocs = {f"<<{name}": expand(text, stage.variables) if replaced else text
+                     for name, text, replaced in step.heredocs}  # fmt: skip
         *sources, target = words
         sources = [word.replace("<<-", "<<").replace('"', "").replace("'", "") for word in sources]
         if not sources:
@@ -212,26 +218,26 @@ class _Build:
             root = self._context
             if "from" in flags:
                 root = Path(scratch, "root")
-                await self._fetch(flags["from"], sources, root, step)
+                await self._copy_from_image(flags["from"], sources, root, step)
             packed = Path(scratch, "copy.tar")
             with tarfile.open(packed, "w") as archive:
                 for source in sources:
-                    if source in documents:
-                        _add_text(archive, documents[source], source[2:], mode)
+                    if source in heredocs:
+                        _add_text(archive, heredocs[source], source[2:], mode)
                         continue
                     if "://" in source or source.startswith("git@"):
                         raise BuildFailed(f"line {step.line}: {step.name} {source}: use RUN curl or RUN git clone here")
                     self._add(archive, root, source, mode, step, filtered="from" not in flags)
             key = await asyncio.to_thread(_digest_of, packed)
-            plan = _Plan(packed, place, into, flags.get("chown", ""), step.name == "ADD")
+            plan = _Copy(packed, place, into, flags.get("chown", ""), step.name == "ADD")
             parts = ("COPY", key, place, into, flags.get("chown", ""), step.name)
-            return await self._layer(stage, step, parts, plan.follow)
+            return await self._layer(stage, step, parts, plan.apply)
 
     def _add(
         self, archive: tarfile.TarFile, root: Path, source: str, mode: int | None, step: Step, *, filtered: bool
     ) -> None:
         """Members named ``N/...`` for what is in a folder, ``N`` for a file: see `_Plan`."""
-        wanted = _below(source)
+        wanted = _relative(source)
         if any(char in wanted for char in "*?["):
             names = sorted(_matching(root, wanted))
         else:
@@ -246,35 +252,35 @@ class _Build:
             if path.is_dir():
                 add_tree(
                     archive, path, f"folder/{len(archive.getnames())}", mode=mode,
-                    leave_out=functools.partial(self._left_out, name) if filtered else lambda below: False,
+                    leave_out=functools.partial(self._is_left_out, name) if filtered else lambda below: False,
                 )  # fmt: skip
             else:
                 add(archive, path, f"file/{os.path.basename(name)}", mode=mode)
 
-    def _left_out(self, folder: str, below: str) -> bool:
+    def _is_left_out(self, folder: str, below: str) -> bool:
         return self._ignored(f"{folder}/{below}" if folder else below)
 
-    async def _fetch(self, name: str, sources: list[str], root: Path, step: Step) -> None:
+    async def _copy_from_image(self, name: str, sources: list[str], root: Path, step: Step) -> None:
         """Files of another stage, or of another image."""
-        image = self._stages.get(name.lower()) or await base_roots.root(name)
+        image = self._stages.get(name.lower()) or await base_roots.base_image(name)
         scratch = layered_images.new_state(root.parent / "state")
         async with layered_images.box(image, scratch) as box:
             for place, source in enumerate(sources):
                 if any(char in source for char in "*?["):
                     raise BuildFailed(f"line {step.line}: COPY --from with a pattern cannot be followed here")
                 packed = root.parent / f"{place}.tar"
-                await box.pack(f"/{_below(source)}", packed)
+                await box.pack(f"/{_relative(source)}", packed)
                 root.mkdir(exist_ok=True)
                 with packed.open("rb") as tar:
                     try:
-                        await asyncio.to_thread(unpack_tree, tar, root, _below(source))
+                        await asyncio.to_thread(unpack_tree, tar, root, _relative(source))
                     except BadImage as error:
                         raise BuildFailed(f"line {step.line}: COPY --from={name} {source}: {error}") from None
         await layered_images.remove(scratch)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class _Copy:
     """How what was packed gets where it belongs: ``file/NAME`` and ``folder/N/...``."""
 
     packed: Path
@@ -283,7 +289,7 @@ class _Plan:
     owner: str
     unpacks: bool
 
-    async def follow(self, box: layered_images.Box) -> None:
+    async def apply(self, box: layered_images.Box) -> None:
         with tarfile.open(self.packed) as archive:
             members = archive.getmembers()
         files = [member.name.partition("/")[2] for member in members if member.name.startswith("file/")]
@@ -304,7 +310,7 @@ class _Plan:
                 if kind == "file":
                     member.name = rest if into else posixpath.basename(self.place)
                     if self.unpacks and rest.endswith(_ARCHIVES) and content is not None:
-                        _pour(content, rest, archive)
+                        _copy_members(content, rest, archive)
                         continue
                 else:
                     member.name = rest.partition("/")[2] or "."
@@ -313,7 +319,7 @@ class _Plan:
                 archive.addfile(member, content)
 
 
-def _pour(source: IO[bytes], name: str, archive: tarfile.TarFile) -> None:
+def _copy_members(source: IO[bytes], name: str, archive: tarfile.TarFile) -> None:
     """What is in an archive that a task brings, into another one: it is unpacked in a box, and only read here."""
     try:
         with tarfile.open(fileobj=source, tarinfo=BoundedTarInfo) as inner:
@@ -336,7 +342,7 @@ def _add_text(archive: tarfile.TarFile, text: str, name: str, mode: int | None) 
     archive.addfile(member, io.BytesIO(text.encode()))
 
 
-def _below(path: str) -> str:
+def _relative(path: str) -> str:
     """A path as one below a root, whatever it says; two slashes at its start would stay, so there are none."""
     return posixpath.normpath("/" + path.lstrip("/"))[1:]
 

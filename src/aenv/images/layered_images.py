@@ -29,13 +29,13 @@ from aenv.isolation.files.overlay_listing import is_opaque
 from aenv.isolation.limits.cgroups import Cgroup
 from aenv.isolation.network.policy import Mode
 
-__all__ = ["Box", "BoxImage", "box", "digest", "host_image", "is_opaque", "made", "new_state", "remove"]
+__all__ = ["Box", "BoxImage", "box", "digest", "host_image", "is_opaque", "ensure_layer", "new_state", "remove"]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
-_CERTIFICATES = (
+_CERTIFICATE_VARIABLES = (
     "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
 )  # fmt: skip
 """Variables that name a file with certificates: a network that has its own needs them inside, too."""
-_CERTIFICATES_INSIDE = f"{container.OURS}/certificates.pem"
+_CERTIFICATES_INSIDE = f"{container.AENV_FOLDER}/certificates.pem"
 
 
 _HOST_FILES = {
@@ -43,7 +43,7 @@ _HOST_FILES = {
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
-LOOK_AGAIN = 0.2
+LOCK_POLL_SECONDS = 0.2
 """Seconds between two looks at whether somebody else has made what is wanted."""
 
 
@@ -60,7 +60,7 @@ class BoxImage:
     """Names the content."""
     layers: tuple[str, ...]
     """Folders, the lowest first."""
-    foreign: tuple[str, ...] = ()
+    host_owned: tuple[str, ...] = ()
     """Those of them that have the host's users as owners."""
     shown: dict[str, str] = field(default_factory=dict)
     """Further folders of the host, read-only: path inside, path outside."""
@@ -100,7 +100,7 @@ def host_image() -> BoxImage:
             link.symlink_to(target)
         for top, folders, names in os.walk(fresh):
             for name in (top, *(os.path.join(top, each) for each in (*folders, *names))):
-                os.lchown(name, *container.owner())
+                os.lchown(name, *container.root_owner())
                 if not os.path.islink(name):
                     os.chmod(name, 0o755 if os.path.isdir(name) else 0o644)
         with contextlib.suppress(OSError):  # somebody may have been faster
@@ -125,7 +125,7 @@ async def locked(key: str) -> AsyncIterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                await asyncio.sleep(LOOK_AGAIN)
+                await asyncio.sleep(LOCK_POLL_SECONDS)
         yield
 
 
@@ -136,7 +136,7 @@ def new_state(place: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o755)
         with contextlib.suppress(PermissionError):
-            os.chown(path, *container.owner())
+            os.chown(path, *container.root_owner())
     return place
 
 
@@ -151,39 +151,39 @@ async def box(
     files: Mapping[str, str] | None = None,
     variables: Mapping[str, str] | None = None,
     group: Cgroup | None = None,
-    above: tuple[str, ...] = (),
-    beside: Box | None = None,
+    extra_layers: tuple[str, ...] = (),
+    network_of: Box | None = None,
 ) -> AsyncIterator[Box]:
     """A box of an image, for as long as the context is. ``above``: further layers, of states of earlier boxes."""
-    there, more = surroundings(network)
+    there, more = host_network_settings(network)
     all_shown = {**image.shown, **there, **(shown or {})}
-    foreign = (*image.foreign, *there.values(), *(shown or {}).values())
+    host_owned = (*image.host_owned, *there.values(), *(shown or {}).values())
     spec = ContainerSpec(
-        "", [*image.layers, *above], str(state), foreign=list(foreign), shown=all_shown, network=network,
-        files={**rootfs_files(network), **(files or {})},
+        "", [*image.layers, *extra_layers], str(state), host_owned=list(host_owned), shown=all_shown, network=network,
+        files={**name_lookup_files(network), **(files or {})},
     )  # fmt: skip
     made = Box(spec, variables={**more, **image.variables, **(variables or {})}, group=group)
-    await made.start(channel, beside)
+    await made.start(channel, network_of)
     try:
         yield made
     finally:
         await made.stop()
 
 
-def rootfs_files(network: Mode) -> dict[str, str]:
+def name_lookup_files(network: Mode) -> dict[str, str]:
     """What says where names are looked up."""
     if network == "host":
-        return rootfs.names_of_host()
+        return rootfs.host_name_files()
     return {"/etc/hosts": "127.0.0.1 localhost box\n::1 localhost\n", "/etc/resolv.conf": ""}
 
 
-def surroundings(network: Mode) -> tuple[dict[str, str], dict[str, str]]:
+def host_network_settings(network: Mode) -> tuple[dict[str, str], dict[str, str]]:
     """What a box with a network takes from this machine: its certificates, where it has its own, and its proxies."""
     shown: dict[str, str] = {}
     variables: dict[str, str] = {}
     if network in ("none", "loopback"):
         return shown, variables
-    for name in _CERTIFICATES:
+    for name in _CERTIFICATE_VARIABLES:
         path = os.environ.get(name, "")
         if os.path.isfile(path):
             shown.setdefault(_CERTIFICATES_INSIDE, path)
@@ -195,7 +195,7 @@ def surroundings(network: Mode) -> tuple[dict[str, str], dict[str, str]]:
     return shown, variables
 
 
-async def made(key: str, make: Callable[[Path], Awaitable[None]]) -> Path:
+async def ensure_layer(key: str, make: Callable[[Path], Awaitable[None]]) -> Path:
     """The layer of that name: where it is not there yet, ``make(state)`` fills one, and it is kept if that succeeds."""
     place = folder() / "layers" / key
     if (place / "done").exists():
@@ -208,7 +208,7 @@ async def made(key: str, make: Callable[[Path], Awaitable[None]]) -> Path:
 
 async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
     key = place.name
-    await _sweep()
+    await _remove_abandoned()
     fresh = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=layer_folder("unfinished")))
     try:
         new_state(fresh)
@@ -221,7 +221,7 @@ async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
             await remove(fresh)
 
 
-async def _sweep() -> None:
+async def _remove_abandoned() -> None:
     """What was being made by somebody who was killed."""
     for left in layer_folder("unfinished").iterdir():
         with contextlib.suppress(OSError):
@@ -234,7 +234,7 @@ async def remove(place: Path) -> None:
     if os.geteuid() == 0:
         shutil.rmtree(place, ignore_errors=True)
     else:
-        await _as_root("remove", str(place))
+        await _run_as_root("remove", str(place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,11 +266,11 @@ async def entries(layer: Path) -> AsyncIterator[LayerEntry]:
 
 async def copy(place: Path, target: Path) -> None:
     """What a box has left, as it is now, at a second place."""
-    if await _as_root("copy", str(place), str(target)):
+    if await _run_as_root("copy", str(place), str(target)):
         raise Unavailable(f"{place} cannot be copied to {target}")
 
 
-async def _as_root(*words: str) -> int:
+async def _run_as_root(*words: str) -> int:
     """As the root of containers; who is root needs none for that."""
     command = ["cp", "-a", "--reflink=auto", *words[1:]] if os.geteuid() == 0 else (
         [sys.executable, "-P", "-m", "aenv.images.container", *words])  # fmt: skip

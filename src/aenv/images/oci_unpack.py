@@ -26,9 +26,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from aenv.isolation.files.atomic_folders import made_whole
-from aenv.isolation.files.rooted_paths import inside
-from aenv.isolation.files.tar_limits import BoundedTarInfo, kept_time
+from aenv.isolation.files.atomic_folders import atomic_folder
+from aenv.isolation.files.rooted_paths import resolve_in_root
+from aenv.isolation.files.tar_limits import BoundedTarInfo, clamp_mtime
 
 MOST_BYTES = 32 << 30
 MOST_FILES = 4_000_000
@@ -36,7 +36,7 @@ MOST_INDEXES = 4
 """Image indexes that may point at each other before a manifest comes."""
 MOST_CPU = 3600
 """Seconds of CPU time for one image: a small file can be made to unpack for days."""
-SPARE_ROOM = 1 << 30
+MIN_FREE_BYTES = 1 << 30
 """Bytes that must be left on the disk."""
 A_DAY = 86400.0
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
@@ -204,7 +204,7 @@ def _json(raw: bytes, name: str) -> Any:
 
 def _checked_json(place: _Folder | _Archive, descriptor: dict[str, Any]) -> Any:
     """The document that a descriptor names, if it has the digest and the size that the descriptor declares."""
-    name = _blob(descriptor)
+    name = _blob_path(descriptor)
     raw = _read(place, name)
     if len(raw) != _size(descriptor) or f"sha256:{hashlib.sha256(raw).hexdigest()}" != descriptor["digest"]:
         raise BadImage(f"{name} does not have the content that its digest and size stand for")
@@ -219,7 +219,7 @@ def _oci(place: _Folder | _Archive) -> OciImage:
                 break
             if "layers" in document:
                 raise BadImage("a document in it is both an index and a manifest")
-            document = _checked_json(place, _for_this_machine(document["manifests"]))
+            document = _checked_json(place, _select_platform(document["manifests"]))
         else:
             raise BadImage(f"it has more than {MOST_INDEXES} indexes that point at each other")
         config = _checked_json(place, document["config"])
@@ -235,7 +235,7 @@ def _oci_layer(place: _Folder | _Archive, descriptor: dict[str, Any]) -> Blob:
         raise BadImage("its layers are packed with zstd, which cannot be read here; save it with gzip")
     if kind is not None and not _LAYER_TYPES.fullmatch(kind):
         raise BadImage(f"a layer has the media type {kind[:100]!r}, which is not a tar")
-    name = _blob(descriptor)
+    name = _blob_path(descriptor)
     return Blob(lambda: place.open(name), descriptor["digest"], _size(descriptor))
 
 
@@ -264,7 +264,7 @@ def _variables(listed: Any) -> dict[str, str]:
     return dict(each.split("=", 1) for each in listed if "=" in each[1:])
 
 
-def _blob(descriptor: dict[str, Any]) -> str:
+def _blob_path(descriptor: dict[str, Any]) -> str:
     digest = str(descriptor["digest"])
     if not _DIGEST.fullmatch(digest):
         raise BadImage(f"{digest[:100]!r} is not a digest")
@@ -278,7 +278,7 @@ def _size(descriptor: dict[str, Any]) -> int:
     return size
 
 
-def _for_this_machine(manifests: list[dict[str, Any]]) -> dict[str, Any]:
+def _select_platform(manifests: list[dict[str, Any]]) -> dict[str, Any]:
     wanted = _MACHINES.get(os.uname().machine, os.uname().machine)
     known = [each for each in manifests if (each.get("platform") or {}).get("os", "linux") == "linux"]
     fitting = [each for each in known if (each.get("platform") or {}).get("architecture", wanted) == wanted]
@@ -300,7 +300,7 @@ class _Budget:
 
     def __init__(self, target: Path, limit: int | None = None) -> None:
         self._limit = MOST_BYTES if limit is None else min(limit, MOST_BYTES)
-        self._bytes = min(self._limit, max(shutil.disk_usage(target.parent).free - SPARE_ROOM, 0))
+        self._bytes = min(self._limit, max(shutil.disk_usage(target.parent).free - MIN_FREE_BYTES, 0))
         self._files = MOST_FILES
 
     def spend(self, size: int) -> None:
@@ -315,9 +315,9 @@ class _Budget:
 def _unpack_layer(layer: Blob, target: Path, budget: _Budget) -> None:
     """Put a layer on what is in the target, and check what was promised about it."""
     with layer.open() as source:
-        stored = _Hashed(source)
+        stored = _HashingReader(source)
         buffered = io.BufferedReader(stored, 1 << 16)
-        plain = _Hashed(_decompressed(buffered))
+        plain = _HashingReader(_decompressed(buffered))
         _Layer(target, budget).unpack(plain)
         for rest in (plain, buffered):  # padding behind the end of a tar or of a compressed stream
             while rest.read(1 << 20):
@@ -339,51 +339,51 @@ class _Layer:
         self._made: set[str] = set()
         self._modes: dict[str, tuple[int, float]] = {}
 
-    def unpack(self, source: IO[bytes] | _Hashed) -> None:
+    def unpack(self, source: IO[bytes] | _HashingReader) -> None:
         with tarfile.open(fileobj=source, mode="r|", tarinfo=BoundedTarInfo) as archive:
             while (member := archive.next()) is not None:
                 self._budget.spend(member.size if member.isreg() else 0)
-                self._put(archive, member)
+                self._extract(archive, member)
                 archive.members.clear()  # type: ignore[attr-defined]  # it would remember all of them
         for path, (mode, changed) in sorted(self._modes.items(), reverse=True):
             if os.path.isdir(path) and not os.path.islink(path):
                 os.chmod(path, mode)
                 os.utime(path, (changed, changed))
 
-    def _put(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+    def _extract(self, archive: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         folder, name = self._split(member.name)
         if not name:
             return  # the root itself
-        place = inside(self._target, folder, make=True)
+        place = resolve_in_root(self._target, folder, make=True)
         path = os.path.join(place, name)
         if self._whiteouts and name.startswith(_WHITEOUT):
-            self._hide(place, name)
+            self._apply_whiteout(place, name)
         elif member.isdir():
             if not os.path.isdir(path) or os.path.islink(path):
-                self._clear(path)
+                self._remove_existing(path)
                 os.mkdir(path, 0o700)
-            self._modes[path] = (member.mode & 0o777 | 0o700, kept_time(member.mtime))
-            self._own(path)
+            self._modes[path] = (member.mode & 0o777 | 0o700, clamp_mtime(member.mtime))
+            self._mark_own(path)
         elif member.isreg() or member.issym() or member.islnk():
-            self._clear(path)
+            self._remove_existing(path)
             self._make(archive, member, path)
-            self._own(path)
+            self._mark_own(path)
         # devices and pipes are left out: a sandbox has its own, and no others
 
     def _split(self, name: str) -> tuple[str, str]:
         """The folder and the name that a member has, from the target's root on."""
         return os.path.split(os.path.normpath(f"/{self._below}/{os.path.normpath('/' + name)}"))
 
-    def _hide(self, place: str, name: str) -> None:
+    def _apply_whiteout(self, place: str, name: str) -> None:
         """Follow a whiteout: what lower layers have of this name, or all that they have in this folder, is gone."""
         hidden = name.removeprefix(_WHITEOUT)
         if name == _OPAQUE:
             for each in os.listdir(place):
-                self._remove(os.path.join(place, each))
+                self._remove_lower(os.path.join(place, each))
         elif hidden in ("", ".", ".."):
             raise ValueError(f"the whiteout {name!r} does not name a file of its folder")
         elif not name.startswith(_RESERVED):  # others of these are notes of aufs about itself
-            self._remove(os.path.join(place, hidden))
+            self._remove_lower(os.path.join(place, hidden))
 
     def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         if member.issym():
@@ -391,7 +391,7 @@ class _Layer:
             return
         if member.islnk():
             folder, name = self._split(member.linkname)
-            linked = os.path.join(inside(self._target, folder), name)
+            linked = os.path.join(resolve_in_root(self._target, folder), name)
             if not stat.S_ISREG(os.lstat(linked).st_mode):
                 raise ValueError(f"{member.name} is a link to {member.linkname}, which is no file")
             os.link(linked, path, follow_symlinks=False)
@@ -402,34 +402,34 @@ class _Layer:
             if content is not None:
                 shutil.copyfileobj(content, file, 1 << 20)
             os.fchmod(descriptor, member.mode & 0o777 | 0o400)
-        os.utime(path, (kept_time(member.mtime),) * 2)
+        os.utime(path, (clamp_mtime(member.mtime),) * 2)
 
-    def _own(self, path: str) -> None:
+    def _mark_own(self, path: str) -> None:
         """Remember it, and the folders that it is in, as this layer's."""
         while path not in self._made and path != self._target:
             self._made.add(path)
             path = os.path.dirname(path)
 
-    def _clear(self, path: str) -> None:
+    def _remove_existing(self, path: str) -> None:
         """Make room for something of this layer; a folder gives way to a file, as it would in an overlay."""
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         elif os.path.lexists(path):
             os.unlink(path)
 
-    def _remove(self, path: str) -> None:
+    def _remove_lower(self, path: str) -> None:
         """What a lower layer had; what this one has is not meant."""
         if os.path.isdir(path) and not os.path.islink(path):
             if path not in self._made:
                 shutil.rmtree(path)
                 return
             for each in os.listdir(path):
-                self._remove(os.path.join(path, each))
+                self._remove_lower(os.path.join(path, each))
         elif path not in self._made and os.path.lexists(path):
             os.unlink(path)
 
 
-class _Hashed(io.RawIOBase):
+class _HashingReader(io.RawIOBase):
     """Reads through, and knows the digest and the length of what was read."""
 
     def __init__(self, source: IO[bytes]) -> None:
@@ -457,7 +457,7 @@ class _Hashed(io.RawIOBase):
         return f"sha256:{self._hash.hexdigest()}"
 
 
-def _decompressed(source: io.BufferedReader[_Hashed]) -> IO[bytes]:
+def _decompressed(source: io.BufferedReader[_HashingReader]) -> IO[bytes]:
     """The tar itself, whatever it is packed with."""
     import bz2
     import gzip
@@ -490,8 +490,8 @@ def store(source: Path, folder: Path, limit: int | None = None) -> Path:
         if target.is_dir():
             return target
         folder.mkdir(parents=True, exist_ok=True)
-        _sweep(folder)
-        with made_whole(target) as made:
+        _remove_abandoned(folder)
+        with atomic_folder(target) as made:
             (made / "root").mkdir()
             image.unpack(made / "root", limit)
             (made / "root").chmod(0o755)
@@ -499,7 +499,7 @@ def store(source: Path, folder: Path, limit: int | None = None) -> Path:
     return target
 
 
-def _sweep(folder: Path) -> None:
+def _remove_abandoned(folder: Path) -> None:
     """What was being unpacked by somebody who was killed."""
     for left in folder.glob("sha256-*.*"):
         if left.stat().st_mtime < time.time() - A_DAY:
@@ -515,14 +515,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU))
     try:
         limit = int(sys.argv[3]) if len(sys.argv) > 3 else None
-        said = {"path": str(store(Path(sys.argv[1]), Path(sys.argv[2]), limit))}
+        result = {"path": str(store(Path(sys.argv[1]), Path(sys.argv[2]), limit))}
     except BadImage as error:
-        said = {"error": str(error)}
+        result = {"error": str(error)}
     except OSError as error:
-        said = {"error": f"{error.strerror}: {error.filename}"}
+        result = {"error": f"{error.strerror}: {error.filename}"}
     except MemoryError:
-        said = {"error": "it takes too much memory"}
-    print(json.dumps(said))  # noqa: T201 - this is the module's output
+        result = {"error": "it takes too much memory"}
+    print(json.dumps(result))  # noqa: T201 - this is the module's output
 
 
 if __name__ == "__main__":

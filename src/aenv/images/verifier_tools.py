@@ -9,14 +9,14 @@ import os
 import re
 
 from aenv.images import base_roots
-from aenv.images.container import OURS
+from aenv.images.container import AENV_FOLDER
 
-TOOLS = f"{OURS}/tools"
+TOOLS = f"{AENV_FOLDER}/tools"
 _VERSIONS = re.compile(r"(?:-p|--python)[ =]+['\"]?(3\.\d+)")
 _USUAL = "3.13"
 
 
-async def found_for(script: str) -> tuple[dict[str, str], dict[str, str]]:
+async def tools_for(script: str) -> tuple[dict[str, str], dict[str, str]]:
     """What to show in a box for a script, as far as it is here, and the variables that tell uv of it."""
     variables = {
         "UV_CACHE_DIR": "/var/cache/aenv-uv", "UV_NO_CONFIG": "1", "UV_PYTHON_INSTALL_DIR": f"{TOOLS}/python",
@@ -27,7 +27,7 @@ async def found_for(script: str) -> tuple[dict[str, str], dict[str, str]]:
         return {}, variables
     shown = {f"{TOOLS}/bin/{name}": str(uv.with_name(name)) for name in ("uv", "uvx") if uv.with_name(name).exists()}
     for version in sorted({*_VERSIONS.findall(script), _USUAL}):
-        found = await base_roots.python_of_host(version)
+        found = await base_roots.host_python(version)
         if found is None:
             continue
         full = re.search(rf"{re.escape(version)}\.\d+", found.name)

@@ -14,18 +14,18 @@ from aenv.isolation.kernel import linux, seccomp
 from aenv.isolation.kernel.syscall_plan import SyscallPlan
 
 
-def why_not() -> str | None:
+def unsupported_reason() -> str | None:
     """None where sandboxes work; else what is missing and how to get it. Tries it, in a process of its own."""
     if sys.platform != "linux":
         return f"sandboxes need Linux, and this is {sys.platform}"
     if not seccomp.supported():
         return f"there is no system-call filter for {linux.MACHINE} yet"
     command = [sys.executable, "-P", "-m", "aenv.isolation.host_support"]  # -P: import nothing from the current folder
-    tried = subprocess.run(command, capture_output=True, text=True, check=False)
-    return None if tried.returncode == 0 else (tried.stdout.strip() or tried.stderr.strip()[-500:])
+    probe = subprocess.run(command, capture_output=True, text=True, check=False)
+    return None if probe.returncode == 0 else (probe.stdout.strip() or probe.stderr.strip()[-500:])
 
 
-def _try() -> None:
+def _probe() -> None:
     """Make the namespaces and the mounts of a sandbox, and go."""
     spec = ZygoteSpec("", "", "", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
@@ -36,8 +36,8 @@ def _try() -> None:
             try:
                 linux.unshare(FRESH)
                 plan = SyscallPlan()
-                rootfs.private_places(plan, size=1 << 20, shown=hidden)
-                rootfs.own_proc(plan)
+                rootfs.mount_writable(plan, size=1 << 20, shown=hidden)
+                rootfs.mount_proc(plan)
                 plan.run()
             except OSError as error:
                 print(zygote_namespaces.explain(error), flush=True)  # noqa: T201
@@ -52,4 +52,4 @@ def _try() -> None:
 
 if __name__ == "__main__":
     os.chdir(tempfile.gettempdir())
-    _try()
+    _probe()

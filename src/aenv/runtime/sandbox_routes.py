@@ -99,7 +99,7 @@ class SandboxRoutes:
         return Response(200, to_json({"success": True, "data": {"path": path, "size": len(request.body)}}))
 
     async def _pack(self, request: Request) -> Stream:
-        from aenv.isolation.files.tar_streams import packed
+        from aenv.isolation.files.tar_streams import pack_stream
 
         path = Path(_path_of(request))
         try:
@@ -115,7 +115,7 @@ class SandboxRoutes:
             headers = [(b"content-type", b"application/x-tar")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
-                async with contextlib.aclosing(packed(path, self._in_thread, left_out=_left_out)) as tar:
+                async with contextlib.aclosing(pack_stream(path, self._in_thread, on_skipped=_left_out)) as tar:
                     async for data in tar:
                         if gone.done():
                             return
@@ -130,11 +130,11 @@ class SandboxRoutes:
         return Stream(app)
 
     async def _unpack(self, request: Request) -> Response:
-        from aenv.isolation.files.tar_streams import unpacked
+        from aenv.isolation.files.tar_streams import unpack_stream
 
         path = _path_of(request)
         try:
-            done = await unpacked(request.stream or _whole(request.body), Path(path), self._in_thread)
+            done = await unpack_stream(request.stream or _whole(request.body), Path(path), self._in_thread)
         except UsageError as error:
             raise InvalidArguments(error.message, details=error.details) from None
         except OSError as error:

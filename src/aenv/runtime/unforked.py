@@ -20,7 +20,7 @@ def main() -> int:
     """Serve one instance; the exit code."""
     listener, status, parameters = map(int, sys.argv[1:4])
     sys.path[:0] = json.loads(sys.argv[4])
-    private_folder.receive()
+    private_folder.receive_from_exec()
     for fd in (listener, status):
         os.set_inheritable(fd, False)
     with open(parameters, "rb") as file:

@@ -39,12 +39,12 @@ def put_file(data: bytes | str | Path, path: str) -> Send:
 
 def put_stream(source: Path, path: str) -> Send:
     """Stream a folder to a folder, or a file to a file, as a tar archive."""
-    from aenv.isolation.files.tar_streams import packed
+    from aenv.isolation.files.tar_streams import pack_stream
 
     folder, name = (path, "") if source.is_dir() else posixpath.split(path)
 
     async def put(client: InstanceClient, seconds: float) -> Any:
-        async with contextlib.aclosing(packed(source, asyncio.to_thread, name)) as tar:
+        async with contextlib.aclosing(pack_stream(source, asyncio.to_thread, name)) as tar:
             return await client.send_stream(_query(paths.ARCHIVE, folder or "."), tar, timeout=seconds)
 
     return put
@@ -61,11 +61,13 @@ def get_file(path: str) -> Send:
 
 def get_stream(path: str, target: Path) -> Send:
     """Stream a file or folder of the instance to this machine."""
-    from aenv.isolation.files.tar_streams import unpacked
+    from aenv.isolation.files.tar_streams import unpack_stream
 
     async def get(client: InstanceClient, seconds: float) -> Any:
         async with client.receive_stream(_query(paths.ARCHIVE, path), timeout=seconds) as stream:
-            await unpacked(stream, target, asyncio.to_thread, file_name=posixpath.basename(path.rstrip("/")) or "file")
+            await unpack_stream(
+                stream, target, asyncio.to_thread, file_name=posixpath.basename(path.rstrip("/")) or "file"
+            )
 
     return get
 

@@ -23,7 +23,7 @@ from aenv import config
 from aenv.bench.swe import published_images, pythons, repositories
 from aenv.bench.swe.dataset import PUBLIC, Instance
 from aenv.errors import EnvironmentError
-from aenv.isolation.files.atomic_folders import made_whole
+from aenv.isolation.files.atomic_folders import atomic_folder
 from aenv.isolation.files.tar_limits import BoundedTarInfo
 from aenv.project.builtin_envs import folder as builtin_folder
 from aenv.sdk.environment import Environment
@@ -63,7 +63,7 @@ async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> 
     source = "" if image else repositories.source_of(str(instance.row["repo"]), repos)
     target = folder() / f"{instance.name}-{_digest(instance, image)}"
     if not target.is_dir():
-        with made_whole(target) as made:
+        with atomic_folder(target) as made:
             made.chmod(0o755)
             await _make(instance, source, image, made)
     return PreparedInstance(target / "agent", target / "grade", image.name if image else "")

@@ -17,7 +17,7 @@ from aenv.bench.swe import repositories
 from aenv.bench.swe.dataset import Instance
 from aenv.errors import EnvironmentError
 from aenv.images import base_roots, base_systems, docker_cli
-from aenv.isolation.files.rooted_paths import inside
+from aenv.isolation.files.rooted_paths import resolve_in_root
 from aenv.tracing.logging import getLogger
 
 log = getLogger("bench.swe")
@@ -70,7 +70,7 @@ async def find(instance: Instance) -> PublishedImage | None:
 
 def _repository(image: PublishedImage) -> Path:
     try:
-        return Path(inside(str(image.root), TESTBED))
+        return Path(resolve_in_root(str(image.root), TESTBED))
     except (OSError, ValueError):
         raise EnvironmentError(f"the image {image.name} has no repository at /{TESTBED}") from None
 

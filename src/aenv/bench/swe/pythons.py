@@ -155,7 +155,7 @@ def _settle(folder: Path, target: Path) -> None:
     # -S: the packages are anybody's, and site would run their .pth files.
     said = subprocess.run([str(python), "-I", "-S", "-c", ask], capture_output=True, text=True, check=True).stdout
     prefix, name = said.split()
-    if rootfs.below(prefix, (*rootfs.SYSTEM, *rootfs.interpreter_paths())):
+    if rootfs.is_below(prefix, (*rootfs.SYSTEM, *rootfs.interpreter_paths())):
         return
     inside = folder / "interpreter"
     shutil.copytree(prefix, inside, symlinks=True, ignore=_UNNEEDED)

@@ -52,7 +52,7 @@ class Work:
             cwd=self.image.cwd,
             user=self.image.user,
             env=self.task.solution_variables,
-            joined=True,
+            merge_stderr=True,
             nice=NICE,
         )
         self.result.calls.append(

@@ -157,11 +157,11 @@ class Starter:
 
     async def _start(self, service: ComposeService, own: Box, stack: AsyncExitStack) -> None:
         image = await (
-            build(service.dockerfile, service.context) if service.dockerfile else base_roots.root(service.image)
+            build(service.dockerfile, service.context) if service.dockerfile else base_roots.base_image(service.image)
         )
         state = layered_images.new_state(self.place / service.name)
         box = await stack.enter_async_context(
-            self.way_out.box(image, state, variables=service.variables, group=self.group(), beside=own)
+            self.way_out.box(image, state, variables=service.variables, group=self.group(), network_of=own)
         )
         running = asyncio.create_task(_run(service, image, box))
         stack.push_async_callback(_ended, running)
@@ -175,7 +175,7 @@ async def _run(service: ComposeService, image: BoxImage, box: Box) -> BoxResult:
     argv = [*entrypoint, *(own if service.command is None else service.command)]
     if not argv:
         raise ConfigError(f"the service {service.name} has nothing to run")
-    return await box.exec(argv, cwd=service.cwd or image.cwd, user=service.user or image.user, joined=True)
+    return await box.exec(argv, cwd=service.cwd or image.cwd, user=service.user or image.user, merge_stderr=True)
 
 
 async def _ended(running: asyncio.Task[BoxResult]) -> None:
@@ -188,7 +188,7 @@ async def _ended(running: asyncio.Task[BoxResult]) -> None:
 async def _healthy(service: ComposeService, image: BoxImage, box: Box, running: asyncio.Task[BoxResult]) -> None:
     until = time.monotonic() + PATIENCE
     while not running.done() and time.monotonic() < until:
-        done = await box.exec(list(service.health), cwd=service.cwd or image.cwd, timeout=PATIENCE, joined=True)
+        done = await box.exec(list(service.health), cwd=service.cwd or image.cwd, timeout=PATIENCE, merge_stderr=True)
         if done.code == 0:
             return
         await asyncio.sleep(LOOK_AGAIN)

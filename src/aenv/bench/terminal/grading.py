@@ -116,7 +116,7 @@ class Grader:
 
     async def _run(self, state: Path | None, scratch: Path, beside: Box | None, plan: RestorePlan) -> BoxResult:
         above = (str(state / "upper"),) if state is not None else ()
-        shown, variables = await verifier_tools.found_for(self.task.script)
+        shown, variables = await verifier_tools.tools_for(self.task.script)
         files = {f"{HOME}/.local/bin/env": f'export PATH="{TOOLS}/bin:$PATH"\n'} if shown else {}
         if ImageFiles(self.image).find("etc/ld.so.preload") is None:
             files["/etc/ld.so.preload"] = ""
@@ -125,15 +125,15 @@ class Grader:
             "PATH": f"{TOOLS}/bin:{self._path}", "HOME": HOME, "TEST_DIR": "/tests",
         }  # fmt: skip
         async with self.way_out.box(
-            self.image, scratch, shown=shown, files=files, above=above, group=self.group(), beside=beside
+            self.image, scratch, shown=shown, files=files, extra_layers=above, group=self.group(), network_of=beside
         ) as box:
             await box.remove("/tests", "/logs", "/var/cache/aenv-uv", *_paths(plan.removed, files))
             await box.unpack(lambda target: _pack_tests(self.task, target), "/")
             await box.unpack(lambda target: _pack_files(plan.restored, target), "/")
             cwd = self.image.cwd if (await box.exec(["/bin/bash", "-c", ":"], cwd=self.image.cwd)).code == 0 else "/"
             return await box.exec(
-                ["/bin/bash", *self._words], cwd=cwd, env=own, timeout=self.task.verifier_seconds, joined=True,
-                last=True,
+                ["/bin/bash", *self._words], cwd=cwd, env=own, timeout=self.task.verifier_seconds, merge_stderr=True,
+                kill_others=True,
             )  # fmt: skip
 
     @property

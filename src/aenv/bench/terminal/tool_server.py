@@ -77,7 +77,12 @@ class ToolServer:
     async def _execute(self, command: str, timeout: float) -> dict[str, Any]:
         began = time.monotonic()
         done = await self._box.exec(
-            ["bash", "-c", command], cwd=self._image.cwd, user=self._image.user, timeout=timeout, joined=True, nice=NICE
+            ["bash", "-c", command],
+            cwd=self._image.cwd,
+            user=self._image.user,
+            timeout=timeout,
+            merge_stderr=True,
+            nice=NICE,
         )
         self._noted("execute_command", {"command": command, "timeout": timeout}, done.output, began)
         return {"output": [done.output, not done.timed_out], "returncode": done.code}

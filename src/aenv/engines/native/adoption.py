@@ -84,7 +84,7 @@ class Adoption:
         if book.logged:
             sandbox.read_log_from(rest.pop(0))
         if rest:
-            sandbox.door = await egress.take_over(book.id, book.spec.network.allow, rest.pop())
+            sandbox.door = await egress.adopt(book.id, book.spec.network.allow, rest.pop())
 
     async def _go_on(self, name: str, zygote: ZygoteHandle) -> None:
         control = socket.socket(fileno=self._controls.pop(name)[1])

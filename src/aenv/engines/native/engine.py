@@ -28,7 +28,7 @@ from aenv.engines.static_imports import packages_of
 from aenv.errors import AEnvError, EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.images.base_systems import PROJECT_LIMIT, BaseSystems
 from aenv.isolation.files import private_folder
-from aenv.isolation.host_support import why_not
+from aenv.isolation.host_support import unsupported_reason
 from aenv.isolation.limits.cgroups import Cgroups, group_name
 from aenv.isolation.network.egress_process import EgressProcess
 from aenv.tracing.logging import getLogger
@@ -104,7 +104,7 @@ class NativeEngine(Engine):
 
     @classmethod
     def check_host(cls) -> str:
-        reason = why_not()
+        reason = unsupported_reason()
         if reason is not None:
             raise Unavailable(reason)
         return ""
@@ -263,7 +263,7 @@ class NativeEngine(Engine):
         group = self._cgroups.make(spec.limits)
         sandbox = SandboxHandle(name, spec, self._folder / f"{unique}.sock", zygote, group)
         if spec.network.mode == "egress":
-            sandbox.door = self._egress.door(name, spec.network.allow)
+            sandbox.door = self._egress.endpoint(name, spec.network.allow)
         return sandbox
 
     def _forget(self, key: str) -> None:

@@ -27,7 +27,7 @@ from aenv.isolation.files.rootfs import PROJECT, SNAPSHOT
 from aenv.isolation.forking.zygote_spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
 from aenv.isolation.limits import process_usage
 from aenv.isolation.limits.cgroups import Cgroup
-from aenv.isolation.network.egress_process import EgressDoor
+from aenv.isolation.network.egress_process import EgressEndpoint
 from aenv.schema import paths
 from aenv.tracing.logging import getLogger
 
@@ -376,7 +376,7 @@ class SandboxHandle:
         self.stopped = False
         """Whether the platform has told the zygote to kill it."""
         self.gone = asyncio.Event()
-        self.door: EgressDoor | None = None
+        self.door: EgressEndpoint | None = None
         self.log = log or Log()
         self._pipe = -1
         """What it writes comes through here."""
@@ -418,7 +418,7 @@ class SandboxHandle:
         if self.group is not None:
             return {**process_usage.usage(process_usage.members(self.group.paths)), **used}
         if self.process is None:
-            found = process_usage.listener(self.path)
+            found = process_usage.listening_process(self.path)
             self.process = found if found != os.getpid() else None  # we made the socket; it does not listen itself yet
         return process_usage.usage(process_usage.tree(self.process)) if self.process is not None else {}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 @contextmanager
-def made_whole(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path) -> Iterator[Path]:
     """A new folder beside the target, to fill: it becomes the target when the context ends well. Who is slower than
     another gives way, for both have made the same.
     """

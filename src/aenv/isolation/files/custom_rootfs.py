@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from aenv.isolation.files import rootfs, volumes
-from aenv.isolation.files.rooted_paths import inside
+from aenv.isolation.files.rooted_paths import resolve_in_root
 from aenv.isolation.files.volumes import Volume
 from aenv.isolation.kernel import linux
 from aenv.isolation.kernel.syscall_plan import Outcome, SyscallPlan
@@ -55,10 +55,10 @@ PRISTINE = "/.pristine"
 """What sandboxes build their root from. Plans name it by relative paths: a process that furnishes a sandbox has it as
 its working directory, and only that way can a fork of a preloaded parent reach it, since foreign code is not to see it
 and it is covered."""
-_PIECES = ("base", "cover", "mnt")
+_PRISTINE_PARTS = ("base", "cover", "mnt")
 _PLACES = (
     *rootfs.WRITABLE, rootfs.PROJECT, "/proc", "/sys", "/dev", "/mnt", "/opt/aenv", f"{rootfs.SPARE_PROC}/proc",
-    *(f"{PRISTINE}/{piece}" for piece in _PIECES),
+    *(f"{PRISTINE}/{piece}" for piece in _PRISTINE_PARTS),
 )  # fmt: skip
 
 
@@ -75,20 +75,20 @@ def build(
 ) -> None:
     """Make the warm parent's tree at ``root`` (an empty folder) and enter it. The arguments are `rootfs.build`'s."""
     pieces = _host_pieces([*shown, *_search_path()])
-    names = rootfs.names_of_host() if host_network else {}
+    names = rootfs.host_name_files() if host_network else {}
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
     pristine = root + PRISTINE
-    for folder in (*(f"{PRISTINE}/{piece}" for piece in _PIECES), f"{rootfs.SPARE_PROC}/proc", "/proc", "/tmp",
+    for folder in (*(f"{PRISTINE}/{piece}" for piece in _PRISTINE_PARTS), f"{rootfs.SPARE_PROC}/proc", "/proc", "/tmp",
                    "/dev/shm", SNAPSHOT, HOST):  # fmt: skip
         os.makedirs(root + folder, exist_ok=True)
-    rootfs.show_as(base, f"{pristine}/base", user)
-    _cover(f"{pristine}/cover", base, names, user)
+    rootfs.bind_owned_by(base, f"{pristine}/base", user)
+    _build_cover(f"{pristine}/cover", base, names, user)
     for path in pieces:
-        rootfs.show(root + HOST, path)
-    _venv(root)
+        rootfs.bind_host_path(root + HOST, path)
+    _build_venv(root)
     rootfs.show_project(project, files, root + SNAPSHOT, user, mask=root + rootfs.MASK)
-    rootfs.finish(root, volume)
+    rootfs.seal(root, volume)
 
 
 def _host_pieces(paths: Iterable[str]) -> list[str]:
@@ -97,7 +97,7 @@ def _host_pieces(paths: Iterable[str]) -> list[str]:
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix} - set(_PREFIXES)
     for path in (*prefixes, *paths, os.path.realpath(sys.executable)):
         wanted |= {path, os.path.realpath(path)} if os.path.exists(path) else set()
-    return sorted(path for path in wanted if not rootfs.below(path, (other for other in wanted if other != path)))
+    return sorted(path for path in wanted if not rootfs.is_below(path, (other for other in wanted if other != path)))
 
 
 def _search_path() -> list[str]:
@@ -122,7 +122,7 @@ def _library_path() -> list[str]:
     return [path for path in dict.fromkeys(os.path.realpath(path) for path in found) if os.path.isdir(path)]
 
 
-def _cover(cover: str, base: str, names: dict[str, str], user: int | None) -> None:
+def _build_cover(cover: str, base: str, names: dict[str, str], user: int | None) -> None:
     """Files that say what a sandbox is, and folders for what is mounted."""
     for path in _PLACES:
         os.makedirs(cover + path, exist_ok=True)
@@ -142,14 +142,16 @@ def _read_inside(base: str, path: str) -> str | None:
     """A small file of the base's; whatever links it is made of, never one of the host's."""
     folder, name = os.path.split(path)
     try:
-        descriptor = os.open(os.path.join(inside(base, folder), name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(
+            os.path.join(resolve_in_root(base, folder), name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
         with open(descriptor, errors="replace") as file:
             return file.read(1 << 16).strip()
     except (OSError, ValueError):
         return None
 
 
-def _venv(root: str) -> None:
+def _build_venv(root: str) -> None:
     """A Python environment in which the host's interpreter finds all that it finds on the host."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = Path(root + _VENV, "lib", version, "site-packages")
@@ -160,20 +162,20 @@ def _venv(root: str) -> None:
     (packages / "host.pth").write_text("".join(f"{HOST}{path}\n" for path in _search_path()))
     script = Path(root + PYTHON)
     script.parent.mkdir(parents=True)
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(_command())} "$@"\n')
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(_interpreter_command())} "$@"\n')
     script.chmod(0o755)
 
 
-def _command() -> list[str]:
+def _interpreter_command() -> list[str]:
     """How the host's interpreter is started below HOST."""
     binary = os.path.realpath(sys.executable)
-    loader = os.path.realpath(_loader_of(binary))
+    loader = os.path.realpath(_elf_interpreter(binary))
     glibc = ["--inhibit-cache"] if os.path.basename(loader).startswith("ld-") and "musl" not in loader else []
     libraries = ":".join(HOST + path for path in _library_path())
     return [HOST + loader, *glibc, "--library-path", libraries, "--argv0", PYTHON, HOST + binary]
 
 
-def _loader_of(binary: str) -> str:
+def _elf_interpreter(binary: str) -> str:
     """What an ELF program names as its interpreter."""
     with open(binary, "rb") as file:
         head = file.read(64)
@@ -189,14 +191,14 @@ def _loader_of(binary: str) -> str:
     raise OSError(8, f"{binary} is linked statically; a base needs a Python that is not")
 
 
-def restart(*words: str, variables: dict[str, str]) -> NoReturn:
+def exec_interpreter(*words: str, variables: dict[str, str]) -> NoReturn:
     """Become the interpreter inside, with nothing of the host's in memory, and only these variables beside the path."""
     script = Path(PYTHON).read_text().splitlines()[1]  # there may be no shell to run it
     command = shlex.split(script)[1:-1]
     os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **variables})
 
 
-def settle_name_services() -> None:
+def configure_name_services() -> None:
     """Have the C library look up users and hosts as it is told here, in this process and all that are forked from it.
 
     It would read the base's /etc/nsswitch.conf, and load the libraries that it names from the base's folders. A sandbox
@@ -208,7 +210,7 @@ def settle_name_services() -> None:
             configure(database, b"files dns" if database == b"hosts" else b"files")
 
 
-def private_root(plan: SyscallPlan, *, size: int, volume: Volume | None = None, carry: bool = False) -> None:
+def mount_root(plan: SyscallPlan, *, size: int, volume: Volume | None = None, carry: bool = False) -> None:
     """The root of one sandbox, in its own mount namespace; what it changes lives in one tmpfs of ``size`` bytes.
 
     Runs with `PRISTINE` as the working directory. ``carry``: take that along, for forks of this sandbox.
@@ -221,13 +223,13 @@ def private_root(plan: SyscallPlan, *, size: int, volume: Volume | None = None, 
     plan.mount("overlay", root, "overlay", flags, "lowerdir=cover:base,upperdir=mnt/upper,workdir=mnt/work,userxattr")
     for path in ("/opt/aenv", "/dev"):
         plan.bind(path, root + path)
-    rootfs.own_proc(plan, root, hide_others=carry)
-    rootfs.fresh_places(plan, "mnt", root)
+    rootfs.mount_proc(plan, root, hide_others=carry)
+    rootfs.mount_fresh(plan, "mnt", root)
     layers = f"lowerdir={SNAPSHOT},upperdir=mnt/app,workdir=mnt/app-work,userxattr"
     plan.mount("overlay", root + rootfs.PROJECT, "overlay", flags, layers)
-    rootfs.terminals(plan, root)
+    rootfs.mount_devpts(plan, root)
     if volume is not None:
-        volumes.show(plan, volume, root)
+        volumes.mount_in_sandbox(plan, volume, root)
     if carry:
         plan.bind(f"{rootfs.SPARE_PROC}/proc", f"{root}{rootfs.SPARE_PROC}/proc")
         for piece in ("base", "cover"):

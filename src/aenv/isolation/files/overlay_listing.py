@@ -10,7 +10,7 @@ import sys
 
 READ = re.compile(r".*\.pth|entry_points\.txt|ld\.so\.cache")
 """Files whose content is listed, too: it says whether they are harmless."""
-MOST = 1 << 20
+MAX_READ = 1 << 20
 """Bytes of a file that is read."""
 
 
@@ -47,4 +47,4 @@ def is_opaque(path: str | os.PathLike[str]) -> bool:
 def _content(path: str) -> str:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
-        return file.read(MOST).hex()
+        return file.read(MAX_READ).hex()

@@ -15,14 +15,14 @@ from aenv.isolation.kernel import linux
 FOLDER = "private"
 MOST_BYTES = 64 << 20
 MOST_FILES = 10_000
-_PASSED_ON = "AENV_WITHHELD"
+_VARIABLE = "AENV_WITHHELD"
 """To the interpreter that the zygote starts anew for a base: the descriptor of a file with all that was read."""
 
 files: dict[str, bytes] = {}
 """Contents by name, relative to the folder, with ``/`` between the parts."""
 
 
-def take(project: str | None) -> None:
+def load(project: str | None) -> None:
     """Read the folder of a project, if it has one.
 
     Links are left out: they could lead to any file that the platform's user may read.
@@ -67,7 +67,7 @@ def read(folder: str) -> dict[str, bytes]:
     return found
 
 
-def cover(target: str, mask: str) -> None:
+def hide(target: str, mask: str) -> None:
     """Hide the folder in a project that is shown at ``target``; ``mask`` is where to make a folder for that.
 
     With an overlay rather than with a mount on the folder: the kernel lets no sandbox have a lower layer in which
@@ -79,7 +79,7 @@ def cover(target: str, mask: str) -> None:
     linux.mount("overlay", target, "overlay", flags, f"lowerdir={mask}:{target},userxattr")
 
 
-def pass_on() -> dict[str, str]:
+def pass_to_exec() -> dict[str, str]:
     """Variables for a program that this process is about to become, by which it finds what was read."""
     if not files:
         return {}
@@ -89,12 +89,12 @@ def pass_on() -> dict[str, str]:
             encoded = os.fsencode(name)
             file.write(b"%d %d\n" % (len(encoded), len(content)) + encoded + content)
     os.lseek(fd, 0, os.SEEK_SET)
-    return {_PASSED_ON: str(fd)}
+    return {_VARIABLE: str(fd)}
 
 
-def receive() -> None:
+def receive_from_exec() -> None:
     """In that program."""
-    passed = os.environ.pop(_PASSED_ON, None)
+    passed = os.environ.pop(_VARIABLE, None)
     if passed is None:
         return
     with open(int(passed), "rb") as file:

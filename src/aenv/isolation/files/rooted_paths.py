@@ -10,7 +10,7 @@ MOST_DEPTH = 256
 """Folders in folders. Python removes trees recursively, and gives up at about 900 levels."""
 
 
-def inside(root: str, path: str, *, make: bool = False) -> str:
+def resolve_in_root(root: str, path: str, *, make: bool = False) -> str:
     """Resolve an absolute path as a process with ``root`` as its root would; links never lead out of it.
 
     Raises:

@@ -35,8 +35,8 @@ MASK = "/.masked"
 """What covers the part of SNAPSHOT that is withheld; where nothing is, there is none."""
 USER_ID = 1000
 """Who a sandbox's processes are, inside."""
-_FRESH = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm")
-WRITABLE = (*_FRESH, "/mnt")
+_FRESH_FOLDERS = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm")
+WRITABLE = (*_FRESH_FOLDERS, "/mnt")
 """Places that each sandbox has for itself."""
 SPARE_PROC = "/.proc"
 """Holds a procfs of a process namespace without processes. The kernel lets a user namespace mount a procfs only if its
@@ -84,11 +84,11 @@ def interpreter_paths() -> list[str]:
     wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
     wanted |= {path for path in sys.path if path and os.path.exists(path)}
     wanted |= {os.path.realpath(path) for path in wanted}
-    outside = sorted(path for path in wanted if path != "/" and not below(path, SYSTEM))
-    return [path for path in outside if not below(path, (other for other in outside if other != path))]
+    outside = sorted(path for path in wanted if path != "/" and not is_below(path, SYSTEM))
+    return [path for path in outside if not is_below(path, (other for other in outside if other != path))]
 
 
-def below(path: str, tops: Iterable[str]) -> bool:
+def is_below(path: str, tops: Iterable[str]) -> bool:
     """Whether a path is one of these, or in one of them."""
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
@@ -111,26 +111,26 @@ def build(
     """
     shown = list(shown)
     if volume is not None:
-        volumes.refuse(volume, shown)
+        volumes.check_conflicts(volume, shown)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
     for path in (*SYSTEM, *ETC):
-        show(root, path)
+        bind_host_path(root, path)
     for path in shown:
-        show(root, path)
+        bind_host_path(root, path)
     for path in (PROJECT, SNAPSHOT, f"{SPARE_PROC}/proc"):
         os.makedirs(root + path)
     show_project(project, files, root + SNAPSHOT, user, mask=root + MASK)
-    for path, text in (FILES | names_of_host() if host_network else FILES).items():
+    for path, text in (FILES | host_name_files() if host_network else FILES).items():
         target = Path(root + path)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
     for path in (*WRITABLE, "/root", "/proc", "/sys"):
         os.makedirs(root + path, exist_ok=True)
-    if volume is not None and not below(volume.target, (*WRITABLE, PROJECT)):
+    if volume is not None and not is_below(volume.target, (*WRITABLE, PROJECT)):
         os.makedirs(root + volume.target, exist_ok=True)
-    finish(root, volume)
-    return sorted({_first_below(path, WRITABLE) for path in shown if below(path, WRITABLE)})
+    seal(root, volume)
+    return sorted({_first_below(path, WRITABLE) for path in shown if is_below(path, WRITABLE)})
 
 
 def _first_below(path: str, tops: Iterable[str]) -> str:
@@ -139,18 +139,18 @@ def _first_below(path: str, tops: Iterable[str]) -> str:
     All of it is shown, and not only the path: in a folder of its own a sandbox could rename what is above the path, and
     put other modules where the interpreter looks for them.
     """
-    top = max((top for top in tops if below(path, (top,))), key=len)
+    top = max((top for top in tops if is_below(path, (top,))), key=len)
     return "/".join(path.split("/")[: top.count("/") + 2])
 
 
-def finish(root: str, volume: Volume | None = None) -> None:
+def seal(root: str, volume: Volume | None = None) -> None:
     """Add devices, have nothing be changed any more but a volume, and enter it."""
-    places_of_devices(root)
+    make_device_places(root)
     if volume is not None:
-        os.makedirs(root + volumes.HELD)
+        os.makedirs(root + volumes.PARENT_MOUNT)
     linux.make_read_only(root)
     if volume is not None:
-        volumes.hold(volume, root)
+        volumes.mount_in_parent(volume, root)
     for name in DEVICES:  # after the others, which refuse devices
         linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
         linux.make_read_only(f"{root}/dev/{name}", nodev=False)
@@ -158,7 +158,7 @@ def finish(root: str, volume: Volume | None = None) -> None:
     linux.pivot_root(root)
 
 
-def names_of_host() -> dict[str, str]:
+def host_name_files() -> dict[str, str]:
     """Where names are looked up, for sandboxes that are in the host's network."""
     found: dict[str, str] = {}
     for path in ("/etc/hosts", "/etc/resolv.conf"):
@@ -167,7 +167,7 @@ def names_of_host() -> dict[str, str]:
     return found
 
 
-def _copy_files(project: str, files: list[str], target: str, user: int | None) -> None:
+def _copy_project_files(project: str, files: list[str], target: str, user: int | None) -> None:
     """For a project that is not its whole folder. Copied: an overlay does not see what is mounted in a layer of it."""
     linux.mount("aenv", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,nr_inodes=100k")
     for name in files:
@@ -187,14 +187,14 @@ def _copy_files(project: str, files: list[str], target: str, user: int | None) -
 def show_project(project: str | None, files: list[str] | None, target: str, user: int | None, *, mask: str) -> None:
     """See `build`. ``mask``: where to make what covers the part of it that is withheld."""
     if project is not None and files is not None:
-        _copy_files(project, files, target, user)
+        _copy_project_files(project, files, target, user)
     elif project is not None:
-        show_as(project, target, user)
+        bind_owned_by(project, target, user)
         if private_folder.has_folder(project):
-            private_folder.cover(target, mask)
+            private_folder.hide(target, mask)
 
 
-def show_as(source: str, target: str, user: int | None) -> None:
+def bind_owned_by(source: str, target: str, user: int | None) -> None:
     """Show a tree in which the files of its owner belong to ``user``, if given."""
     if user is not None:
         with contextlib.suppress(OSError):  # not every file system can; then what is not public stays unread
@@ -203,7 +203,7 @@ def show_as(source: str, target: str, user: int | None) -> None:
     linux.bind(source, target)
 
 
-def show(root: str, path: str) -> None:
+def bind_host_path(root: str, path: str) -> None:
     """Show a path of the host, where it is; a link is made anew."""
     try:
         mode = os.lstat(path).st_mode
@@ -223,7 +223,7 @@ def show(root: str, path: str) -> None:
     linux.bind(path, target)
 
 
-def places_of_devices(root: str) -> None:
+def make_device_places(root: str) -> None:
     """Files to show the host's devices at, and the links that belong to them."""
     os.makedirs(f"{root}/dev/pts")
     for name in DEVICES:
@@ -233,7 +233,7 @@ def places_of_devices(root: str) -> None:
         os.symlink(target, f"{root}/dev/{name}")
 
 
-def private_places(plan: SyscallPlan, *, size: int, shown: Iterable[str], volume: Volume | None = None) -> None:
+def mount_writable(plan: SyscallPlan, *, size: int, shown: Iterable[str], volume: Volume | None = None) -> None:
     """The writable places of one sandbox, in its own mount namespace.
 
     All of them live in one tmpfs of ``size`` bytes, and so does what the sandbox changes in the project. ``shown`` is
@@ -243,19 +243,19 @@ def private_places(plan: SyscallPlan, *, size: int, shown: Iterable[str], volume
     whole = linux.CLONE_TREE | linux.AT_RECURSIVE
     held = [(path, plan.do("open_tree", linux.HERE, path, whole, what=f"open({path})")) for path in shown]
     plan.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
-    fresh_places(plan, "/mnt")
+    mount_fresh(plan, "/mnt")
     for path, tree in held:
         plan.folder(path)
-        plan.do("move_mount", tree, "", linux.HERE, path, linux.MOVE_MOUNT_F_EMPTY_PATH, what=f"show({path})")
+        plan.do("move_mount", tree, "", linux.HERE, path, linux.MOVE_MOUNT_F_EMPTY_PATH, what=f"bind_host_path({path})")
         plan.do("close", tree)
     plan.folder("/mnt/upper")
     plan.folder("/mnt/work")
     layers = f"lowerdir={SNAPSHOT},upperdir=/mnt/upper,workdir=/mnt/work,userxattr"
     plan.mount("overlay", PROJECT, "overlay", flags, layers)
-    terminals(plan)
+    mount_devpts(plan)
     if volume is not None:
-        volumes.show(plan, volume)
-        cover(plan, volumes.HELD)
+        volumes.mount_in_sandbox(plan, volume)
+        cover(plan, volumes.PARENT_MOUNT)
     # Not seen, not reached: through it a sandbox could write into its own lower layers.
     cover(plan, "/mnt")
 
@@ -265,26 +265,26 @@ def cover(plan: SyscallPlan, path: str) -> None:
     plan.mount("hidden", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY, "size=0,mode=000")
 
 
-def fresh_places(plan: SyscallPlan, layer: str, root: str = "") -> None:
+def mount_fresh(plan: SyscallPlan, layer: str, root: str = "") -> None:
     """Empty folders of a sandbox's own, which live in ``layer``."""
-    for place in _FRESH:
+    for place in _FRESH_FOLDERS:
         own = layer + place
         plan.folder(own, mode=0o1777 if place != HOME else 0o700)
         plan.mount(own, root + place, flags=linux.MS_BIND)
 
 
-def terminals(plan: SyscallPlan, root: str = "") -> None:
+def mount_devpts(plan: SyscallPlan, root: str = "") -> None:
     """Of the sandbox's own."""
     flags = linux.MS_NOSUID | linux.MS_NOEXEC
     plan.mount("devpts", f"{root}/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
 
 
-def own_proc(plan: SyscallPlan, root: str = "", *, hide_others: bool = False) -> None:
+def mount_proc(plan: SyscallPlan, root: str = "", *, hide_others: bool = False) -> None:
     """Show the processes of this process namespace. ``hide_others``: only those that the reader could trace."""
     for source, target, kind, flags in PROC:
         plan.mount(source, root + target, kind or "", flags, "hidepid=2" if hide_others and kind == "proc" else "")
 
 
-def spare_proc() -> None:
+def mount_spare_proc() -> None:
     """Mount a procfs at SPARE_PROC. Run by the first and last process of a process namespace."""
     linux.mount("proc", f"{SPARE_PROC}/proc", "proc", PROC_FLAGS)

@@ -40,6 +40,6 @@ class BoundedTarInfo(tarfile.TarInfo):
     _proc_gnusparse_01 = _proc_gnusparse_10 = _proc_gnusparse_00
 
 
-def kept_time(seconds: float) -> float:
+def clamp_mtime(seconds: float) -> float:
     """A modification time from a tar, as far as file systems can keep it: neither NaN nor infinite nor far away."""
     return min(max(float(seconds), 0.0), LAST_TIME) if math.isfinite(seconds) else 0.0

@@ -25,15 +25,15 @@ from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
 from aenv.errors import UsageError
-from aenv.isolation.files.tar_limits import BoundedTarInfo, kept_time
+from aenv.isolation.files.tar_limits import BoundedTarInfo, clamp_mtime
 
 T = TypeVar("T")
 InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
 CHUNK = 256 * 1024
-MEMBERS = 1_000_000
+MAX_MEMBERS = 1_000_000
 """So many files and folders one tar may have."""
-DEPTH = 256
+MAX_DEPTH = 256
 """Folders in folders. Python removes trees recursively, and gives up at about 900 levels."""
 _BAD_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
 """What names and links that make no sense end in: the tar's fault, not the machine's."""
@@ -53,11 +53,11 @@ class Unpacked(NamedTuple):
 # --- as it goes by
 
 
-LeftOut = Callable[[str, Exception], None]
+OnSkipped = Callable[[str, Exception], None]
 
 
-async def packed(
-    path: Path, in_thread: InThread[None], name: str = "", *, left_out: LeftOut | None = None
+async def pack_stream(
+    path: Path, in_thread: InThread[None], name: str = "", *, on_skipped: OnSkipped | None = None
 ) -> AsyncGenerator[bytes]:
     """The tar of a folder's content, or of one file under its own name, or another ``name``.
 
@@ -72,7 +72,7 @@ async def packed(
 
     def work() -> None:
         with open(theirs.detach(), "wb", buffering=CHUNK) as out:
-            pack(path, out, name, left_out=left_out)
+            pack(path, out, name, on_skipped=on_skipped)
 
     working = asyncio.ensure_future(in_thread(work))
     try:
@@ -80,10 +80,10 @@ async def packed(
             yield data
         await working
     finally:
-        await _end(writer, working)
+        await _finish(writer, working)
 
 
-async def unpacked(
+async def unpack_stream(
     stream: AsyncIterable[bytes], target: Path, in_thread: InThread[Unpacked], *, file_name: str = ""
 ) -> Unpacked:
     """Unpack a tar into a folder, which is made if it is not there. What was unpacked before an error stays.
@@ -117,10 +117,10 @@ async def unpacked(
             writer.write_eof()
         return await working
     finally:
-        await _end(writer, working)
+        await _finish(writer, working)
 
 
-async def _end(writer: asyncio.StreamWriter, working: asyncio.Future[T]) -> None:
+async def _finish(writer: asyncio.StreamWriter, working: asyncio.Future[T]) -> None:
     """Hang up, which ends the thread, and see it end."""
     writer.close()
     with contextlib.suppress(OSError):
@@ -133,47 +133,47 @@ async def _end(writer: asyncio.StreamWriter, working: asyncio.Future[T]) -> None
 # --- making
 
 
-def pack(path: Path, out: IO[bytes], name: str = "", *, left_out: LeftOut | None = None) -> None:
+def pack(path: Path, out: IO[bytes], name: str = "", *, on_skipped: OnSkipped | None = None) -> None:
     """Write the tar of a folder's content, or of one file."""
     with tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT, bufsize=CHUNK) as tar:
         if not path.is_dir():
-            with _opened_file(path, name or path.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as file:
-                tar.addfile(_about_file(name or path.name, file), _Padded(file))
+            with _open_file(path, name or path.name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC) as file:
+                tar.addfile(_file_info(name or path.name, file), _ZeroPadded(file))
             return
         about = tarfile.TarInfo(".")
         about.type, about.mode = tarfile.DIRTYPE, 0o755
         tar.addfile(about)
-        for inside, found in _below(path, "", left_out):
+        for inside, found in _walk(path, "", on_skipped):
             with contextlib.ExitStack() as opened:
                 try:
-                    about, content = _member(inside, found, opened)
+                    about, content = _member_info(inside, found, opened)
                 except (UsageError, OSError) as error:
-                    if left_out is None:
+                    if on_skipped is None:
                         raise
-                    left_out(inside, error)
+                    on_skipped(inside, error)
                     continue
-                tar.addfile(about, None if content is None else _Padded(content))
+                tar.addfile(about, None if content is None else _ZeroPadded(content))
 
 
-def _below(folder: Path, prefix: str, left_out: LeftOut | None) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _walk(folder: Path, prefix: str, on_skipped: OnSkipped | None) -> Iterator[tuple[str, os.DirEntry[str]]]:
     """All that is in a folder, each folder before what is in it."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
-        if prefix.count("/") >= DEPTH and found:
-            raise UsageError(f"'{prefix[:200]}' is more than {DEPTH} folders deep", {"hint": "Leave it out."})
+        if prefix.count("/") >= MAX_DEPTH and found:
+            raise UsageError(f"'{prefix[:200]}' is more than {MAX_DEPTH} folders deep", {"hint": "Leave it out."})
     except (UsageError, OSError) as error:
-        if left_out is None:
+        if on_skipped is None:
             raise
-        left_out(prefix, error)
+        on_skipped(prefix, error)
         return
     for entry in found:
         yield prefix + entry.name, entry
         if entry.is_dir(follow_symlinks=False):
-            yield from _below(Path(entry.path), f"{prefix}{entry.name}/", left_out)
+            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/", on_skipped)
 
 
-def _member(
+def _member_info(
     name: str, found: os.DirEntry[str], opened: contextlib.ExitStack
 ) -> tuple[tarfile.TarInfo, IO[bytes] | None]:
     """What a tar says of a file, a folder or a link, and the open file."""
@@ -184,40 +184,40 @@ def _member(
     elif found.is_dir():
         about.type, about.mode = tarfile.DIRTYPE, stat.S_IMODE(found.stat().st_mode)
     elif found.is_file():
-        file = opened.enter_context(_opened_file(found.path, name, _OLD_FILE))
-        return _about_file(name, file), file
+        file = opened.enter_context(_open_file(found.path, name, _OLD_FILE))
+        return _file_info(name, file), file
     else:
-        raise _not_carried(name)
+        raise _unsupported(name)
     return about, None
 
 
 @contextlib.contextmanager
-def _opened_file(path: str | Path, name: str, flags: int) -> Iterator[IO[bytes]]:
+def _open_file(path: str | Path, name: str, flags: int) -> Iterator[IO[bytes]]:
     """A regular file. Opening never waits, so a pipe that takes its place holds nobody up."""
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno != errno.ENXIO:  # a socket
             raise
-        raise _not_carried(name) from None
+        raise _unsupported(name) from None
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _not_carried(name)
+            raise _unsupported(name)
         yield file
 
 
-def _not_carried(name: str) -> UsageError:
+def _unsupported(name: str) -> UsageError:
     return UsageError(f"'{name}' is neither a file nor a folder nor a link", {"hint": "Leave it out."})
 
 
-def _about_file(name: str, file: IO[bytes]) -> tarfile.TarInfo:
+def _file_info(name: str, file: IO[bytes]) -> tarfile.TarInfo:
     facts = os.fstat(file.fileno())
     about = tarfile.TarInfo(name)
     about.size, about.mode, about.mtime = facts.st_size, stat.S_IMODE(facts.st_mode), int(facts.st_mtime)
     return about
 
 
-class _Padded:
+class _ZeroPadded:
     """A file that goes on with zeros where it ended early: its size is in the tar already when it is read."""
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -244,13 +244,13 @@ def unpack(source: IO[bytes], target: Path, *, file_name: str = "") -> Unpacked:
                 is_folder = target.is_dir()
                 about.name = file_name if is_folder else target.name
                 target = target if is_folder else target.parent
-            root = folders.enter_context(_opened(target))
-            for number in range(MEMBERS + 1):
+            root = folders.enter_context(_open_folder(target))
+            for number in range(MAX_MEMBERS + 1):
                 if about is None:
                     break
-                if number == MEMBERS or (alone and number):
+                if number == MAX_MEMBERS or (alone and number):
                     raise UsageError("the tar has more in it than it should")
-                _take(tar, about, root)
+                _extract(tar, about, root)
                 files, size = files + about.isreg(), size + (about.size if about.isreg() else 0)
                 tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
                 about = tar.next()
@@ -260,7 +260,7 @@ def unpack(source: IO[bytes], target: Path, *, file_name: str = "") -> Unpacked:
 
 
 @contextlib.contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def _open_folder(folder: Path) -> Iterator[int]:
     folder.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -269,29 +269,29 @@ def _opened(folder: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _take(tar: tarfile.TarFile, about: tarfile.TarInfo, root: int) -> None:
+def _extract(tar: tarfile.TarFile, about: tarfile.TarInfo, root: int) -> None:
     parts = _parts(about.name)
     if not parts:
         if about.isdir():
             return  # the folder itself
         raise UsageError(f"'{about.name}' is not the name of a file")
     if not (about.isdir() or about.issym() or (about.isreg() and not about.issparse())):
-        raise _not_carried(about.name[:200])
+        raise _unsupported(about.name[:200])
     try:
-        _make(tar, about, root, parts)
+        _write_member(tar, about, root, parts)
     except OSError as error:
         if error.errno not in _BAD_NAMES:
             raise
         raise UsageError(f"'{about.name[:200]}' cannot be unpacked: {error.strerror}") from None
 
 
-def _make(tar: tarfile.TarFile, about: tarfile.TarInfo, root: int, parts: list[str]) -> None:
-    with _parent(root, parts) as folder:
+def _write_member(tar: tarfile.TarFile, about: tarfile.TarInfo, root: int, parts: list[str]) -> None:
+    with _open_parent(root, parts) as folder:
         if about.isdir():
-            with _inside(folder, parts[-1], about.name) as made:
+            with _open_subfolder(folder, parts[-1], about.name) as made:
                 os.fchmod(made, (about.mode & 0o777) | 0o700)
             return
-        _make_room(folder, parts[-1], about.name)
+        _remove_existing(folder, parts[-1], about.name)
         if about.issym():
             _check_link(about.name, about.linkname)
             os.symlink(about.linkname, parts[-1], dir_fd=folder)
@@ -301,15 +301,15 @@ def _make(tar: tarfile.TarFile, about: tarfile.TarInfo, root: int, parts: list[s
         with open(os.open(parts[-1], _NEW_FILE, 0o600, dir_fd=folder), "wb", buffering=0) as file:
             shutil.copyfileobj(data, file, CHUNK)
             os.fchmod(file.fileno(), about.mode & 0o777)
-            os.utime(file.fileno(), (kept_time(about.mtime),) * 2)
+            os.utime(file.fileno(), (clamp_mtime(about.mtime),) * 2)
 
 
 def _parts(name: str) -> list[str]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if name.startswith("/") or ".." in parts or "\0" in name:
         raise UsageError(f"'{name[:200]}' leads out of the folder")
-    if len(parts) > DEPTH:
-        raise UsageError(f"'{name[:200]}' is more than {DEPTH} folders deep")
+    if len(parts) > MAX_DEPTH:
+        raise UsageError(f"'{name[:200]}' is more than {MAX_DEPTH} folders deep")
     return parts
 
 
@@ -330,12 +330,12 @@ def _check_link(name: str, target: str) -> None:
 
 
 @contextlib.contextmanager
-def _parent(root: int, parts: list[str]) -> Iterator[int]:
+def _open_parent(root: int, parts: list[str]) -> Iterator[int]:
     """The folder that a member is in, made if it is not there."""
     folder = os.dup(root)
     try:
         for number, part in enumerate(parts[:-1]):
-            with _inside(folder, part, "/".join(parts[: number + 1])) as inner:
+            with _open_subfolder(folder, part, "/".join(parts[: number + 1])) as inner:
                 os.dup2(inner, folder, inheritable=False)
         yield folder
     finally:
@@ -343,7 +343,7 @@ def _parent(root: int, parts: list[str]) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _inside(folder: int, name: str, shown: str) -> Iterator[int]:
+def _open_subfolder(folder: int, name: str, shown: str) -> Iterator[int]:
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=folder)
     try:
@@ -356,7 +356,7 @@ def _inside(folder: int, name: str, shown: str) -> Iterator[int]:
         os.close(inner)
 
 
-def _make_room(folder: int, name: str, shown: str) -> None:
+def _remove_existing(folder: int, name: str, shown: str) -> None:
     """A file, or a link, that is there is replaced; what it is linked to is not touched."""
     try:
         os.unlink(name, dir_fd=folder)

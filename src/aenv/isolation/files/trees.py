@@ -27,10 +27,10 @@ def remove_tree(path: str | Path, seconds: float | None = None) -> None:
     """
     until = None if seconds is None else time.monotonic() + seconds
     with contextlib.suppress(OSError):
-        root = _opened(str(path))
+        root = _open_folder(str(path))
         try:
             spare = (f".removing-{os.getpid()}-{number}" for number in count())
-            while sum(_remove(name, root, spare) for name in _names(root, until)):
+            while sum(_remove(name, root, spare) for name in _list(root, until)):
                 pass
         finally:
             os.close(root)
@@ -39,12 +39,12 @@ def remove_tree(path: str | Path, seconds: float | None = None) -> None:
 
 def size_of_tree(path: str) -> int:
     """Bytes that a folder with everything in it occupies on the disk; a sparse file counts as what there is of it."""
-    total, folders = 0, list[tuple[_Open | None, str]]([(None, path)])
+    total, folders = 0, list[tuple[_OpenFolder | None, str]]([(None, path)])
     while folders:
         start, folder = folders.pop()
         try:
             if len(os.fsencode(folder)) > LONG_PATH:
-                start = _Open(folder)
+                start = _OpenFolder(folder)
                 folder = f"/proc/self/fd/{start.descriptor}"
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -56,7 +56,7 @@ def size_of_tree(path: str) -> int:
     return total
 
 
-class _Open:
+class _OpenFolder:
     """A folder that paths start at, open for as long as one of them is still to be looked at."""
 
     def __init__(self, path: str) -> None:
@@ -67,7 +67,7 @@ class _Open:
             os.close(self.descriptor)
 
 
-def _names(folder: int, until: float | None = None) -> Iterator[str]:
+def _list(folder: int, until: float | None = None) -> Iterator[str]:
     """What is in an open folder; nothing more once the time is over."""
     for name in os.listdir(folder):
         if until is not None and time.monotonic() > until:
@@ -82,9 +82,9 @@ def _remove(name: str, root: int, spare: Iterator[str]) -> bool:
         return True
     done = False
     with contextlib.suppress(OSError):
-        folder = _opened(name, root)
+        folder = _open_folder(name, root)
         try:
-            for inside in _names(folder):
+            for inside in _list(folder):
                 done |= _move_up(inside, folder, root, spare)
         finally:
             os.close(folder)
@@ -99,13 +99,13 @@ def _move_up(name: str, folder: int, root: int, spare: Iterator[str]) -> bool:
         os.unlink(name, dir_fd=folder)
         return True
     with contextlib.suppress(OSError):
-        os.close(_opened(name, folder))  # a folder is moved only by who may write to it
+        os.close(_open_folder(name, folder))  # a folder is moved only by who may write to it
         os.rename(name, next(spare), src_dir_fd=folder, dst_dir_fd=root)
         return True
     return False
 
 
-def _opened(name: str, folder: int | None = None) -> int:
+def _open_folder(name: str, folder: int | None = None) -> int:
     """A folder, open; one that its owner may not enter or change is opened up first."""
     try:
         opened = os.open(name, _FOLDER, dir_fd=folder)

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from aenv.isolation.kernel import linux
 from aenv.isolation.kernel.syscall_plan import SyscallPlan
 
-HELD = "/.volume"
+PARENT_MOUNT = "/.volume"
 """Where the warm parent has it. A sandbox mounts it where it belongs: that may be in a place of the sandbox's own, or
 in its project, neither of which the parent has."""
-_TAKEN = (
+_RESERVED = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc", "/proc", "/sys", "/dev", "/mnt",
-    "/base", "/cover", "/.project", "/.masked", HELD,
+    "/base", "/cover", "/.project", "/.masked", PARENT_MOUNT,
 )  # fmt: skip
-_KEPT = ("/app", "/tmp", "/var/tmp", "/run", "/home/env")
+_REQUIRED = ("/app", "/tmp", "/var/tmp", "/run", "/home/env")
 """What a sandbox cannot do without."""
 
 
@@ -31,36 +31,36 @@ class Volume:
     read_only: bool = False
 
 
-def why_not(target: str) -> str | None:
+def target_problem(target: str) -> str | None:
     """What is wrong with a place to mount at."""
     if not target.startswith("/") or os.path.normpath(target) != target or "\0" in target or len(target) > 1024:
         return f"'{target}' is not the plain path of a folder; write it like /home/admin/data"
-    if _below(target, _TAKEN):
+    if _is_below(target, _RESERVED):
         return f"{target} belongs to the system that an instance sees; choose a folder of your own, like /data"
-    if target in ("/", "/app") or any(_below(place, (target,)) and place != target for place in _KEPT):
+    if target in ("/", "/app") or any(_is_below(place, (target,)) and place != target for place in _REQUIRED):
         return f"{target} holds what an instance cannot do without; choose a folder in it"
     return None
 
 
-def refuse(volume: Volume, shown: Iterable[str]) -> None:
+def check_conflicts(volume: Volume, shown: Iterable[str]) -> None:
     """Raise OSError where it would lie in, or hide, what the interpreter needs."""
     for path in shown:
-        if _below(volume.target, (path,)) or _below(path, (volume.target,)):
+        if _is_below(volume.target, (path,)) or _is_below(path, (volume.target,)):
             raise OSError(errno.EINVAL, f"a volume cannot be mounted at {volume.target}: the host's {path} is there")
 
 
-def hold(volume: Volume, root: str) -> None:
+def mount_in_parent(volume: Volume, root: str) -> None:
     """In the warm parent's tree, before it is entered."""
-    linux.bind(volume.source, root + HELD)
-    (linux.make_read_only if volume.read_only else linux.make_plain)(root + HELD)
+    linux.bind(volume.source, root + PARENT_MOUNT)
+    (linux.make_read_only if volume.read_only else linux.make_plain)(root + PARENT_MOUNT)
 
 
-def show(plan: SyscallPlan, volume: Volume, root: str = "") -> None:
+def mount_in_sandbox(plan: SyscallPlan, volume: Volume, root: str = "") -> None:
     """In a sandbox's own mount namespace."""
     target = root + volume.target
     plan.folder(target)
-    plan.bind(HELD, target)
+    plan.bind(PARENT_MOUNT, target)
 
 
-def _below(path: str, tops: Iterable[str]) -> bool:
+def _is_below(path: str, tops: Iterable[str]) -> bool:
     return any(path == top or path.startswith(f"{top}/") for top in tops)

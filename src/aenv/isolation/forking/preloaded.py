@@ -33,7 +33,7 @@ from aenv.isolation.files import rootfs
 from aenv.isolation.forking import forkable
 from aenv.isolation.kernel import linux, ptrace, seccomp
 from aenv.isolation.kernel.syscall_plan import MemoryBlock, Outcome, SyscallPlan
-from aenv.isolation.limits.cgroups import Limits, counts_processes_apart, limit_processes
+from aenv.isolation.limits.cgroups import Limits, counts_processes_per_namespace, limit_processes
 from aenv.isolation.network import policy
 from aenv.isolation.network.policy import Mode
 
@@ -136,11 +136,11 @@ class Child:
         socket.send_fds(self._mailbox, [b"mail"], [*request.fds, *request.cgroups])
         with _same_cpu(self.pid):
             process.run(_becoming(len(request.cgroups)))
-        if not request.cgroups and counts_processes_apart():
+        if not request.cgroups and counts_processes_per_namespace():
             limit_processes(request.limits, self.pid)
         if request.egress_channel:
             door, self._door = self._door, -1
-            policy.hand_over(door, request.egress_channel[0])
+            policy.send_listener(door, request.egress_channel[0])
         process.resume()
         self._process = None
 

@@ -20,8 +20,8 @@ from aenv.isolation.kernel import linux
 from aenv.isolation.kernel.syscall_plan import Outcome, PlanTable, SyscallPlan
 from aenv.isolation.limits.cgroups import (
     Limits,
-    counts_processes_apart,
-    leave_processes_for_others,
+    counts_processes_per_namespace,
+    limit_parent_processes,
     limit_processes,
     set_resource_limits,
 )
@@ -89,7 +89,7 @@ class Sandbox:
 
     def _go(self) -> None:
         if not self._fork:
-            variables = private_folder.pass_on()  # before the filter, which may refuse a file in memory
+            variables = private_folder.pass_to_exec()  # before the filter, which may refuse a file in memory
             self._lock()
             self._start_program(variables)
         told = _read(self._parameters)
@@ -103,7 +103,7 @@ class Sandbox:
             os.set_inheritable(fd, True)
         words = ("-P", "-m", self._spec.program, *map(str, fds), json.dumps(self._spec.shown))
         if self._spec.base is not None:
-            custom_rootfs.restart(*words, variables=variables)
+            custom_rootfs.exec_interpreter(*words, variables=variables)
         os.execve(sys.executable, [sys.executable, *words], {**os.environ, **variables})
 
     def prepare(self, message: dict[str, Any], fds: list[int], channel: socket.socket) -> None:
@@ -168,7 +168,7 @@ class Sandbox:
     def _lock(self, *, to_be_forked: bool = False) -> None:
         """Give up every right, before the first foreign byte is read."""
         if self._channel >= 0:
-            policy.hand_over(self._door, self._channel)
+            policy.send_listener(self._door, self._channel)
             os.close(self._channel)
         for fd in self._cgroups:
             os.write(fd, b"0")
@@ -184,9 +184,9 @@ class Sandbox:
         linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
         linux.set_dumpable(True)  # the zygote is not, and then its /proc/self belongs to root
         linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID, bounded=not to_be_forked)
-        if not self._cgroups and counts_processes_apart():
+        if not self._cgroups and counts_processes_per_namespace():
             if to_be_forked:
-                leave_processes_for_others()
+                limit_parent_processes()
             else:
                 limit_processes(self._limits)
         set_resource_limits(self._limits, alone=not self._cgroups)
@@ -231,12 +231,12 @@ def furnish(
     ``carry``: for a preloaded parent.
     """
     if spec.base is not None:
-        custom_rootfs.private_root(plan, size=disk, volume=spec.volume, carry=carry)
+        custom_rootfs.mount_root(plan, size=disk, volume=spec.volume, carry=carry)
     else:
-        rootfs.private_places(plan, size=disk, shown=hidden, volume=spec.volume)
-        rootfs.own_proc(plan, hide_others=carry)
+        rootfs.mount_writable(plan, size=disk, shown=hidden, volume=spec.volume)
+        rootfs.mount_proc(plan, hide_others=carry)
     plan.do("sethostname", "sandbox", len("sandbox"))
-    return policy.settle(plan, mode)
+    return policy.configure(plan, mode)
 
 
 def load(name: str) -> Callable[..., Any]:

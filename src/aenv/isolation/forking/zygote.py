@@ -103,7 +103,7 @@ def _own_proc() -> None:
     child = os.fork()
     if child == 0:
         try:
-            rootfs.spare_proc()
+            rootfs.mount_spare_proc()
         except OSError as error:
             os._exit(error.errno or 1)
         os._exit(0)
@@ -119,8 +119,8 @@ def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
     told = parameters_file(asdict(replace(spec, shown=[custom_rootfs.HOST + path for path in spec.shown])))
     for fd in (told, control.fileno()):
         os.set_inheritable(fd, True)
-    custom_rootfs.restart(
-        "-m", "aenv.isolation.forking.zygote", str(control.fileno()), str(told), variables=private_folder.pass_on()
+    custom_rootfs.exec_interpreter(
+        "-m", "aenv.isolation.forking.zygote", str(control.fileno()), str(told), variables=private_folder.pass_to_exec()
     )
 
 

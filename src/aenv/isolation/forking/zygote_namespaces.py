@@ -14,7 +14,7 @@ from aenv.isolation.limits import host_users, user_shares
 
 def leave_files(spec: ZygoteSpec) -> list[str]:
     """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
-    private_folder.take(spec.project if spec.files is None else None)
+    private_folder.load(spec.project if spec.files is None else None)
     owner, group = os.geteuid(), os.getegid()
     user = host_users.claim() if owner == 0 and spec.user is None else spec.user
     with contextlib.suppress(OSError):
@@ -43,13 +43,13 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
 
 def leave_users(spec: ZygoteSpec) -> None:
     """Leave the host's users, processes and network."""
-    private_folder.receive()
+    private_folder.receive_from_exec()
     if spec.base is not None:
-        custom_rootfs.settle_name_services()
+        custom_rootfs.configure_name_services()
     inside = (os.geteuid(), os.getegid())
     linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | spec.fresh)
     linux.map_user(rootfs.USER_ID, *inside, bounded=False)
-    user_shares.bound(user_shares.PARENT)
+    user_shares.apply_limits(user_shares.PARENT)
 
 
 def explain(error: OSError) -> str:

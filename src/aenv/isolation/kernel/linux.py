@@ -330,7 +330,10 @@ def user_maps(inside: int, user: int, group: int, *, bounded: bool = True) -> li
     maps = [("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")]
     return [
         *maps,
-        *((f"../sys/user/{name}", text) for name, text in (user_shares.of(user_shares.INSTANCE) if bounded else ())),
+        *(
+            (f"../sys/user/{name}", text)
+            for name, text in (user_shares.limits_for(user_shares.INSTANCE) if bounded else ())
+        ),
     ]
 
 

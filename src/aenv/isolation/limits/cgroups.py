@@ -19,12 +19,12 @@ from aenv.isolation.limits import user_shares
 TOP = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD = 100_000  # microseconds
-SPARES = 64  # groups without a sandbox
-HELD = 0o700
+MAX_SPARES = 64  # groups without a sandbox
+LOCKED_MODE = 0o700
 """The mode of a group that its owner holds a lock of; without that lock it is abandoned."""
-LEFT = 1 << 20
+MAX_RESIDUE = 1 << 20
 """Bytes that a group without processes may still count, mostly ahead, and be as good as a new one."""
-_COUNTED = (
+_USAGE_FILES = (
     ("memory_bytes", "memory.usage_in_bytes"), ("memory_bytes", "memory.current"),
     ("processes", "pids.current"), ("cpu_nanoseconds", "cpuacct.usage"), ("cpu_nanoseconds", "cpu.stat"),
 )  # fmt: skip
@@ -64,8 +64,8 @@ class Cgroups:
 
     def __init__(self, name: str, top: Path = TOP) -> None:
         sweep(top=top)
-        self._held: list[int] = []
-        self._roots = _writable_roots(name, top, self._held)
+        self._locks: list[int] = []
+        self._roots = _writable_roots(name, top, self._locks)
         self._unified = (top / "cgroup.controllers").exists()
         self._spare: list[tuple[Limits, Cgroup]] = []
         """Those that have not been used for the longest time come first."""
@@ -83,30 +83,30 @@ class Cgroups:
             if kind == limits:
                 del self._spare[place]
                 return group
-        return self._made(limits)
+        return self._create(limits)
 
     def make_spare(self, limits: Limits) -> None:
         """Have one ready, for the next who asks: making it takes half a millisecond."""
         if self._roots and all(kind != limits for kind, _ in self._spare):
-            self._keep(limits, self._made(limits))
+            self._add_spare(limits, self._create(limits))
 
     def give_back(self, limits: Limits, group: Cgroup) -> None:
         """Its sandbox is gone. Another one may have it: to end a group and make one takes a millisecond, most of it
         the kernel's later on. The one that was given back first is given out first, as it may have used up the CPU of
         the tenth of a second that it was in.
         """
-        again = group.as_new()
+        again = group.recycled()
         if again is None:
             group.remove()
         else:
-            self._keep(limits, again)
+            self._add_spare(limits, again)
 
-    def _keep(self, limits: Limits, group: Cgroup) -> None:
+    def _add_spare(self, limits: Limits, group: Cgroup) -> None:
         self._spare.append((limits, group))
-        if len(self._spare) > SPARES:
+        if len(self._spare) > MAX_SPARES:
             self._spare.pop(0)[1].remove()
 
-    def _made(self, limits: Limits) -> Cgroup:
+    def _create(self, limits: Limits) -> Cgroup:
         name = secrets.token_hex(6)
         paths = {controller: root / name for controller, root in self._roots.items()}
         group = Cgroup(sorted(set(paths.values())))
@@ -114,7 +114,7 @@ class Cgroups:
             for path in group.paths:
                 path.mkdir()
             for controller, path in paths.items():
-                for file, text in _limit(controller, limits, unified=self._unified):
+                for file, text in _limit_files(controller, limits, unified=self._unified):
                     _write(f"{path}/{file}", text)
         except OSError:
             group.remove()
@@ -135,8 +135,8 @@ class Cgroups:
         for root in set(self._roots.values()):
             with contextlib.suppress(OSError):
                 root.rmdir()
-        while self._held:
-            os.close(self._held.pop())
+        while self._locks:
+            os.close(self._locks.pop())
 
 
 def sweep(prefix: str = "aenv", top: Path = TOP) -> None:
@@ -146,7 +146,7 @@ def sweep(prefix: str = "aenv", top: Path = TOP) -> None:
     ]  # fmt: skip
     for path in (path for parent in parents for path in parent.glob(f"{prefix}-*")):
         with contextlib.suppress(OSError):
-            fd = _abandoned(path)
+            fd = _lock_orphan(path)
             if fd is not None:
                 try:
                     Cgroup([below for below in path.iterdir() if below.is_dir()]).remove()
@@ -160,7 +160,7 @@ def is_held(group: Path) -> bool:
     try:
         if not _is_marked(group):
             return False
-        fd = _abandoned(group)
+        fd = _lock_orphan(group)
     except OSError:
         return False
     if fd is not None:
@@ -168,16 +168,16 @@ def is_held(group: Path) -> bool:
     return fd is None
 
 
-def _hold(path: Path, held: list[int]) -> None:
+def _create_locked(path: Path, locks: list[int]) -> None:
     """Make a group and lock its folder: the kernel takes the lock away when this process ends, however it does."""
     while True:
         path.mkdir(exist_ok=True)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_SH)
-            os.chmod(path, HELD)  # only now: nobody takes a group for abandoned that does not have this mode
+            os.chmod(path, LOCKED_MODE)  # only now: nobody takes a group for abandoned that does not have this mode
             if os.path.samestat(os.fstat(fd), os.stat(path)):
-                held.append(fd)
+                locks.append(fd)
                 return
         except FileNotFoundError:  # it was one from before, and somebody has just removed it
             pass
@@ -188,10 +188,10 @@ def _hold(path: Path, held: list[int]) -> None:
 
 
 def _is_marked(path: Path) -> bool:
-    return stat.S_IMODE(os.stat(path).st_mode) == HELD
+    return stat.S_IMODE(os.stat(path).st_mode) == LOCKED_MODE
 
 
-def _abandoned(path: Path) -> int | None:
+def _lock_orphan(path: Path) -> int | None:
     """A descriptor that keeps others from holding the group while it is open; None if somebody holds it, or may."""
     if not _is_marked(path):
         return None
@@ -211,7 +211,7 @@ class Cgroup:
     paths: list[Path]
     before: int = 0
     """Nanoseconds of CPU that sandboxes have used that had it before."""
-    _counted: list[tuple[str, str]] = field(default_factory=list, compare=False, repr=False)
+    _usage_files: list[tuple[str, str]] = field(default_factory=list, compare=False, repr=False)
     """What is counted, and the files that say so, as far as they are known to be there: to try all takes longer."""
     _oom_file: list[str] = field(default_factory=list, compare=False, repr=False)
     """The same for the file that counts out-of-memory kills."""
@@ -222,13 +222,13 @@ class Cgroup:
         Version 1 has a file for threads, too: a thread that moves itself alone waits for nobody, while moving a
         process waits until every CPU has been through the scheduler, which takes the kernel some ten milliseconds.
         """
-        return [_open_to_write(f"{path}/tasks", f"{path}/cgroup.procs") for path in self.paths]
+        return [_open_first(f"{path}/tasks", f"{path}/cgroup.procs") for path in self.paths]
 
     def usage(self) -> dict[str, int]:
         """Bytes of memory and processes now, nanoseconds of CPU so far; what the host counts of these."""
         used: dict[str, int] = {}
-        known, found = self._counted, []
-        for name, file in known or [(name, f"{path}/{file}") for path in self.paths for name, file in _COUNTED]:
+        known, found = self._usage_files, []
+        for name, file in known or [(name, f"{path}/{file}") for path in self.paths for name, file in _USAGE_FILES]:
             with contextlib.suppress(OSError, ValueError):
                 words = _read(file).split()
                 microseconds = words.index(b"usage_usec") + 1 if file.endswith("/cpu.stat") else None
@@ -251,10 +251,10 @@ class Cgroup:
                 return kills
         return 0
 
-    def as_new(self) -> Cgroup | None:
+    def recycled(self) -> Cgroup | None:
         """For another sandbox; None when something is left in it, or is counted for it, that is not that one's."""
         used = self.usage()
-        if used.get("processes", 1) or used.get("memory_bytes", 0) > LEFT or self.oom_kills():
+        if used.get("processes", 1) or used.get("memory_bytes", 0) > MAX_RESIDUE or self.oom_kills():
             return None
         return replace(self, before=self.before + used.get("cpu_nanoseconds", 0))
 
@@ -265,29 +265,29 @@ class Cgroup:
                 path.rmdir()
 
 
-def _writable_roots(name: str, top: Path, held: list[int]) -> dict[str, Path]:
+def _writable_roots(name: str, top: Path, locks: list[int]) -> dict[str, Path]:
     """Make the group of this name for every controller that can be used here, and hold it."""
     if (top / "cgroup.controllers").exists():
-        return _unified_roots(name, top, held)
+        return _unified_roots(name, top, locks)
     roots: dict[str, Path] = {}
     for controller in CONTROLLERS:
         path = top / controller / name
         with contextlib.suppress(OSError):
-            _hold(path, held)
+            _create_locked(path, locks)
             roots[controller] = path
     return roots
 
 
-def _unified_roots(name: str, top: Path, held: list[int]) -> dict[str, Path]:
+def _unified_roots(name: str, top: Path, locks: list[int]) -> dict[str, Path]:
     """Version 2: beside our own group rather than below it, as only a group without processes can limit others."""
     for parent in _unified_parents(top):
         path = parent / name
         with contextlib.suppress(OSError):
-            _hold(path, held)
+            _create_locked(path, locks)
             enabled = [controller for controller in CONTROLLERS if _enable(controller, parent, path)]
             if set(CONTROLLERS) - {"cpu"} <= set(enabled):  # else the limits of the process do more
                 return dict.fromkeys(enabled, path)
-            os.close(held.pop())
+            os.close(locks.pop())
             path.rmdir()
     return {}
 
@@ -296,10 +296,10 @@ def _unified_parents(top: Path) -> list[Path]:
     """The groups that one of our own may be in: the one above ours, and the top."""
     own = own_group(top)
     parents = (top,) if own == top else (own.parent, top)
-    return [parent for parent in dict.fromkeys(parents) if _may_limit(parent)]
+    return [parent for parent in dict.fromkeys(parents) if _can_have_children(parent)]
 
 
-def _may_limit(group: Path) -> bool:
+def _can_have_children(group: Path) -> bool:
     """Not if it has processes: its controllers would refuse, or leave groups below it that nobody can join."""
     try:
         return not (group / "cgroup.type").exists() or not (group / "cgroup.procs").read_text().strip()
@@ -324,7 +324,7 @@ def _enable(controller: str, parent: Path, path: Path) -> bool:
     return True
 
 
-def _limit(controller: str, limits: Limits, *, unified: bool) -> list[tuple[str, str]]:
+def _limit_files(controller: str, limits: Limits, *, unified: bool) -> list[tuple[str, str]]:
     """What to write into which files of a group."""
     if controller == "memory":
         most = str(limits.memory)
@@ -358,7 +358,7 @@ def _read(path: str) -> bytes:
         os.close(fd)
 
 
-def _open_to_write(*paths: str) -> int:
+def _open_first(*paths: str) -> int:
     """The first of them that is there."""
     for path in paths[:-1]:
         with contextlib.suppress(FileNotFoundError):
@@ -373,10 +373,10 @@ def set_resource_limits(limits: Limits, *, alone: bool) -> None:
     can: see `seccomp.countable`. This process must have the right to load one.
     """
     # 1 and not 0: a core goes to the host's crash handler, where there is one, whatever the limit; but not at 1.
-    _lower(resource.RLIMIT_CORE, 1)
-    _lower(resource.RLIMIT_NOFILE, limits.open_files)
+    _lower_limit(resource.RLIMIT_CORE, 1)
+    _lower_limit(resource.RLIMIT_NOFILE, limits.open_files)
     if alone:
-        _lower(resource.RLIMIT_DATA, limits.memory)
+        _lower_limit(resource.RLIMIT_DATA, limits.memory)
         from aenv.isolation.kernel import (  # here: the other limits are imported on systems that are not Linux
             linux,
             seccomp,
@@ -385,7 +385,7 @@ def set_resource_limits(limits: Limits, *, alone: bool) -> None:
         linux.load_seccomp(seccomp.countable())
 
 
-def open_many_files() -> None:
+def raise_open_files_limit() -> None:
     """Let this process have as many descriptors as it may: it needs some for every sandbox."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -398,7 +398,7 @@ def limit_processes(limits: Limits, pid: int = 0) -> None:
     resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
 
 
-def leave_processes_for_others() -> None:
+def limit_parent_processes() -> None:
     """The same for a preloaded parent. All of its forks count for it, so it may have a large share, but not all that
     the host's user may have.
     """
@@ -409,14 +409,14 @@ def leave_processes_for_others() -> None:
         resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
-def counts_processes_apart() -> bool:
+def counts_processes_per_namespace() -> bool:
     """Whether this kernel counts a user's processes for each user namespace; older ones count all on the host."""
     major, _, rest = os.uname().release.partition(".")
     minor = "".join(itertools.takewhile(str.isdigit, rest))
     return (int(major), int(minor or 0)) >= (5, 14)
 
 
-def _lower(kind: int, value: int) -> None:
+def _lower_limit(kind: int, value: int) -> None:
     _, hard = resource.getrlimit(kind)
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (value, value))

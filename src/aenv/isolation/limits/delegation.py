@@ -18,11 +18,11 @@ from aenv.isolation.limits.cgroups import TOP, own_group
 
 LEAF = "server"
 """The group that this process goes to: one that has processes cannot limit the groups below it."""
-ANSWER, DONE = 5.0, 2.0
+REPLY_SECONDS, MOVE_SECONDS = 5.0, 2.0
 """Seconds for systemd to answer, and then to do it, on a host that has far too much to do; else a hundredth of them."""
 
 
-def enter_own_group(top: Path = TOP) -> bool:
+def enter_delegated_group(top: Path = TOP) -> bool:
     """Move this process to a group below one that is ours; whether that could be done.
 
     For servers, before they start other processes: a whole scope ends when its last process does.
@@ -30,13 +30,13 @@ def enter_own_group(top: Path = TOP) -> bool:
     if not (top / "cgroup.controllers").exists():
         return False
     own = own_group(top)
-    if _is_handed_over(own):
-        return _step_down(own)
+    if _is_delegated(own):
+        return _enter_leaf(own)
     name = f"aenv-{os.getpid()}-{secrets.token_hex(3)}.scope"
-    return _ask_for_scope(name) and _is_in(name, top) and _step_down(own_group(top))
+    return _request_scope(name) and _wait_until_in(name, top) and _enter_leaf(own_group(top))
 
 
-def _is_handed_over(group: Path) -> bool:
+def _is_delegated(group: Path) -> bool:
     """Whether nobody else minds what we do below it: systemd says so of a unit with ``Delegate=yes``."""
     if _systemd_runs():
         try:
@@ -57,7 +57,7 @@ def _systemd_runs() -> bool:
     return Path("/run/systemd/system").is_dir()
 
 
-def _ask_for_scope(name: str) -> bool:
+def _request_scope(name: str) -> bool:
     """Have systemd put this process into a new scope; it has not happened yet when the answer is there."""
     if not _systemd_runs() or os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
         return False  # what systemd has started as a service stays in that service
@@ -81,16 +81,16 @@ def _ask_for_scope(name: str) -> bool:
     ]  # fmt: skip
     try:
         done = subprocess.run(
-            call, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=ANSWER
+            call, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=REPLY_SECONDS
         )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
 
 
-def _is_in(name: str, top: Path) -> bool:
+def _wait_until_in(name: str, top: Path) -> bool:
     """Wait until it is."""
-    deadline = time.monotonic() + DONE
+    deadline = time.monotonic() + MOVE_SECONDS
     while own_group(top).name != name:
         if time.monotonic() > deadline:
             return False
@@ -98,7 +98,7 @@ def _is_in(name: str, top: Path) -> bool:
     return True
 
 
-def _step_down(group: Path) -> bool:
+def _enter_leaf(group: Path) -> bool:
     leaf = group / LEAF
     with contextlib.suppress(OSError):
         leaf.mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ def members(groups: Iterable[Path]) -> list[int]:
     return []
 
 
-def listener(path: Path) -> int | None:
+def listening_process(path: Path) -> int | None:
     """Who listens on a unix socket: a sandbox cannot say which process it is on the host, but the kernel can."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 
-_COUNTED = {
+_HOST_LIMITS = {
     "max_inotify_instances": "inotify/max_user_instances",
     "max_inotify_watches": "inotify/max_user_watches",
     "max_fanotify_groups": "fanotify/max_user_groups",
@@ -23,14 +23,14 @@ PARENT = (3, 4)
 """The share of a warm parent with all its instances: the rest is for the host's user."""
 
 
-def of(share: tuple[int, int]) -> list[tuple[str, str]]:
+def limits_for(share: tuple[int, int]) -> list[tuple[str, str]]:
     """Return what to write into which files of /proc/sys/user; nothing where they cannot be written."""
     part, whole = share
     found = []
     with contextlib.suppress(OSError):
         if os.statvfs("/proc/sys/user").f_flag & os.ST_RDONLY:
             return []
-        for name, host in _COUNTED.items():
+        for name, host in _HOST_LIMITS.items():
             with contextlib.suppress(OSError, ValueError), open(f"/proc/sys/fs/{host}") as file:
                 most = max(1, int(file.read()) * part // whole)
                 if os.path.exists(f"/proc/sys/user/{name}"):
@@ -38,8 +38,8 @@ def of(share: tuple[int, int]) -> list[tuple[str, str]]:
     return found
 
 
-def bound(share: tuple[int, int]) -> None:
+def apply_limits(share: tuple[int, int]) -> None:
     """Set them for the user namespace that this process is in, and has all rights over."""
-    for name, text in of(share):
+    for name, text in limits_for(share):
         with contextlib.suppress(OSError), open(f"/proc/sys/user/{name}", "w") as file:
             file.write(text)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
-ANYTHING = "*"
+_HOST_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?)*")
+ANY_HOST = "*"
 _PRIVATE = [
     ipaddress.IPv4Network(text)
     for text in (
@@ -49,12 +49,12 @@ class _Entry:
     network: Network | None
     port: int | None
 
-    def names(self, host: str, port: int) -> bool:
+    def matches_name(self, host: str, port: int) -> bool:
         if self.name is None or self.port not in (None, port):
             return False
-        return self.name in (ANYTHING, host) or (self.name.startswith("*.") and host.endswith(self.name[1:]))
+        return self.name in (ANY_HOST, host) or (self.name.startswith("*.") and host.endswith(self.name[1:]))
 
-    def holds(self, address: Address, port: int) -> bool:
+    def matches_address(self, address: Address, port: int) -> bool:
         return self.network is not None and self.port in (None, port) and address in self.network
 
 
@@ -73,29 +73,29 @@ class AllowList:
 
     def check_name(self, host: str, port: int) -> None:
         """Raises Refused unless this name may be looked up."""
-        if not any(entry.names(normal(host), port) for entry in self._entries):
+        if not any(entry.matches_name(normalize_host(host), port) for entry in self._entries):
             raise EgressRefused(f"{host}:{port} is not on the list of what this environment may reach")
 
     def check_address(self, address: Address, port: int, *, behind: str | None = None) -> None:
         """Raises Refused unless this address may be connected to. ``behind``: the listed name that led to it."""
         if getattr(address, "scope_id", None):
             raise EgressRefused(f"{address} names a network interface of this machine")
-        first, *others = meanings(address)
-        listed = self.has_network(first, port) or (others and all(self.has_network(each, port) for each in others))
+        first, *others = equivalent_addresses(address)
+        listed = self.lists_address(first, port) or (others and all(self.lists_address(each, port) for each in others))
         named = behind is not None or any(
-            entry.name == ANYTHING and entry.port in (None, port) for entry in self._entries
+            entry.name == ANY_HOST and entry.port in (None, port) for entry in self._entries
         )
         if not listed and not named:
             raise EgressRefused(f"{first}:{port} is not on the list of what this environment may reach")
         for each in others if listed else (first, *others):
-            if not is_public(each) and not self.has_network(each, port):
+            if not is_public(each) and not self.lists_address(each, port):
                 found = f"{behind} is {first}, which" if behind else str(first)
-                found = found if each == first else f"{found} holds {each}, which"
+                found = found if each == first else f"{found} embeds {each}, which"
                 raise EgressRefused(f"{found} is a private address; only a network on the list, like {each}, opens it")
 
-    def has_network(self, address: Address, port: int) -> bool:
+    def lists_address(self, address: Address, port: int) -> bool:
         """Whether a network on the list holds this address."""
-        return any(entry.holds(address, port) for entry in self._entries)
+        return any(entry.matches_address(address, port) for entry in self._entries)
 
 
 def is_public(address: Address) -> bool:
@@ -105,7 +105,7 @@ def is_public(address: Address) -> bool:
     return any(address in network for network in _PUBLIC) and not any(address in network for network in _RESERVED)
 
 
-def meanings(address: Address) -> list[Address]:
+def equivalent_addresses(address: Address) -> list[Address]:
     """Return what an address stands for: itself, then the IPv4 addresses that it holds, which some router or the kernel
     may send to in its place. A mapped address is an IPv4 address in all respects.
 
@@ -115,10 +115,10 @@ def meanings(address: Address) -> list[Address]:
         return [address]
     if address.ipv4_mapped is not None:
         return [address.ipv4_mapped]
-    return [address, *dict.fromkeys(map(ipaddress.IPv4Address, _held(address)))]
+    return [address, *dict.fromkeys(map(ipaddress.IPv4Address, _embedded_ipv4(address)))]
 
 
-def _held(address: ipaddress.IPv6Address) -> Iterator[int]:
+def _embedded_ipv4(address: ipaddress.IPv6Address) -> Iterator[int]:
     whole = int(address)
     last = whole & 0xFFFFFFFF
     if any(address in network for network in _IN_LAST_WORD):
@@ -129,12 +129,12 @@ def _held(address: ipaddress.IPv6Address) -> Iterator[int]:
         yield whole >> 64 & 0xFFFFFFFF  # its server
         yield last ^ 0xFFFFFFFF  # its client
     if address in _NAT64_LOCAL:
-        yield from _translated(whole)
+        yield from _rfc6052_ipv4(whole)
     if whole >> 32 & _ISATAP_MASK == _ISATAP:
         yield last
 
 
-def _translated(whole: int) -> Iterator[int]:
+def _rfc6052_ipv4(whole: int) -> Iterator[int]:
     """RFC 6052: after a prefix of 48, 56, 64 or 96 bits, around 8 bits that are 0, and then nothing."""
     if last := whole & 0xFFFFFFFF:
         yield last
@@ -145,7 +145,7 @@ def _translated(whole: int) -> Iterator[int]:
             yield (whole >> 64 & (1 << before) - 1) << after | suffix >> 56 - after
 
 
-def normal(host: str) -> str:
+def normalize_host(host: str) -> str:
     """A name as names are compared."""
     host = host.rstrip(".").lower()
     if host.isascii():
@@ -165,8 +165,8 @@ def _parse(text: str) -> _Entry:
     except ValueError as error:
         if "host bits set" in str(error):
             raise ValueError(f"'{text}': write the network as {ipaddress.ip_network(host, strict=False)}") from None
-    name = normal(host)
-    if host != ANYTHING and not _NAME.fullmatch(name.removeprefix("*.")):
+    name = normalize_host(host)
+    if host != ANY_HOST and not _HOST_NAME.fullmatch(name.removeprefix("*.")):
         hint = "the host alone, without a scheme and a path" if "/" in host else "it like pypi.org or 10.0.0.0/8"
         raise ValueError(f"'{text}' is neither a host name nor a network; write {hint}")
     return _Entry(name, None, port)

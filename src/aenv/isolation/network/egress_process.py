@@ -19,11 +19,11 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("egress")
 
-AGAIN_SECONDS = 1.0
+RESTART_SECONDS = 1.0
 """Between two processes, should one end at once."""
 
 
-class EgressDoor:
+class EgressEndpoint:
     """One sandbox's, from before its network is there until it is gone."""
 
     def __init__(self, name: str, allow: tuple[str, ...], egress: EgressProcess) -> None:
@@ -33,7 +33,7 @@ class EgressDoor:
         self._egress = egress
         self._ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
-        self._came: asyncio.Future[int] | None = None
+        self._received: asyncio.Future[int] | None = None
 
     @property
     def channel(self) -> int:
@@ -44,17 +44,17 @@ class EgressDoor:
         """Wait for the sandbox's socket, and have it served. Where no sandbox comes to be, it returns all the same."""
         self._theirs.close()
         loop = asyncio.get_running_loop()
-        self._came = loop.create_future()
+        self._received = loop.create_future()
         loop.add_reader(self._ours, self._read)
         try:
-            self.listener = await self._came
+            self.listener = await self._received
         finally:
             loop.remove_reader(self._ours)
             self._ours.close()
         if self.listener >= 0:
             await self._egress.add(self)
 
-    def handed_over(self, listener: int) -> None:
+    def adopt(self, listener: int) -> None:
         """The sandbox has been there for long, and this is its socket."""
         self.listener = listener
         self._theirs.close()
@@ -63,83 +63,83 @@ class EgressDoor:
     def close(self) -> None:
         """Hang up on all that goes through it."""
         self._theirs.close()
-        if self._came is None:
+        if self._received is None:
             self._ours.close()
-        elif not self._came.done():
-            self._came.set_result(-1)
+        elif not self._received.done():
+            self._received.set_result(-1)
         self._egress.remove(self)
         if self.listener >= 0:
             os.close(self.listener)
             self.listener = -1
 
     def _read(self) -> None:
-        assert self._came is not None
+        assert self._received is not None
         try:
             _, fds, _, _ = socket.recv_fds(self._ours, 16, 1, socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
             return
         except OSError:
             fds = []
-        if self._came.done():
+        if self._received.done():
             for fd in fds:
                 os.close(fd)
         else:
-            self._came.set_result(fds[0] if fds else -1)
+            self._received.set_result(fds[0] if fds else -1)
 
 
 class EgressProcess:
     """Opens and closes doors. ``say`` hears what a sandbox was refused."""
 
-    def __init__(self, say: Callable[[str, str], None]) -> None:
-        self._say = say
-        self._doors: dict[str, EgressDoor] = {}
+    def __init__(self, on_refused: Callable[[str, str], None]) -> None:
+        self._on_refused = on_refused
+        self._endpoints: dict[str, EgressEndpoint] = {}
         self._control: socket.socket | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._starting = asyncio.Lock()
-        self._again: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
         self._closed = False
 
-    def door(self, name: str, allow: tuple[str, ...]) -> EgressDoor:
+    def endpoint(self, name: str, allow: tuple[str, ...]) -> EgressEndpoint:
         """For a sandbox that is about to be made; whatever becomes of it, the door must be closed."""
-        return EgressDoor(name, allow, self)
+        return EgressEndpoint(name, allow, self)
 
-    async def take_over(self, name: str, allow: tuple[str, ...], listener: int) -> EgressDoor:
+    async def adopt(self, name: str, allow: tuple[str, ...], listener: int) -> EgressEndpoint:
         """The door of a sandbox that an engine before this one has made."""
-        door = EgressDoor(name, allow, self)
-        door.handed_over(listener)
-        await self.add(door)
-        return door
+        endpoint = EgressEndpoint(name, allow, self)
+        endpoint.adopt(listener)
+        await self.add(endpoint)
+        return endpoint
 
-    async def add(self, door: EgressDoor) -> None:
+    async def add(self, endpoint: EgressEndpoint) -> None:
         """Serve it from now on."""
-        self._doors[door.id] = door
+        self._endpoints[endpoint.id] = endpoint
         await self._start()
-        await self._send({"op": "open", "id": door.id, "allow": door.allow}, [door.listener])
+        await self._send({"op": "open", "id": endpoint.id, "allow": endpoint.allow}, [endpoint.listener])
 
-    def remove(self, door: EgressDoor) -> None:
+    def remove(self, endpoint: EgressEndpoint) -> None:
         """Serve it no more."""
-        if self._doors.pop(door.id, None) is not None:
-            self._tell_closed(door.id)
+        if self._endpoints.pop(endpoint.id, None) is not None:
+            self._send_close(endpoint.id)
 
-    def _tell_closed(self, name: str) -> None:
-        if self._control is None or name in self._doors:
+    def _send_close(self, name: str) -> None:
+        if self._control is None or name in self._endpoints:
             return
         try:
             self._control.send(json.dumps({"op": "close", "id": name}).encode())
         except BlockingIOError:
-            asyncio.get_running_loop().call_later(0.05, self._tell_closed, name)
+            asyncio.get_running_loop().call_later(0.05, self._send_close, name)
         except OSError:
             return  # it has died, and all doors with it
 
     async def end(self) -> None:
         """Close all doors, and end the process."""
         self._closed = True
-        if self._again is not None:
-            self._again.cancel()
-            await asyncio.gather(self._again, return_exceptions=True)
-        self._hang_up()
-        for door in list(self._doors.values()):
-            door.close()
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
+        self._close_control()
+        for endpoint in list(self._endpoints.values()):
+            endpoint.close()
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
@@ -181,23 +181,23 @@ class EgressProcess:
             data = b""
         if data:
             message = json.loads(data)
-            self._say(message["id"], message["text"])
+            self._on_refused(message["id"], message["text"])
             return
-        self._hang_up()
-        if self._doors and not self._closed:
+        self._close_control()
+        if self._endpoints and not self._closed:
             log.warning("the process that carries sandboxes' connections has ended; another takes over")
-            self._again = asyncio.create_task(self._take_over())
+            self._restarting = asyncio.create_task(self._restart())
 
-    def _hang_up(self) -> None:
+    def _close_control(self) -> None:
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
             self._control = None
 
-    async def _take_over(self) -> None:
+    async def _restart(self) -> None:
         if self._process is not None:
             await self._process.wait()
-        await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.sleep(RESTART_SECONDS)
         await self._start()
-        for door in list(self._doors.values()):
-            await self._send({"op": "open", "id": door.id, "allow": door.allow}, [door.listener])
+        for endpoint in list(self._endpoints.values()):
+            await self._send({"op": "open", "id": endpoint.id, "allow": endpoint.allow}, [endpoint.listener])

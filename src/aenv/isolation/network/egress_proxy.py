@@ -21,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from aenv.isolation.kernel import linux
-from aenv.isolation.limits.cgroups import open_many_files
-from aenv.isolation.network.allow_list import Address, AllowList, EgressRefused, is_public, meanings
-from aenv.isolation.network.proxy_protocols import ProxyFailed, ProxyRequest, Target, answer, read_wish
+from aenv.isolation.limits.cgroups import raise_open_files_limit
+from aenv.isolation.network.allow_list import Address, AllowList, EgressRefused, equivalent_addresses, is_public
+from aenv.isolation.network.proxy_protocols import ProxyFailed, ProxyRequest, Target, read_request, send_error
 
 MESSAGE = 1 << 18
 CONNECTIONS = 256
@@ -35,25 +35,27 @@ HEAD_SECONDS = 30.0
 CONNECT_SECONDS = 20.0
 IDLE_SECONDS = 300.0
 CHUNK = 1 << 16
-SAID_AGAIN = 60.0
+REPORT_AGAIN_SECONDS = 60.0
 """Seconds after which a refusal of the same host is worth a line again."""
-MOST_SAID = 100
+MAX_REPORTED = 100
 """Different refusals that are remembered."""
 NOBODY = 65534
 
-Say = Callable[[str], None]
+OnRefused = Callable[[str], None]
 
 
-class ProxyDoor:
+class ProxyEndpoint:
     """One sandbox's way out."""
 
-    def __init__(self, listener: socket.socket, allow: AllowList, lookups: ThreadPoolExecutor, say: Say) -> None:
+    def __init__(
+        self, listener: socket.socket, allow: AllowList, lookups: ThreadPoolExecutor, on_refused: OnRefused
+    ) -> None:
         self._listener = listener
         self._allow = allow
         self._threads = lookups
         self._lookups = asyncio.Semaphore(LOOKUPS)
-        self._say = say
-        self._said: dict[str, float] = {}
+        self._send_refusal = on_refused
+        self._reported: dict[str, float] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._listening = False
         self._listener.setblocking(False)
@@ -102,30 +104,30 @@ class ProxyDoor:
         with client, contextlib.suppress(OSError):
             try:
                 async with asyncio.timeout(HEAD_SECONDS):
-                    wish = await read_wish(client)
+                    request = await read_request(client)
             except ProxyFailed as failed:
-                return await answer(client, failed.status, str(failed))
+                return await send_error(client, failed.status, str(failed))
             except (TimeoutError, EOFError):
                 return None
             try:
-                server = await self._reach(wish.target)
+                server = await self._reach(request.target)
             except EgressRefused as refused:
-                self._tell(str(refused))
-                await wish.refuse(client, 403, str(refused), f"What it may reach: {', '.join(self._allow.texts)}.")
+                self._report(str(refused))
+                await request.refuse(client, 403, str(refused), f"What it may reach: {', '.join(self._allow.texts)}.")
             except ProxyFailed as failed:
-                await wish.refuse(client, failed.status, str(failed))
+                await request.refuse(client, failed.status, str(failed))
             else:
                 with server:
-                    await _between(client, server, wish)
+                    await _relay(client, server, request)
 
-    def _tell(self, why: str) -> None:
+    def _report(self, why: str) -> None:
         now = time.monotonic()
-        if now - self._said.get(why, -SAID_AGAIN) >= SAID_AGAIN:
-            if len(self._said) >= MOST_SAID:
-                self._said = {text: at for text, at in self._said.items() if now - at < SAID_AGAIN}
-            if len(self._said) < MOST_SAID:
-                self._said[why] = now
-                self._say(f"network: {why}\n")
+        if now - self._reported.get(why, -REPORT_AGAIN_SECONDS) >= REPORT_AGAIN_SECONDS:
+            if len(self._reported) >= MAX_REPORTED:
+                self._reported = {text: at for text, at in self._reported.items() if now - at < REPORT_AGAIN_SECONDS}
+            if len(self._reported) < MAX_REPORTED:
+                self._reported[why] = now
+                self._send_refusal(f"network: {why}\n")
 
     async def _reach(self, target: Target) -> socket.socket:
         """A connection to the first address of the target that is allowed and answers."""
@@ -157,14 +159,14 @@ class ProxyDoor:
         except ValueError:
             pass
         else:
-            self._check(literal, target.port)
+            self._check_address(literal, target.port)
             return [literal]
         self._allow.check_name(target.host, target.port)
         allowed: list[Address] = []
         refused: EgressRefused | None = None
-        for address in await self._look_up(target):
+        for address in await self._resolve(target):
             try:
-                self._check(address, target.port, behind=target.host)
+                self._check_address(address, target.port, behind=target.host)
             except EgressRefused as reason:
                 refused = reason
             else:
@@ -173,13 +175,13 @@ class ProxyDoor:
             raise refused
         return allowed
 
-    def _check(self, address: Address, port: int, *, behind: str | None = None) -> None:
+    def _check_address(self, address: Address, port: int, *, behind: str | None = None) -> None:
         self._allow.check_address(address, port, behind=behind)
-        for each in meanings(address):
-            if is_public(each) and _is_this_machine(each) and not self._allow.has_network(each, port):
+        for each in equivalent_addresses(address):
+            if is_public(each) and _is_this_machine(each) and not self._allow.lists_address(each, port):
                 raise EgressRefused(f"{each} is this machine; only a network on the list, like {each}, opens it")
 
-    async def _look_up(self, target: Target) -> list[Address]:
+    async def _resolve(self, target: Target) -> list[Address]:
         loop = asyncio.get_running_loop()
         async with self._lookups:
             try:
@@ -207,54 +209,56 @@ def _is_this_machine(address: Address) -> bool:
         return str(probe.getsockname()[0]) == str(address)
 
 
-async def _between(client: socket.socket, server: socket.socket, wish: ProxyRequest) -> None:
+async def _relay(client: socket.socket, server: socket.socket, request: ProxyRequest) -> None:
     """Carry both ways until both have said all, or neither says anything for long."""
     loop = asyncio.get_running_loop()
-    heard = loop.time()
+    last_activity = loop.time()
 
-    async def carry(source: socket.socket, sink: socket.socket) -> None:
-        nonlocal heard
+    async def copy(source: socket.socket, sink: socket.socket) -> None:
+        nonlocal last_activity
         while data := await loop.sock_recv(source, CHUNK):
-            heard = loop.time()
+            last_activity = loop.time()
             await loop.sock_sendall(sink, data)
-            heard = loop.time()
+            last_activity = loop.time()
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
     async def back() -> None:
-        await wish.accept(client, server)
-        await carry(server, client)
+        await request.accept(client, server)
+        await copy(server, client)
 
-    await loop.sock_sendall(server, wish.first)
-    ways: set[asyncio.Future[None]] = {asyncio.ensure_future(carry(client, server)), asyncio.ensure_future(back())}
+    await loop.sock_sendall(server, request.first)
+    directions: set[asyncio.Future[None]] = {asyncio.ensure_future(copy(client, server)), asyncio.ensure_future(back())}
     try:
-        while left := {way for way in ways if not way.done()}:
-            if any(way.done() and not way.cancelled() and way.exception() for way in ways):
+        while left := {direction for direction in directions if not direction.done()}:
+            if any(
+                direction.done() and not direction.cancelled() and direction.exception() for direction in directions
+            ):
                 return
-            wait = heard + IDLE_SECONDS - loop.time()
+            wait = last_activity + IDLE_SECONDS - loop.time()
             if wait <= 0:
                 return
             await asyncio.wait(left, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        for direction in directions:
+            direction.cancel()
+        await asyncio.gather(*directions, return_exceptions=True)
 
 
-class ProxyDoors:
+class EgressProxy:
     """All doors of one engine, opened and closed over its control socket."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._control.setblocking(False)
         self._threads = ThreadPoolExecutor(THREADS, "lookup")
-        self._doors: dict[str, ProxyDoor] = {}
-        self._gone = asyncio.Event()
+        self._endpoints: dict[str, ProxyEndpoint] = {}
+        self._engine_gone = asyncio.Event()
 
     async def run(self) -> None:
         """Until the engine is gone."""
         asyncio.get_running_loop().add_reader(self._control, self._read)
-        await self._gone.wait()
+        await self._engine_gone.wait()
 
     def _read(self) -> None:
         try:
@@ -264,20 +268,20 @@ class ProxyDoors:
         except OSError:
             data, fds = b"", []
         if not data:
-            self._gone.set()
+            self._engine_gone.set()
             return
         message: dict[str, Any] = json.loads(data)
         name = str(message["id"])
-        old = self._doors.pop(name, None)
+        old = self._endpoints.pop(name, None)
         if old is not None:
             old.close()
         if message["op"] == "open":
             listener = socket.socket(fileno=fds[0])
-            self._doors[name] = ProxyDoor(
-                listener, AllowList(message["allow"]), self._threads, lambda text: self._say(name, text)
+            self._endpoints[name] = ProxyEndpoint(
+                listener, AllowList(message["allow"]), self._threads, lambda text: self._send_refusal(name, text)
             )
 
-    def _say(self, name: str, text: str) -> None:
+    def _send_refusal(self, name: str, text: str) -> None:
         """Have the engine write it into the sandbox's log; a line is not worth waiting for."""
         with contextlib.suppress(OSError):
             self._control.send(json.dumps({"id": name, "text": text}).encode())
@@ -286,14 +290,14 @@ class ProxyDoors:
 def main() -> None:
     """``python -m aenv.isolation.network.egress_proxy``: its argument is the descriptor of the control socket."""
     control = socket.socket(fileno=int(sys.argv[1]))
-    open_many_files()
-    _become_nobody()
+    raise_open_files_limit()
+    _drop_privileges()
     linux.die_with_parent()  # should it be gone already, the control socket says so
-    asyncio.run(ProxyDoors(control).run())
+    asyncio.run(EgressProxy(control).run())
     os._exit(0)  # a thread may still wait for a name
 
 
-def _become_nobody() -> None:
+def _drop_privileges() -> None:
     """What strangers send is read here: nothing of the user's, or root's, rights is needed for it."""
     os.chdir("/")
     with contextlib.suppress(OSError):

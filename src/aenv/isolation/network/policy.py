@@ -27,7 +27,7 @@ PROXY_PORT = 3128
 _BACKLOG = 1024
 _SET_FLAGS, _ADD_ROUTE = 0x8914, 0x890B
 _DEVICE = struct.calcsize("@L16s16s16sHhLBB3hhP") - 8  # where struct rtentry has it
-_WORDS: tuple[Mode, ...] = ("none", "loopback", "blackhole", "host")
+_MODES: tuple[Mode, ...] = ("none", "loopback", "blackhole", "host")
 _VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _PORTS = {"http": 80, "https": 443}
 
@@ -48,7 +48,7 @@ class Network:
             ValueError: with a sentence that says what to write.
         """
         if isinstance(value, str):
-            for word in _WORDS:
+            for word in _MODES:
                 if value == word:
                     return cls(word)
             raise ValueError(
@@ -62,7 +62,7 @@ class Network:
         AllowList(entry for entry in value if not _is_variable(entry))
         return cls("egress", tuple(value))
 
-    def filled(self, variables: Mapping[str, str]) -> Network:
+    def resolve_variables(self, variables: Mapping[str, str]) -> Network:
         """With the servers whose URLs these variables have in the place of each ``$NAME``.
 
         Raises:
@@ -75,11 +75,11 @@ class Network:
             if not _is_variable(entry):
                 hosts[entry] = None
             elif url := variables.get(entry[1:]):
-                hosts |= dict.fromkeys(_server(entry[1:], url))
+                hosts |= dict.fromkeys(_url_hosts(entry[1:], url))
         return Network("egress", tuple(hosts)) if hosts else Network()
 
     @property
-    def written(self) -> str | list[str]:
+    def config_value(self) -> str | list[str]:
         """As people write it."""
         return list(self.allow) if self.mode == "egress" else self.mode
 
@@ -89,8 +89,8 @@ class Network:
         if self.mode != "egress":
             return {}
         # An http address for all: a SOCKS one, which works as well, is an error in clients that lack a package.
-        door = f"http://127.0.0.1:{PROXY_PORT}"
-        named = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), door) | {
+        listener = f"http://127.0.0.1:{PROXY_PORT}"
+        named = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), listener) | {
             "no_proxy": "localhost,127.0.0.1,::1"
         }
         return named | {name.upper(): value for name, value in named.items()}
@@ -100,7 +100,7 @@ def _is_variable(entry: Any) -> bool:
     return isinstance(entry, str) and _VARIABLE.fullmatch(entry) is not None
 
 
-def _server(name: str, url: str) -> list[str]:
+def _url_hosts(name: str, url: str) -> list[str]:
     """Where a URL leads, as entries of a list."""
     try:
         parts = urlsplit(url)
@@ -114,42 +114,42 @@ def _server(name: str, url: str) -> list[str]:
     return [f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in hosts]
 
 
-def settle(plan: SyscallPlan, mode: str) -> Outcome | None:
+def configure(plan: SyscallPlan, mode: str) -> Outcome | None:
     """What a new network namespace needs. The door to the hosts on a list is what the call that comes back opens."""
     from aenv.isolation.kernel.syscall_plan import MemoryBlock  # here, so that reading a config.json does not load it
 
     if mode in ("none", "host"):
         return None
-    with_a_socket = plan.do("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+    control = plan.do("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
     up = MemoryBlock(struct.pack("16sh22x", b"lo", 1))
-    plan.do("ioctl", with_a_socket, _SET_FLAGS, up, what="switching the loopback on")
-    plan.do("close", with_a_socket)
+    plan.do("ioctl", control, _SET_FLAGS, up, what="switching the loopback on")
+    plan.do("close", control)
     if mode == "blackhole":
-        _lose_everything(plan)
+        _add_blackhole_route(plan)
     if mode != "egress":
         return None
-    door = plan.do("socket", socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 0)
+    listener = plan.do("socket", socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 0)
     address = struct.pack("=H2s4s8x", socket.AF_INET, PROXY_PORT.to_bytes(2, "big"), bytes((127, 0, 0, 1)))
     for name, *more in (("bind", MemoryBlock(address), len(address)), ("listen", _BACKLOG)):
-        plan.do(str(name), door, *more, what="opening the door")
-    return door
+        plan.do(str(name), listener, *more, what="opening the listener")
+    return listener
 
 
-def hand_over(door: int, channel: int) -> None:
+def send_listener(listener: int, channel: int) -> None:
     """Give the door to whoever holds it, at the other end of this socket: it works from outside the namespace, and the
     sandbox keeps no descriptor of it.
     """
-    with socket.socket(fileno=door), socket.socket(fileno=os.dup(channel)) as outside:
-        socket.send_fds(outside, [b"door"], [door])
+    with socket.socket(fileno=listener), socket.socket(fileno=os.dup(channel)) as outside:
+        socket.send_fds(outside, [b"listener"], [listener])
 
 
-def _lose_everything(plan: SyscallPlan) -> None:
+def _add_blackhole_route(plan: SyscallPlan) -> None:
     """A route for all addresses into the loopback, where they are nobody's: who connects waits until it gives up."""
     from aenv.isolation.kernel.syscall_plan import MemoryBlock
 
     anywhere, up = struct.pack("=H14x", socket.AF_INET), 0x1
     # struct rtentry: the destination, no gateway, the mask; flags; the device's name
     route = struct.pack("@L16s16s16sHhLBB3hhPLLH6x", 0, anywhere, bytes(16), anywhere, up, *[0] * 12)
-    with_a_socket = plan.do("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
-    plan.do("ioctl", with_a_socket, _ADD_ROUTE, MemoryBlock(route, ((_DEVICE, b"lo\0"),)), what="a route to nowhere")
-    plan.do("close", with_a_socket)
+    control = plan.do("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
+    plan.do("ioctl", control, _ADD_ROUTE, MemoryBlock(route, ((_DEVICE, b"lo\0"),)), what="a route to nowhere")
+    plan.do("close", control)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 MAX_HEAD = 1 << 16
 _END = b"\r\n\r\n"
-_FOR_US = {
+_HOP_BY_HOP = {
     b"connection", b"proxy-connection", b"keep-alive", b"proxy-authorization", b"proxy-authenticate", b"te",
     b"upgrade", b"host",
 }  # fmt: skip
@@ -53,7 +53,7 @@ class ProxyRequest(ABC):
 
     async def refuse(self, client: socket.socket, status: int, why: str, more: str = "") -> None:
         """Tell the client that it has not."""
-        await answer(client, status, why, more)
+        await send_error(client, status, why, more)
 
 
 class Tunnel(ProxyRequest):
@@ -70,9 +70,9 @@ class Forward(ProxyRequest):
         loop = asyncio.get_running_loop()
         interim, rest = True, b""
         while interim:
-            head, rest = await _head(server, rest)
+            head, rest = await _read_head(server, rest)
             interim = head.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1"))
-            await loop.sock_sendall(client, head + _END if interim else _once(head))
+            await loop.sock_sendall(client, head + _END if interim else _with_connection_close(head))
         await loop.sock_sendall(client, rest)
 
 
@@ -80,16 +80,16 @@ class Socks(ProxyRequest):
     """SOCKS5, without a password."""
 
     async def accept(self, client: socket.socket, server: socket.socket) -> None:
-        await asyncio.get_running_loop().sock_sendall(client, _socks_answer(0))
+        await asyncio.get_running_loop().sock_sendall(client, _socks_reply(0))
 
     async def refuse(self, client: socket.socket, status: int, why: str, more: str = "") -> None:
         not_allowed, unreachable = 2, 4
         await asyncio.get_running_loop().sock_sendall(
-            client, _socks_answer(not_allowed if status == 403 else unreachable)
+            client, _socks_reply(not_allowed if status == 403 else unreachable)
         )
 
 
-async def answer(client: socket.socket, status: int, why: str, more: str = "") -> None:
+async def send_error(client: socket.socket, status: int, why: str, more: str = "") -> None:
     """A plain answer in words. The reason is in the first line as well: that is what most clients show."""
     body = f"{why}\n{more}\n" if more else f"{why}\n"
     reason = re.sub(r"[^ -~]", "?", why)[:300]
@@ -100,39 +100,39 @@ async def answer(client: socket.socket, status: int, why: str, more: str = "") -
     await asyncio.get_running_loop().sock_sendall(client, head.encode() + body.encode())
 
 
-async def read_wish(client: socket.socket) -> ProxyRequest:
+async def read_request(client: socket.socket) -> ProxyRequest:
     """What the client asks for.
 
     Raises:
         Failed: it makes no sense.
         EOFError: the client hung up.
     """
-    data = await _some(client)
+    data = await _receive(client)
     if data[0] == 5:
         return await _read_socks(client, data)
-    head, rest = await _head(client, data)
+    head, rest = await _read_head(client, data)
     line, _, headers = head.partition(b"\r\n")
     parts = line.decode("latin-1").split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
         raise ProxyFailed(400, "that is not HTTP")
     method, url, version = parts
     if method == "CONNECT":
-        return Tunnel(_target(url, None), rest)
+        return Tunnel(_parse_authority(url, None), rest)
     scheme, colon, after = url.partition("://")
     if not colon or scheme.lower() != "http":
         raise ProxyFailed(400, "this is a proxy; ask it for http://host/path, or to CONNECT host:port")
     authority = re.split(r"[/?#]", after, maxsplit=1)[0]
-    target = _target(authority, 80)
+    target = _parse_authority(authority, 80)
     path = after[len(authority) :].partition("#")[0]
     path = path if path.startswith("/") else f"/{path}"
     host = authority.rpartition("@")[2]
     first = f"{method} {path} {version}\r\nHost: {host}\r\n".encode("latin-1") + b"".join(
-        name + b":" + value + b"\r\n" for name, value in _headers(headers)
+        name + b":" + value + b"\r\n" for name, value in _end_to_end_headers(headers)
     )
     return Forward(target, first + b"Connection: close\r\n\r\n" + rest)
 
 
-def _target(authority: str, default: int | None) -> Target:
+def _parse_authority(authority: str, default: int | None) -> Target:
     found = _AUTHORITY.fullmatch(authority)
     port = int(found["port"]) if found and found["port"] else default
     if found is None or port is None or not 0 < port < 65536:
@@ -140,7 +140,7 @@ def _target(authority: str, default: int | None) -> Target:
     return Target(found["six"] or found["host"], port)
 
 
-def _headers(block: bytes) -> list[tuple[bytes, bytes]]:
+def _end_to_end_headers(block: bytes) -> list[tuple[bytes, bytes]]:
     """All that are not between the client and us."""
     found: list[tuple[bytes, bytes]] = []
     for line in block.split(b"\r\n") if block else ():
@@ -151,27 +151,27 @@ def _headers(block: bytes) -> list[tuple[bytes, bytes]]:
     named = {
         word.strip().lower() for name, value in found if name.lower() == b"connection" for word in value.split(b",")
     }
-    return [(name, value) for name, value in found if name.lower() not in _FOR_US | named]
+    return [(name, value) for name, value in found if name.lower() not in _HOP_BY_HOP | named]
 
 
-def _once(head: bytes) -> bytes:
+def _with_connection_close(head: bytes) -> bytes:
     """The head of a server's answer, saying that this connection ends with it."""
     line, _, block = head.partition(b"\r\n")
-    kept = [h for h in block.split(b"\r\n") if h.partition(b":")[0].strip().lower() not in _FOR_US] if block else []
+    kept = [h for h in block.split(b"\r\n") if h.partition(b":")[0].strip().lower() not in _HOP_BY_HOP] if block else []
     return b"\r\n".join([line, *kept, b"Connection: close"]) + _END
 
 
-async def _head(source: socket.socket, data: bytes = b"") -> tuple[bytes, bytes]:
+async def _read_head(source: socket.socket, data: bytes = b"") -> tuple[bytes, bytes]:
     """Up to the empty line, and what came after it."""
     while _END not in data and len(data) <= MAX_HEAD:
-        data += await _some(source)
+        data += await _receive(source)
     head, _, rest = data.partition(_END)
     if len(head) > MAX_HEAD:
         raise ProxyFailed(431, "the head is too long")
     return head, rest
 
 
-async def _some(source: socket.socket) -> bytes:
+async def _receive(source: socket.socket) -> bytes:
     data = await asyncio.get_running_loop().sock_recv(source, MAX_HEAD)
     if not data:
         raise EOFError
@@ -184,7 +184,7 @@ async def _read_socks(client: socket.socket, data: bytes) -> ProxyRequest:
     async def take(count: int) -> bytes:
         nonlocal data
         while len(data) < count:
-            data += await _some(client)
+            data += await _receive(client)
         taken, data = data[:count], data[count:]
         return taken
 
@@ -204,10 +204,10 @@ async def _read_socks(client: socket.socket, data: bytes) -> ProxyRequest:
     port = int(struct.unpack("!H", await take(2))[0])
     if command != connect or kind not in (1, 3, 4) or not host:
         command_not_supported = 7
-        await loop.sock_sendall(client, _socks_answer(command_not_supported))
+        await loop.sock_sendall(client, _socks_reply(command_not_supported))
         raise EOFError
     return Socks(Target(host, port), data)
 
 
-def _socks_answer(code: int) -> bytes:
+def _socks_reply(code: int) -> bytes:
     return struct.pack("!BBBB4sH", 5, code, 0, 1, bytes(4), 0)

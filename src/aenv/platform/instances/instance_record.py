@@ -241,7 +241,7 @@ class InstanceRecord:
             status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
             owner=self.wish.owner, reason=self.reason, fault=self.fault, error_code=self.error_code,
             ended_by=self.ended_by, exit_code=self.exit_code, usage=self._used() or None,
-            network=self.network.written, failure_reward=self._failure_reward,
+            network=self.network.config_value, failure_reward=self._failure_reward,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_written(self.started_at) if self.started_at else None,
             ended_at=_written(self.ended_at) if self.ended_at else None,
@@ -357,13 +357,13 @@ def _network_of(
     A config.json alone does not open the host's network: who wrote it need not be who runs it.
     """
     try:
-        own = own.filled(variables)
-        asked = Network.parse(wish.network).filled(variables) if wish.network is not None else None
+        own = own.resolve_variables(variables)
+        asked = Network.parse(wish.network).resolve_variables(variables) if wish.network is not None else None
     except ValueError as error:
         raise ConfigError(f"network: {error}") from None
     if asked is not None and asked.mode not in engine.capabilities.networks:
         raise UsageError(
-            f"network: this platform's engine cannot give an instance {asked.written}; "
+            f"network: this platform's engine cannot give an instance {asked.config_value}; "
             f"it can give {', '.join(sorted(engine.capabilities.networks))}"
         )
     if asked is None and own.mode == "host" and "loopback" in engine.capabilities.networks:

@@ -15,9 +15,9 @@ from typing import Literal
 
 from aenv import config
 from aenv.errors import AEnvError
-from aenv.isolation.host_support import why_not
+from aenv.isolation.host_support import unsupported_reason
 from aenv.isolation.kernel import linux, seccomp
-from aenv.isolation.limits.cgroups import CONTROLLERS, Cgroups, counts_processes_apart, group_name
+from aenv.isolation.limits.cgroups import CONTROLLERS, Cgroups, counts_processes_per_namespace, group_name
 from aenv.platform.operations.engine_factory import check_host, engine_names
 from aenv.platform.operations.settings import DEFAULT_ENGINE
 from aenv.project.image_build import find_builder
@@ -76,7 +76,7 @@ def examine() -> list[HostFinding]:
 
 
 def _native() -> str:
-    reason = why_not()
+    reason = unsupported_reason()
     if reason is None:
         return "instances are isolated sandboxes, made without any service"
     said, _, command = reason.partition("; allow them with: ")
@@ -89,7 +89,7 @@ def _namespaces() -> str:
     if limit == 0:
         raise _Missing("this kernel allows none", "Run: sudo sysctl user.max_user_namespaces=15000", "broken")
     who = "as root" if os.geteuid() == 0 else "as an ordinary user"
-    apart = "" if counts_processes_apart() else "; this kernel counts processes of all sandboxes together"
+    apart = "" if counts_processes_per_namespace() else "; this kernel counts processes of all sandboxes together"
     return f"up to {limit:,}, {who}{apart}" if limit is not None else f"{who}{apart}"
 
 

@@ -17,8 +17,8 @@ from aenv import config
 from aenv.errors import AEnvError, NotFound, UsageError
 from aenv.http.messages import Answer, Handler, Request, Response
 from aenv.http.server import HttpServer
-from aenv.isolation.limits.cgroups import open_many_files
-from aenv.isolation.limits.delegation import enter_own_group
+from aenv.isolation.limits.cgroups import raise_open_files_limit
+from aenv.isolation.limits.delegation import enter_delegated_group
 from aenv.platform.access.audit_log import AuditLog
 from aenv.platform.access.platform_tokens import Authenticator, PlatformTokens
 from aenv.platform.access.tls import Tls, Where
@@ -79,8 +79,8 @@ def serve(
     on_ready: Callable[[PlatformReady], None],
 ) -> int:
     """Serve until SIGTERM or SIGINT; the process's exit code. SIGUSR2 does the same and leaves instances running."""
-    open_many_files()
-    enter_own_group()
+    raise_open_files_limit()
+    enter_delegated_group()
     return asyncio.run(_serve(settings, open_hub, open_beside, on_ready))
 
 

@@ -37,8 +37,8 @@ from aenv.errors import AEnvError, NotFound
 from aenv.http.messages import Answer, Request
 from aenv.http.server import HttpServer
 from aenv.isolation.kernel.linux import peer_user
-from aenv.isolation.limits.cgroups import group_name, open_many_files
-from aenv.isolation.limits.delegation import enter_own_group
+from aenv.isolation.limits.cgroups import group_name, raise_open_files_limit
+from aenv.isolation.limits.delegation import enter_delegated_group
 from aenv.platform.access.platform_tokens import Allowance, Authenticator
 from aenv.platform.app import PlatformApp
 from aenv.platform.gateway.gateway import Gateway
@@ -83,8 +83,8 @@ def serve(
 
     ``most``: instances of all platforms of this user together; 0: as many as the machine has room for.
     """
-    open_many_files()
-    enter_own_group()
+    raise_open_files_limit()
+    enter_delegated_group()
     alive = _hold(paths)
     if alive is None:
         return OTHER_SERVES

@@ -282,7 +282,7 @@ class Services:
         if replicas != 1:
             raise InvalidArguments(f"replicas: a service with storage has 1, not {replicas}: a storage has one writer")
         path = wish.mount_path or MOUNT_PATH
-        wrong = volumes.why_not(path)
+        wrong = volumes.target_problem(path)
         if wrong is not None:
             raise InvalidArguments(f"mount_path: {wrong}")
         name = wish.pvc_name or env
