@@ -126,7 +126,7 @@ def test_everything_goes_over_tls_between_servers_too(
             run(after())
             files[1].write_text("nonsense")
             one.process.send_signal(signal.SIGHUP)
-            while "stays as it was" not in one.log.read_text():
+            while "stays in use" not in one.log.read_text():
                 time.sleep(0.05)
             assert shown_at(one.url) != before
 

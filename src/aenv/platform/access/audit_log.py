@@ -1,4 +1,7 @@
-"""Who did what: one JSON object a line, for whoever has to answer for it. Never an argument, never a secret."""
+"""Audit log: one JSON object per line for each request that changes something, with caller, action and status.
+
+Arguments and secrets are never logged.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,23 @@ log = getLogger("audit")
 
 
 class AuditLog:
-    """Appends to a file that its owner alone may read."""
+    """Append-only audit file, readable by its owner alone (mode 0600)."""
 
     def __init__(self, path: Path) -> None:
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise ConfigError(f"audit: {path} cannot be written: {error.strerror}") from None
+            raise ConfigError(f"audit: cannot write to {path}: {error.strerror}") from None
         self._path = path
         self._descriptor = descriptor
         self._lost = 0
 
     def write(self, action: str, *, user: str, token: str, status: int, **facts: str) -> None:
-        """One line, at once. What was done was done, so a disk that is full does not make it fail."""
+        """Append one entry immediately.
+
+        A failed write, as on a full disk, is logged but does not fail the request: its action has already happened.
+        """
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"at": at, "action": action, "user": user, "token": token, "status": status, **facts}
         data = json.dumps(line, ensure_ascii=False).encode() + b"\n"
@@ -38,12 +44,12 @@ class AuditLog:
         except OSError as error:
             self._lost += 1
             if self._lost == 1:
-                log.error("the audit log %s cannot be written: %s", self._path, error.strerror)
+                log.error("cannot write to the audit log %s: %s", self._path, error.strerror)
             return
         if self._lost:
-            log.error("%d lines of the audit log were lost", self._lost)
+            log.error("%d entries of the audit log were lost", self._lost)
             self._lost = 0
 
     def close(self) -> None:
-        """No more."""
+        """Close the file."""
         os.close(self._descriptor)

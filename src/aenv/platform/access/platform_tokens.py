@@ -1,4 +1,4 @@
-"""Who asks, and what they may do: tokens with a role and an allowance."""
+"""Authentication of requests: tokens, their roles and their allowances."""
 
 from __future__ import annotations
 
@@ -16,38 +16,41 @@ from aenv.storage.tokens import TokenRecord, TokenStore
 
 Role = Literal["metrics", "read-only", "user", "admin"]
 ROLES: tuple[Role, ...] = ("metrics", "read-only", "user", "admin")
-"""From read-only on, each may do all that those before it may. `metrics` is for scrapers: it reads the metrics, which
-tell of all users, and nothing else; of the others only `admin` may read them.
+"""Roles in ascending order: from `read-only` on, each includes the rights of those before it.
+
+`metrics` is for scrapers and reads `/metrics` alone. These figures cover all users, so apart from it only `admin` may
+read them.
 """
-FRESH = 2.0
-"""Seconds for which a token that was good is not looked up again: a revoked one is refused that much later."""
-CACHED = 10_000
+CACHE_SECONDS = 2.0
+"""Cache a valid token for this many seconds; a revoked token is refused that much later at the latest."""
+CACHE_ENTRIES = 10_000
+"""Cached tokens before the cache is cleared."""
 
 
 class Allowance(BaseModel):
-    """How much one token may use at a time; 0: no limit."""
+    """Limits on the concurrent use of one token; 0: unlimited."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instances: int = Field(default=0, ge=0)
     cpus: float = Field(default=0.0, ge=0)
     memory: int = Field(default=0, ge=0)
-    """Bytes."""
+    """In bytes."""
     creates_per_second: float = Field(default=0.0, ge=0)
 
     @property
     def is_limited(self) -> bool:
-        """Whether anything has to be counted."""
+        """True if instances, CPUs or memory are limited, so that usage must be counted."""
         return bool(self.instances or self.cpus or self.memory)
 
     def over(self, default: Allowance) -> Allowance:
-        """The same, with the default where it says nothing."""
+        """Return this allowance with unset (0) limits taken from ``default``."""
         own = {name: value for name, value in self.model_dump().items() if value}
         return default.model_copy(update=own)
 
 
 class PlatformToken(TokenRecord):
-    """What is kept of a token of the platform."""
+    """Stored record of a platform token."""
 
     role: Role = "user"
     allowance: Allowance = Field(default_factory=Allowance)
@@ -55,7 +58,7 @@ class PlatformToken(TokenRecord):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks."""
+    """The authenticated sender of a request."""
 
     name: str
     role: Role
@@ -63,25 +66,25 @@ class Caller:
     allowance: Allowance = field(default_factory=Allowance)
 
     def need(self, role: Role) -> None:
-        """Raise Forbidden unless it has that role, or a higher one."""
-        higher = ("metrics", "admin") if role == "metrics" else ROLES[ROLES.index(role) :]
-        if self.role not in higher:
+        """Raise Forbidden unless the caller has ``role`` or a higher one."""
+        sufficient = ("metrics", "admin") if role == "metrics" else ROLES[ROLES.index(role) :]
+        if self.role not in sufficient:
             raise Forbidden(
                 f"this needs a token with the role {role}; yours is {self.role}",
                 details={"hint": f"Ask the platform's administrator for one: aenv serve token create --role {role}"},
             )
 
     def may_see(self, account: str) -> bool:
-        """Whether what belongs to that account is any of its business."""
+        """Return True if this caller may see what belongs to ``account``."""
         return self.role == "admin" or self.name == account
 
 
 OWNER = Caller("owner", "admin")
-"""Who owns the machine, where nobody else can ask."""
+"""The machine's owner: the caller on a platform that only its owner can reach."""
 
 
 class PlatformTokens(TokenStore[PlatformToken]):
-    """The platform's tokens."""
+    """Token store of the platform."""
 
     record = PlatformToken
     space = "platform-token"
@@ -90,35 +93,35 @@ class PlatformTokens(TokenStore[PlatformToken]):
     list_command = "aenv serve token list"
 
     async def first(self) -> str | None:
-        """An administrator's, for a platform that never had one; None ever after."""
+        """Create the first administrator token of a platform; return None if there was one before."""
         return await self.add_first(user="admin", role="admin")
 
 
 class Authenticator:
-    """Finds out who sent a request."""
+    """Identifies the sender of a request."""
 
     def __init__(self, tokens: PlatformTokens | None, allowance: Allowance, *, only_loopback: bool) -> None:
-        """``tokens`` is None where nobody needs one."""
+        """``tokens``: None if requests need no token. ``only_loopback``: requests can only come from this machine."""
         self._tokens = tokens
         self._allowance = allowance
         self._only_loopback = only_loopback
-        self._known: dict[bytes, tuple[float, Caller]] = {}
+        self._cache: dict[bytes, tuple[float, Caller]] = {}
 
     @property
     def open(self) -> bool:
-        """Whether nobody needs a token."""
+        """True if requests need no token."""
         return self._tokens is None
 
-    def forget(self) -> None:
-        """Look every token up again."""
-        self._known.clear()
+    def clear_cache(self) -> None:
+        """Look up every token again."""
+        self._cache.clear()
 
     async def caller(self, request: Request) -> Caller:
-        """Who asks.
+        """Return the sender of a request.
 
         Raises:
-            Unauthorized: without a token, or with one that is not good.
-            Forbidden: nobody needs a token here, and it looks like a web page that somebody has open.
+            Unauthorized: the token is missing or invalid.
+            Forbidden: requests need no token here, and this one looks as if a web page had sent it.
         """
         if self._tokens is None:
             if self._only_loopback:
@@ -132,16 +135,16 @@ class Authenticator:
         return await self.authenticate(text)
 
     async def authenticate(self, text: str) -> Caller:
-        """Who has this token."""
+        """Return the caller that a token belongs to."""
         assert self._tokens is not None
         key, now = hashlib.sha256(text.encode("latin-1", "replace")).digest(), time.monotonic()
-        known = self._known.get(key)
-        if known is not None and now - known[0] < FRESH:
-            return known[1]
-        self._known.pop(key, None)
+        cached = self._cache.get(key)
+        if cached is not None and now - cached[0] < CACHE_SECONDS:
+            return cached[1]
+        self._cache.pop(key, None)
         token = await self._tokens.check(text)
         caller = Caller(token.user or token.id, token.role, token.id, token.allowance.over(self._allowance))
-        if len(self._known) >= CACHED:
-            self._known.clear()
-        self._known[key] = now, caller
+        if len(self._cache) >= CACHE_ENTRIES:
+            self._cache.clear()
+        self._cache[key] = now, caller
         return caller

@@ -1,4 +1,4 @@
-"""How much each token may use, and how often it may ask."""
+"""Quotas by token: concurrent instances, CPUs and memory, and the rate of creates."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from aenv.platform.access.platform_tokens import Caller
 from aenv.platform.instances.ledger import Charge
 
 BURST_SECONDS = 2.0
-"""A token that has been quiet may make so many seconds' worth of instances at once."""
+"""Burst size: an idle token may create this many seconds' worth of instances at once."""
 
 
 @dataclass(slots=True)
 class QuotaUsage:
-    """What one token uses now."""
+    """Current usage of one token."""
 
     instances: int = 0
     cpus: float = 0.0
@@ -27,39 +27,41 @@ class QuotaUsage:
 
 @dataclass(slots=True)
 class _Bucket:
+    """Token bucket of the create rate."""
+
     left: float
     at: float
 
 
 class Quota:
-    """Counts what is used, by token. Whoever has no token is not counted."""
+    """Counts usage by token. Callers without a token are not counted."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._used: dict[str, QuotaUsage] = {}
-        self._elsewhere: dict[str, QuotaUsage] = {}
+        self._remote: dict[str, QuotaUsage] = {}
         self._buckets: dict[str, _Bucket] = {}
 
     def used(self, token_id: str) -> QuotaUsage:
-        """By one token, on all servers."""
-        here, there = self._used.get(token_id, QuotaUsage()), self._elsewhere.get(token_id, QuotaUsage())
+        """Return the usage of one token on all servers."""
+        here, there = self._used.get(token_id, QuotaUsage()), self._remote.get(token_id, QuotaUsage())
         return QuotaUsage(here.instances + there.instances, here.cpus + there.cpus, here.memory + there.memory)
 
-    def learn(self, token_id: str, charges: Sequence[Charge]) -> None:
-        """Hear what it uses on other servers."""
+    def set_remote(self, token_id: str, charges: Sequence[Charge]) -> None:
+        """Set the usage of one token on other servers."""
         cpus, memory = (sum(charge.cpus for charge in charges), sum(charge.memory for charge in charges))
-        self._elsewhere.pop(token_id, None)
+        self._remote.pop(token_id, None)
         if charges:
-            self._elsewhere[token_id] = QuotaUsage(len(charges), cpus, memory)
+            self._remote[token_id] = QuotaUsage(len(charges), cpus, memory)
 
     def admit(self, caller: Caller, count: int) -> None:
-        """Charge the creation of ``count`` instances.
+        """Charge ``count`` creates to the caller's rate limit.
 
-        A request for more than a burst is let in once the bucket is full, and leaves it in debt: the next one waits
-        until all that was made has been paid for.
+        A request for more than a burst is admitted once the bucket is full, and leaves it in debt: the next one waits
+        until the debt is paid off.
 
         Raises:
-            RateLimited: too often; it says when to come again.
+            RateLimited: the rate is exceeded; ``retry_after`` says when to try again.
         """
         rate = caller.allowance.creates_per_second
         if not caller.token_id or not rate:
@@ -78,10 +80,10 @@ class Quota:
         bucket.left -= count
 
     def take(self, caller: Caller, limits: Limits) -> None:
-        """Count one instance.
+        """Count one new instance.
 
         Raises:
-            QuotaExceeded: it would be one too many.
+            QuotaExceeded: it would exceed the token's allowance.
         """
         self.check(caller, limits, 1)
         if not caller.token_id:
@@ -89,7 +91,7 @@ class Quota:
         self.count(caller.token_id, limits)
 
     def count(self, token_id: str, limits: Limits) -> None:
-        """Count one that is there, whether it may be or not."""
+        """Count one existing instance, even above the allowance."""
         if not token_id:
             return
         used = self._used.setdefault(token_id, QuotaUsage())
@@ -98,30 +100,32 @@ class Quota:
         used.memory += limits.memory
 
     def check(self, caller: Caller, limits: Limits, count: int) -> None:
-        """Look whether there is enough for so many, and count none.
+        """Check that ``count`` more instances fit into the allowance, without counting them.
 
         Raises:
-            QuotaExceeded: there is not.
+            QuotaExceeded: they do not.
         """
         if not caller.token_id:
             return
         used, allowed = self.used(caller.token_id), caller.allowance
-        wishes = (
+        limits_to_check = (
             ("instances", used.instances, count, allowed.instances),
             ("CPUs", used.cpus, count * limits.cpus, allowed.cpus),
             ("bytes of memory", used.memory, count * limits.memory, allowed.memory),
         )
-        for what, now, more, most in wishes:
-            if most and now + more > most:
+        for unit, used_now, more, most in limits_to_check:
+            if most and used_now + more > most:
                 raise QuotaExceeded(
-                    f"your token uses {now:g} of {most:g} {what}, and this would be {more:g} more",
+                    f"your token uses {used_now:g} of {most:g} {unit}, and this would be {more:g} more",
                     details={
-                        "limit": most, "used": now, "hint": "Delete an instance, or ask the administrator for more.",
+                        "limit": most,
+                        "used": used_now,
+                        "hint": "Delete an instance, or ask the administrator for more.",
                     },
-                )  # fmt: skip
+                )
 
     def give_back(self, token_id: str, limits: Limits) -> None:
-        """One instance less."""
+        """Stop counting one instance."""
         used = self._used.get(token_id)
         if used is None:
             return

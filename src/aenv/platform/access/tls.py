@@ -1,4 +1,4 @@
-"""TLS without a proxy in front."""
+"""TLS served by the platform itself, without a proxy in front."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ log = getLogger("serve")
 
 
 class Tls:
-    """A certificate, and its key, from two files that may be replaced while the server runs."""
+    """A certificate and its key, from two files that may be replaced while the server runs."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Raises ConfigError when they cannot be used."""
+        """Load both files.
+
+        Raises:
+            ConfigError: they are missing or invalid.
+        """
         self._files = certificate, key
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._load(self.context)
 
     @classmethod
     def of(cls, settings: ServeSettings) -> Tls | None:
-        """What the settings say; None: no TLS."""
+        """Return the TLS that the settings ask for; None: plain HTTP."""
         if not settings.tls_cert and not settings.tls_key:
             return None
         if not settings.tls_cert or not settings.tls_key:
@@ -35,7 +39,7 @@ class Tls:
 
     @property
     def fingerprint(self) -> str:
-        """The SHA-256 of what clients are shown."""
+        """SHA-256 of the certificate that clients are shown."""
         text = self._files[0].read_text()
         end = "-----END CERTIFICATE-----"
         return hashlib.sha256(
@@ -43,14 +47,14 @@ class Tls:
         ).hexdigest()
 
     def reload(self) -> bool:
-        """Read the files again, for connections from now on. When they cannot be used, nothing changes."""
+        """Reload both files for new connections; return False and keep the old ones if they are invalid."""
         try:
             self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
             self._load(self.context)
         except ConfigError as error:
-            log.error("the certificate stays as it was: %s", error.message)
+            log.error("the old certificate stays in use: %s", error.message)
             return False
-        log.info("the certificate was read again")
+        log.info("reloaded the certificate")
         return True
 
     def _load(self, context: ssl.SSLContext) -> None:
@@ -61,41 +65,41 @@ class Tls:
             except OSError as error:
                 raise ConfigError(f"{file}: {error.strerror}") from None
         try:
-            context.load_cert_chain(certificate, key, password=_none)
+            context.load_cert_chain(certificate, key, password=_refuse_password)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigError(
-                f"{certificate} and {key} are not a certificate and its key, in PEM: {error}",
-                {"hint": "The file of the certificate begins with the server's own, then come those that signed it."},
+                f"{certificate} and {key} are not a PEM certificate and its key: {error}",
+                {"hint": "Put the server's own certificate first in the file, then those that signed it."},
             ) from None
 
 
-class Where:
-    """Where other servers reach this one, and what it shows them there."""
+class ServerAddress:
+    """The URL by which other servers reach this one, and the certificate that they see there."""
 
     def __init__(self, url: str, ledger: Ledger, tls: Tls | None, behind_proxy: bool) -> None:
-        """``behind_proxy``: somebody else answers at that address, with a certificate of its own."""
+        """``behind_proxy``: a proxy answers at that URL, with a certificate of its own."""
         self._url = url
         self._ledger = ledger
         self._tls = tls
         self._behind_proxy = behind_proxy
-        self._telling: asyncio.Task[None] | None = None
+        self._publishing: asyncio.Task[None] | None = None
 
-    async def tell(self) -> None:
-        """Write it down for them."""
+    async def publish(self) -> None:
+        """Write the address to the ledger, for other servers."""
         own = None if self._behind_proxy else self._tls
         await self._ledger.listens_at(self._url, own.fingerprint if own is not None else "")
 
-    def changed(self) -> None:
-        """There may be a new certificate."""
+    def reload_certificate(self) -> None:
+        """Reload the certificate and publish its new fingerprint."""
         if self._tls is not None and self._tls.reload():
-            self._telling = asyncio.ensure_future(self._tell_again())
+            self._publishing = asyncio.ensure_future(self._publish_again())
 
-    async def _tell_again(self) -> None:
+    async def _publish_again(self) -> None:
         try:
-            await self.tell()
+            await self.publish()
         except AEnvError as error:
-            log.warning("the new certificate is written down with the next heartbeat: %s", error.message)
+            log.warning("the new certificate is published with the next heartbeat: %s", error.message)
 
 
-def _none() -> str:
-    raise ValueError("the key has a password, and nobody is there to type it")
+def _refuse_password() -> str:
+    raise ValueError("the key is encrypted with a password; use one without")

@@ -1,4 +1,4 @@
-"""Tokens over HTTP, for administrators: what ``aenv serve token`` does on the platform's own machine."""
+"""HTTP routes to manage tokens, for administrators: what ``aenv serve token`` does on the platform's own machine."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from aenv.schema import paths
 from aenv.schema.envhub import Text
 from aenv.schema.instances import Message
 
-YEARS = 10 * 366 * 86400
+MAX_LIFETIME_SECONDS = 10 * 366 * 86400
+"""Ten years."""
 
 
 class PlatformTokenRequest(Message):
-    """A token to make."""
+    """A token to create."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     user: Annotated[Text, Field(max_length=128)] = ""
-    """Whose it is; tokens of one user see the same instances."""
+    """Owner of the token; tokens of one user see the same instances."""
     role: Role = "user"
-    expires_in: Annotated[int, Field(ge=1, le=YEARS)] | None = None
-    """Seconds; without it, it is good for ever."""
+    expires_in: Annotated[int, Field(ge=1, le=MAX_LIFETIME_SECONDS)] | None = None
+    """Lifetime in seconds; without it, the token does not expire."""
     allowance: Allowance = Field(default_factory=Allowance)
-    """How much it may use at a time; 0: as the server says."""
+    """Limits on concurrent use; 0: the server's default."""
 
 
 class PlatformTokenResponse(Message):
@@ -44,46 +45,50 @@ class PlatformTokenResponse(Message):
     allowance: Allowance = Field(default_factory=Allowance)
     created_at: str = ""
     expires_at: float | None = None
-    """Seconds since 1970."""
+    """Unix timestamp, in seconds."""
     revoked_at: float | None = None
     token: str | None = None
-    """Its text, in the answer that made it and never again."""
+    """Text of the token, only in the answer that created it."""
 
     @classmethod
     def of(cls, token: PlatformToken, text: str | None = None) -> PlatformTokenResponse:
-        """What may be said of a token."""
+        """Return the public fields of a token."""
         return cls.model_validate({**token.model_dump(exclude={"hash"}), "token": text})
 
 
-def token_routes(tokens: PlatformTokens, door: Authenticator, clock: Callable[[], float] = time.time) -> list[More]:
-    """Make, list and revoke."""
+def token_routes(
+    tokens: PlatformTokens, authenticator: Authenticator, clock: Callable[[], float] = time.time
+) -> list[More]:
+    """Return the routes that create, list and revoke tokens."""
 
-    async def make(ask: RequestContext) -> Answer:
-        wish = body(PlatformTokenRequest, ask.request)
-        until = None if wish.expires_in is None else clock() + wish.expires_in
-        made, text = await tokens.add(user=wish.user, role=wish.role, expires_at=until, allowance=wish.allowance)
-        return ok(PlatformTokenResponse.of(made, text))
+    async def create(context: RequestContext) -> Answer:
+        wanted = body(PlatformTokenRequest, context.request)
+        expires_at = None if wanted.expires_in is None else clock() + wanted.expires_in
+        token, text = await tokens.add(
+            user=wanted.user, role=wanted.role, expires_at=expires_at, allowance=wanted.allowance
+        )
+        return ok(PlatformTokenResponse.of(token, text))
 
-    async def show(ask: RequestContext) -> Answer:
+    async def list_all(context: RequestContext) -> Answer:
         return ok([PlatformTokenResponse.of(each) for each in await tokens.all()])
 
-    async def revoke(ask: RequestContext) -> Answer:
-        revoked = await tokens.revoke(ask.request.path.rpartition("/")[2])
-        door.forget()
+    async def revoke(context: RequestContext) -> Answer:
+        revoked = await tokens.revoke(context.request.path.rpartition("/")[2])
+        authenticator.clear_cache()
         return ok(PlatformTokenResponse.of(revoked))
 
     def for_admins(
         route: Callable[[RequestContext], Awaitable[Answer]],
     ) -> Callable[[RequestContext], Awaitable[Answer]]:
-        async def checked(ask: RequestContext) -> Answer:
-            ask.caller.need("admin")
-            return await route(ask)
+        async def checked(context: RequestContext) -> Answer:
+            context.caller.need("admin")
+            return await route(context)
 
         return checked
 
-    one = re.compile(f"{paths.PLATFORM_TOKENS}/[A-Za-z0-9]+")
+    one_token = re.compile(f"{paths.PLATFORM_TOKENS}/[A-Za-z0-9]+")
     return [
-        ("GET", re.compile(paths.PLATFORM_TOKENS), "token-list", for_admins(show)),
-        ("POST", re.compile(paths.PLATFORM_TOKENS), "token-create", for_admins(make)),
-        ("DELETE", one, "token-revoke", for_admins(revoke)),
+        ("GET", re.compile(paths.PLATFORM_TOKENS), "token-list", for_admins(list_all)),
+        ("POST", re.compile(paths.PLATFORM_TOKENS), "token-create", for_admins(create)),
+        ("DELETE", one_token, "token-revoke", for_admins(revoke)),
     ]

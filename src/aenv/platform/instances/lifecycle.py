@@ -183,7 +183,7 @@ class Instances:
         not be written down yet.
         """
         if self._ledger is not None and caller.token_id and caller.allowance.is_limited:
-            self.quota.learn(caller.token_id, await self._ledger.charged_elsewhere(caller.token_id))
+            self.quota.set_remote(caller.token_id, await self._ledger.charged_elsewhere(caller.token_id))
 
     def asked(self, wish: EnvInstanceCreateRequest, caller: Caller) -> InstanceRecord | None:
         """What a wish with a ``request_id`` has become so far."""

@@ -21,7 +21,7 @@ from aenv.isolation.limits.cgroups import raise_open_files_limit
 from aenv.isolation.limits.delegation import enter_delegated_group
 from aenv.platform.access.audit_log import AuditLog
 from aenv.platform.access.platform_tokens import Authenticator, PlatformTokens
-from aenv.platform.access.tls import Tls, Where
+from aenv.platform.access.tls import Tls, ServerAddress
 from aenv.platform.access.token_routes import token_routes
 from aenv.platform.app import PlatformApp, takes_any_body
 from aenv.platform.gateway.gateway import Gateway
@@ -194,9 +194,11 @@ async def _serve(
             scraped, metrics_url = await listen(instances.metrics, settings.metrics_port)
             servers.append(scraped)
             log.info("metrics are at %s, without a token", metrics_url)
-        where = Where(settings.advertise or reached_at(url, settings.store_url), ledger, tls, bool(settings.advertise))
-        await where.tell()
-        loop.add_signal_handler(signal.SIGHUP, where.changed)
+        address = ServerAddress(
+            settings.advertise or reached_at(url, settings.store_url), ledger, tls, bool(settings.advertise)
+        )
+        await address.publish()
+        loop.add_signal_handler(signal.SIGHUP, address.reload_certificate)
         first = await tokens.first() if settings.with_auth else None
         resumed = await services.open()
         at_the_end(services.close, lambda: services.close(leave=True))
