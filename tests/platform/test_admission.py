@@ -26,15 +26,15 @@ def full(data: Path) -> Iterator[Served]:
         yield served
 
 
-def order_of(admission: Admission, turns: list[AdmissionTicket]) -> list[str]:
+def order_of(admission: Admission, tickets: list[AdmissionTicket]) -> list[str]:
     """Who is let in, one after the other, when each leaves at once."""
     order: list[str] = []
-    while len(order) < len(turns):
-        inside = [turn for turn in turns if turn.admitted and turn.count]
-        order += [f"{turn.experiment}/{turn.owner}" for turn in inside]
-        for turn in inside:
-            for _ in range(turn.count):
-                turn.leave()
+    while len(order) < len(tickets):
+        inside = [ticket for ticket in tickets if ticket.admitted and ticket.count]
+        order += [f"{ticket.experiment}/{ticket.owner}" for ticket in inside]
+        for ticket in inside:
+            for _ in range(ticket.count):
+                ticket.release()
     return order
 
 
@@ -42,7 +42,7 @@ def test_experiments_take_turns_and_so_do_owners_in_one() -> None:
     async def main() -> list[str]:
         admission = Admission(Capacity(alive=1))
         who = [("wave", "ann")] * 4 + [("wave", "bob")] * 2 + [("small", "cyd")] * 2
-        return order_of(admission, [admission.ask(experiment, owner, 1) for experiment, owner in who])
+        return order_of(admission, [admission.request(experiment, owner, 1) for experiment, owner in who])
 
     said = run(main())
     assert said == [
@@ -54,9 +54,9 @@ def test_experiments_take_turns_and_so_do_owners_in_one() -> None:
 def test_an_account_gains_no_places_by_naming_many_experiments_and_owners() -> None:
     async def main() -> list[str]:
         admission = Admission(Capacity(alive=1))
-        inside = admission.ask("", "cyd", 1, account="cyd")
-        many = [admission.ask(f"e{number}", f"o{number}", 1, account="ann") for number in range(4)]
-        few = [admission.ask("", "bob", 1, account="bob") for _ in range(2)]
+        inside = admission.request("", "cyd", 1, account="cyd")
+        many = [admission.request(f"e{number}", f"o{number}", 1, account="ann") for number in range(4)]
+        few = [admission.request("", "bob", 1, account="bob") for _ in range(2)]
         return order_of(admission, [inside, *many, *few])
 
     assert run(main()) == ["/cyd", "e0/o0", "/bob", "e1/o1", "/bob", "e2/o2", "e3/o3"]
@@ -65,9 +65,9 @@ def test_an_account_gains_no_places_by_naming_many_experiments_and_owners() -> N
 def test_many_in_one_request_count_as_many() -> None:
     async def main() -> list[str]:
         admission = Admission(Capacity(alive=4))
-        first = admission.ask("first", "", 4)
-        groups = [admission.ask("groups", "", 4) for _ in range(2)]
-        single = [admission.ask("single", "", 1) for _ in range(4)]
+        first = admission.request("first", "", 4)
+        groups = [admission.request("groups", "", 4) for _ in range(2)]
+        single = [admission.request("single", "", 1) for _ in range(4)]
         return order_of(admission, [first, *groups, *single])
 
     assert run(main()) == ["first/", "groups/", *["single/"] * 4, "groups/"]
@@ -76,17 +76,17 @@ def test_many_in_one_request_count_as_many() -> None:
 def test_groups_that_together_do_not_fit_never_hold_half_each() -> None:
     async def main() -> None:
         admission = Admission(Capacity(alive=4))
-        one, other, small = admission.ask("a", "", 3), admission.ask("b", "", 3), admission.ask("c", "", 1)
+        one, other, small = admission.request("a", "", 3), admission.request("b", "", 3), admission.request("c", "", 1)
         assert (one.admitted, other.admitted, small.admitted) == (True, False, False)
-        one.leave()
+        one.release()
         assert not other.admitted
-        one.leave()
+        one.release()
         assert other.admitted
         assert not small.admitted
-        one.leave()
+        one.release()
         assert small.admitted
-        with pytest.raises(QuotaExceeded, match="room for 4 instances, and 5"):
-            admission.ask("d", "", 5)
+        with pytest.raises(QuotaExceeded, match="5 instances were requested at once"):
+            admission.request("d", "", 5)
 
     run(main())
 
@@ -98,17 +98,17 @@ def test_groups_that_together_do_not_fit_never_hold_half_each() -> None:
 def test_there_are_never_too_many_and_nobody_is_forgotten(asks: list[tuple[str, str, int]], leaves: list[int]) -> None:
     async def main() -> None:
         admission = Admission(Capacity(alive=4))
-        turns: list[AdmissionTicket] = []
+        tickets: list[AdmissionTicket] = []
         for number in range(max(len(asks), len(leaves))):
             if number < len(asks):
                 experiment, owner, count = asks[number]
-                turns.append(admission.ask(experiment, owner, count))
-            if number < len(leaves) and leaves[number] < len(turns):
-                turns[leaves[number]].leave()
-            assert sum(turn.count for turn in turns if turn.admitted) <= 4
-        while left := [turn for turn in turns if turn.admitted and turn.count]:
-            left[0].leave()
-        assert not [turn for turn in turns if turn.waits and turn.count]
+                tickets.append(admission.request(experiment, owner, count))
+            if number < len(leaves) and leaves[number] < len(tickets):
+                tickets[leaves[number]].release()
+            assert sum(ticket.count for ticket in tickets if ticket.admitted) <= 4
+        while left := [ticket for ticket in tickets if ticket.admitted and ticket.count]:
+            left[0].release()
+        assert not [ticket for ticket in tickets if ticket.waiting and ticket.count]
         assert "queue_length{" not in admission._metrics.text()
 
     run(main())
@@ -117,11 +117,11 @@ def test_there_are_never_too_many_and_nobody_is_forgotten(asks: list[tuple[str, 
 def test_what_is_there_already_counts_also_beyond_what_there_is_room_for() -> None:
     async def main() -> None:
         admission = Admission(Capacity(alive=1))
-        there = [admission.count_in("old", "") for _ in range(2)]
-        late = admission.ask("new", "", 1)
-        there[0].leave()
+        there = [admission.admit_existing("old", "") for _ in range(2)]
+        late = admission.request("new", "", 1)
+        there[0].release()
         assert not late.admitted
-        there[1].leave()
+        there[1].release()
         assert late.admitted
 
     run(main())
@@ -134,12 +134,12 @@ def test_so_many_are_made_at_once_and_one_who_gives_up_takes_no_place() -> None:
 
         async def make() -> None:
             nonlocal making, most
-            await admission.begin()
+            await admission.acquire_create_slot()
             making += 1
             most = max(most, making)
             await asyncio.sleep(0)
             making -= 1
-            admission.made()
+            admission.release_create_slot()
 
         tasks = [asyncio.create_task(make()) for _ in range(9)]
         await asyncio.sleep(0)
@@ -162,7 +162,7 @@ def test_a_create_waits_and_is_seen_to_until_another_instance_goes(full: Served)
             assert pending.created_at
             seen = await api.get_env_instance(pending.id)
             assert (seen.status, seen.reason) == (
-                "Pending", "the platform is full (3 of 3 instances), and 0 wait before it",
+                "Pending", "the platform is full (3 of 3 instances), and 0 are ahead in the queue",
             )  # fmt: skip
             status, text = await asyncio.to_thread(metrics, full)
             assert status == 200
@@ -191,9 +191,9 @@ def test_who_waits_too_long_is_told_when_to_come_again(full: Served) -> None:
             group = await api.create_env_instances(2, envName="counter", queue_timeout=0.1)
             assert {each.status for each in group} <= {"Pending", "Creating"}
             for each in group:
-                with pytest.raises(Overloaded, match=r"no place came free within 0\.1 s"):
+                with pytest.raises(Overloaded, match=r"no capacity became free within 0\.1 s"):
                     await api.wait_for_status(each.id)
-            with pytest.raises(QuotaExceeded, match="room for 3"):
+            with pytest.raises(QuotaExceeded, match="runs at most 3"):
                 await api.create_env_instances(ROOM + 1, envName="counter")
 
     run(main())

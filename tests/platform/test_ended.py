@@ -13,7 +13,7 @@ from aenv.errors import InstanceEnded, NotFound
 from aenv.platform.access.platform_tokens import OWNER, Caller
 from aenv.platform.instances import ended
 from aenv.platform.instances.ended import EndedInstances
-from aenv.platform.instances.ledger import KEPT
+from aenv.platform.instances.ledger import ENDED_TTL_SECONDS
 from aenv.platform.instances.lifecycle import Instances
 from aenv.schema.instances import EnvInstanceCreateRequest, EnvStatus
 from aenv.storage.sqlite import SqliteStore
@@ -60,10 +60,10 @@ def test_a_deleted_instance_says_so_and_its_log_can_be_read(wish: EnvInstanceCre
         assert (caught.value.fault, caught.value.details["ended_by"]) == ("infra", "deleted")
         assert (await instances.page("*")).items == []
         stranger = Caller("bob", "user")
-        for question in (instances.get(made.id, caller=stranger, deleted=True), instances.past(made.id, stranger)):
+        for question in (instances.get(made.id, caller=stranger, deleted=True), instances.get_ended(made.id, stranger)):
             with pytest.raises(NotFound):
                 await question
-        assert await instances.why_ended(made.id, stranger) is None
+        assert await instances.ended_error(made.id, stranger) is None
 
     run(main())
 
@@ -94,14 +94,14 @@ def test_the_next_server_on_the_store_still_knows_it(wish: EnvInstanceCreateRequ
         await before.close()
         after = Instances(Talking(), ended=EndedInstances(store))
         assert (await after.get(deleted.id, deleted=True)).reason == "deleted"
-        past = await after.past(stopped.id, OWNER)
+        past = await after.get_ended(stopped.id, OWNER)
         assert (past.instance.reason, past.instance.ended_by) == ("the platform was stopped", "stopped")
         assert past.log == "1 was here\n"
-        why = await after.why_ended(stopped.id)
+        why = await after.ended_error(stopped.id)
         assert why is not None
         assert why.message == f"instance {stopped.id} has ended: the platform was stopped"
         with pytest.raises(NotFound):
-            await after.past("x-00000000")
+            await after.get_ended("x-00000000")
         assert b"s3cret" not in b"".join(path.read_bytes() for path in tmp_path.glob("store.db*"))
         await store.close()
 
@@ -114,9 +114,9 @@ def test_it_is_forgotten_after_an_hour(wish: EnvInstanceCreateRequest, tmp_path:
         instances = Instances(Talking(), ended=EndedInstances(clock=lambda: now))
         made = await instances.create(wish)
         await instances.delete(made.id)
-        now = KEPT - 1
+        now = ENDED_TTL_SECONDS - 1
         assert (await instances.get(made.id, deleted=True)).status == EnvStatus.TERMINATED
-        now = KEPT
+        now = ENDED_TTL_SECONDS
         with pytest.raises(NotFound):
             await instances.get(made.id, deleted=True)
         await instances.sweep()

@@ -72,7 +72,7 @@ async def running(data: Path, capacity: Capacity | None = None) -> AsyncIterator
     ledger = Ledger(store)
     await ledger.open()
     hub = HubAccess(data=str(data), cache=str(data / "cache"))
-    sources = Sources(lambda access: LocalHub(open_catalog(HubLocation.of(data=data))), only=hub)
+    sources = Sources(lambda access: LocalHub(open_catalog(HubLocation.of(data=data))), only_hub=hub)
     engine = NativeEngine(data / "run", pool=0)
     instances = Instances(engine, sources, direct=False, ledger=ledger, capacity=capacity)
     kept = Services(instances, sources, ledger, data / "storage", grace=1.0)
@@ -158,7 +158,7 @@ def test_replicas_that_are_there_are_gone_on_with_and_strays_are_ended(data: Pat
         async with running(data) as (kept, instances):
             await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
             there = (await kept.get("s", OWNER, wait=30)).instances
-            await kept.close(leave=True)
+            await kept.close(hand_over=True)
             mine = await instances.create(EnvInstanceCreateRequest(envName="ill"))
             wish = EnvInstanceCreateRequest(envName="ill", request_id="gone/1")
             stray = await instances.create(wish, OWNER, Replica(service="gone", revision=1))
@@ -199,10 +199,10 @@ def test_a_service_never_takes_an_instance_for_its_replica_because_of_labels(dat
         async with running(data) as (services, instances):
             await services.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
             there = (await services.get("s", OWNER, wait=30)).instances
-            await services.close(leave=True)
+            await services.close(hand_over=True)
             made = await instances.create(EnvInstanceCreateRequest(envName="ill", request_id="s/1"), bob)
             record = instances.find(made.id, bob)
-            record.wish = record.wish.model_copy(update={"labels": {"service": "s", "service-revision": "1"}})
+            record.request = record.request.model_copy(update={"labels": {"service": "s", "service-revision": "1"}})
             assert await services.open() == 1
             assert (await services.get("s", OWNER, wait=30)).instances == there
             with pytest.raises(NotFound):
@@ -221,12 +221,12 @@ def test_what_is_kept_of_a_replica_names_its_service_and_older_notes_are_not_bel
             (name,) = (await services.get("s", OWNER, wait=30)).instances or []
             record = instances.find(name)
             assert record.ref is not None
-            note = handover.written(record)
-            again = handover.read(note, record.ref)
+            note = handover.dump(record)
+            again = handover.load(note, record.ref)
             assert again is not None
             assert again.replica == Replica(service="s", revision=1)
             older = {key: value for key, value in json.loads(note).items() if key not in ("service", "revision")}
-            assert handover.read(json.dumps(older), record.ref) is None
+            assert handover.load(json.dumps(older), record.ref) is None
 
     run(main())
 

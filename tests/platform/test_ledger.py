@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from aenv.errors import Unavailable
-from aenv.platform.instances.ledger import DEAD_AFTER, INSTANCE, KEPT, SERVER, Ledger, LedgerEntry, ServerEntry
+from aenv.platform.instances.ledger import (
+    DEAD_AFTER_SECONDS,
+    ENDED_TTL_SECONDS,
+    INSTANCE,
+    SERVER,
+    Ledger,
+    LedgerEntry,
+    ServerEntry,
+)
 from aenv.schema.instances import EnvInstance, EnvStatus
 from aenv.storage.base import Delete, Put, Store
 from aenv.storage.open_url import open_store
@@ -58,7 +66,7 @@ def test_instances_of_dead_servers_have_ended_and_those_of_living_ones_have_not(
         found = {name: await ledger.get(name) for name in ("a", "b", "c", "d")}
         statuses = {name: entry and entry.instance.status for name, entry in found.items()}
         assert statuses == {"a": "Running", "b": "Terminated", "c": "Terminated", "d": None}
-        assert await ledger.clear() == 0
+        assert await ledger.end_lost() == 0
         await ledger.close()
         assert await store.get(SERVER, ledger.server.id) is None
         await store.close()
@@ -72,15 +80,15 @@ def test_what_is_kept_has_no_secrets_and_goes_in_time(url: str) -> None:
         now = 2_000_000_000.0
         ledger = Ledger(store, lambda: now)
         await ledger.open()
-        await ledger.keep(instance("a"), "ann")
+        await ledger.write(instance("a"), "ann")
         written = await store.get(INSTANCE, "a")
         assert written is not None
         assert b"secret" not in written.value
-        ledger.note(instance("a", EnvStatus.TERMINATED), "ann")
-        ledger.forget("b")
+        ledger.write_soon(instance("a", EnvStatus.TERMINATED), "ann")
+        ledger.delete_soon("b")
         await ledger.close()
         puts = [p async for p in store.dump() if p.space == INSTANCE]
-        assert [(p.key, p.expires, p.entries) for p in puts] == [("a", now + KEPT, ())]
+        assert [(p.key, p.expires, p.entries) for p in puts] == [("a", now + ENDED_TTL_SECONDS, ())]
         await store.close()
 
     run(main())
@@ -94,13 +102,13 @@ def test_what_cannot_be_written_is_said_and_what_can_wait_is_written_later(tmp_p
         store = open_store(server.url(prefix="x:"))
         ledger = Ledger(store)
         await ledger.open()
-        await ledger.keep(instance("a"), "ann")
+        await ledger.write(instance("a"), "ann")
         server.kill()
         with pytest.raises(Unavailable):
-            await ledger.keep(instance("b"), "ann")
-        ledger.note(instance("a", EnvStatus.FAILED), "ann")
+            await ledger.write(instance("b"), "ann")
+        ledger.write_soon(instance("a", EnvStatus.FAILED), "ann")
         server.start()
-        await ledger.keep(instance("c"), "ann")
+        await ledger.write(instance("c"), "ann")
         found = await ledger.get("a")
         assert found is not None
         assert found.instance.status == "Failed"
@@ -126,16 +134,16 @@ def test_a_server_elsewhere_is_dead_when_it_is_silent_for_long_and_not_when_a_cl
         ledger = Ledger(store, lambda: wall, monotonic=lambda: now)
         await ledger.open()
         wall += 86400.0  # somebody sets the clock
-        assert await ledger.clear() == 0
-        now = DEAD_AFTER + 59
-        assert await ledger.clear() == 0
+        assert await ledger.end_lost() == 0
+        now = DEAD_AFTER_SECONDS + 59
+        assert await ledger.end_lost() == 0
         await store.commit(beat)
-        now += DEAD_AFTER + 59
-        assert await ledger.clear() == 0
+        now += DEAD_AFTER_SECONDS + 59
+        assert await ledger.end_lost() == 0
         now += 2
-        assert await ledger.clear() == 0  # it was first seen to have beaten a moment ago
-        now += DEAD_AFTER + 59
-        assert await ledger.clear() == 1
+        assert await ledger.end_lost() == 0  # it was first seen to have beaten a moment ago
+        now += DEAD_AFTER_SECONDS + 59
+        assert await ledger.end_lost() == 1
         found = await ledger.get("a")
         assert found is not None
         assert found.instance.status == "Terminated"
@@ -149,16 +157,16 @@ def test_a_killed_servers_instances_are_left_to_the_next_as_long_as_they_are_kep
     async def main(keeper: int) -> None:
         store = open_store(url)
         before = Ledger(store, server=ServerEntry.own("home").model_copy(update={"started": "0-0"}))
-        before.kept_by(keeper)
+        before.set_fd_holder(keeper)
         await before.open()
         for name in ("a", "b", "c"):
-            await before.keep(instance(name, EnvStatus.CREATING if name == "c" else EnvStatus.RUNNING), "ann")
-        await before.close(leave=True)
+            await before.write(instance(name, EnvStatus.CREATING if name == "c" else EnvStatus.RUNNING), "ann")
+        await before.close(hand_over=True)
         other = Ledger(store)
         assert await other.open() == 0
         after = Ledger(store, server=ServerEntry.own("home"))
         assert await after.open() == 0
-        assert await after.settle({"a"}) == 2
+        assert await after.end_missing({"a"}) == 2
         found = {name: await after.get(name) for name in ("a", "b", "c")}
         assert {name: entry and str(entry.instance.status) for name, entry in found.items()} == {
             "a": "Running", "b": "Terminated", "c": "Failed"

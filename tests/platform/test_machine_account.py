@@ -11,8 +11,13 @@ import pytest
 
 from aenv.errors import Overloaded
 from aenv.platform.instances.admission import Admission, Capacity
-from aenv.platform.instances.machine_account import SLOTS, MachineAccount, MachineUsage, used
-from aenv.platform.instances.machine_capacity import LEAST, MEMORY_EACH, PROCESSES_EACH, room
+from aenv.platform.instances.machine_account import SLOTS, MachineAccount, MachineUsage, usage_by_platform
+from aenv.platform.instances.machine_capacity import (
+    MEMORY_PER_INSTANCE,
+    MIN_INSTANCES,
+    PROCESSES_PER_INSTANCE,
+    instance_capacity,
+)
 from tests.conftest import run
 
 HOLD = """
@@ -20,8 +25,8 @@ import sys
 from pathlib import Path
 from aenv.platform.instances.machine_account import MachineAccount
 account = MachineAccount(Path(sys.argv[1]), "deadbeef")
-account.instances(5)
-account.leases(1)
+account.set_instances(5)
+account.set_leases(1)
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -34,28 +39,28 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_a_killed_platform_had_in_use_counts_no_more(path: Path) -> None:
     own = MachineAccount(path, "00000001")
-    own.instances(2)
+    own.set_instances(2)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == b"held\n"
-        assert own.others == 5
-        assert used(path) == {"00000001": MachineUsage(2, 0), "deadbeef": MachineUsage(5, 1)}
+        assert own.other_instances == 5
+        assert usage_by_platform(path) == {"00000001": MachineUsage(2, 0), "deadbeef": MachineUsage(5, 1)}
         other.kill()
         other.wait()
-    assert own.others == 0
-    assert used(path) == {"00000001": MachineUsage(2, 0)}
+    assert own.other_instances == 0
+    assert usage_by_platform(path) == {"00000001": MachineUsage(2, 0)}
     again = MachineAccount(path, "00000002")  # takes the slot of the killed one
-    assert (own.others, again.others) == (0, 2)
+    assert (own.other_instances, again.other_instances) == (0, 2)
     for account in (own, again):
         account.close()
-    assert used(path) == {}
+    assert usage_by_platform(path) == {}
 
 
 def test_there_is_a_bound_to_the_number_of_platforms(path: Path) -> None:
     accounts = [MachineAccount(path, f"{number:08x}") for number in range(SLOTS)]
-    with pytest.raises(OSError, match="local platforms already"):
+    with pytest.raises(OSError, match="local platforms are running already"):
         MachineAccount(path, "ffffffff")
     for account in accounts:
         account.close()
@@ -65,22 +70,22 @@ def test_two_platforms_have_room_for_no_more_than_one(path: Path) -> None:
     async def main() -> None:
         accounts = [MachineAccount(path, name) for name in ("00000001", "00000002")]
         one, other = (Admission(Capacity(alive=3, wait=30), machine=account) for account in accounts)
-        first, second = one.ask("", "a", 2), other.ask("", "b", 1)
+        first, second = one.request("", "a", 2), other.request("", "b", 1)
         assert first.admitted
         assert second.admitted
-        late = one.ask("", "a", 1, seconds=0.1)
+        late = one.request("", "a", 1, seconds=0.1)
         assert not late.admitted
-        assert "3 of 3 instances" in one.why(late)
+        assert "3 of 3 instances" in one.queue_reason(late)
         with pytest.raises(Overloaded, match="3 of 3"):
-            await late.come()
-        waits = one.ask("", "a", 1)
-        second.leave()  # on the other platform, which tells nobody
-        await waits.come()
+            await late.wait()
+        waits = one.request("", "a", 1)
+        second.release()  # on the other platform, which tells nobody
+        await waits.wait()
         assert waits.admitted
-        assert [account.others for account in accounts] == [0, 3]
-        for turn in (first, first, waits):
-            turn.leave()
-        assert [account.others for account in accounts] == [0, 0]
+        assert [account.other_instances for account in accounts] == [0, 3]
+        for ticket in (first, first, waits):
+            ticket.release()
+        assert [account.other_instances for account in accounts] == [0, 0]
         for account in accounts:
             account.close()
 
@@ -96,13 +101,13 @@ def test_two_that_want_the_last_place_at_once_never_both_get_it(path: Path) -> N
         async def use(admission: Admission) -> None:
             nonlocal taken
             for _ in range(20):
-                turn = admission.ask("", "", 1)
-                await turn.come()
+                ticket = admission.request("", "", 1)
+                await ticket.wait()
                 taken += 1
                 assert taken == 1
                 await asyncio.sleep(0)
                 taken -= 1
-                turn.leave()
+                ticket.release()
 
         await asyncio.gather(use(one), use(other))
         for account in accounts:
@@ -117,12 +122,12 @@ def test_a_machines_room_is_bounded_by_its_memory_and_its_processes(tmp_path: Pa
     groups.mkdir()
     (proc / "meminfo").write_text("MemTotal:       8388608 kB\nMemFree: 1 kB\n")
     (proc / "sys/kernel/pid_max").write_text("4194304\n")
-    assert room(proc, groups) == (8 << 30) // MEMORY_EACH
+    assert instance_capacity(proc, groups) == (8 << 30) // MEMORY_PER_INSTANCE
     (groups / "pids.max").write_text("400\n")
-    assert room(proc, groups) == 400 // PROCESSES_EACH
-    (groups / "memory.max").write_text(f"{20 * MEMORY_EACH}\n")
-    assert room(proc, groups) == 20
-    (groups / "memory.max").write_text(f"{MEMORY_EACH}\n")
-    assert room(proc, groups) == LEAST
+    assert instance_capacity(proc, groups) == 400 // PROCESSES_PER_INSTANCE
+    (groups / "memory.max").write_text(f"{20 * MEMORY_PER_INSTANCE}\n")
+    assert instance_capacity(proc, groups) == 20
+    (groups / "memory.max").write_text(f"{MEMORY_PER_INSTANCE}\n")
+    assert instance_capacity(proc, groups) == MIN_INSTANCES
     (groups / "memory.max").write_text("max\n")
-    assert room(proc, groups) == 400 // PROCESSES_EACH
+    assert instance_capacity(proc, groups) == 400 // PROCESSES_PER_INSTANCE

@@ -59,7 +59,7 @@ async def ask(ready: Readiness) -> tuple[int, Any]:
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "FRESH", -1.0)
-    monkeypatch.setattr(create_probe, "PROBE_EVERY", 0.0)
+    monkeypatch.setattr(create_probe, "PROBE_INTERVAL", 0.0)
 
 
 async def create(instances: Instances, name: str = "x") -> None:
@@ -130,7 +130,7 @@ def test_a_probe_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
 
     async def main() -> None:
         instances = Instances(Hanging(), NoSources(), direct=False)
-        instances.creates.failed(Unavailable("broken"))
+        instances.creates.record_failure(Unavailable("broken"))
         ready = Readiness(instances.engine, creates=instances.creates)
         assert (await ask(ready)) == (503, {"ready": False, "engine": "ok", "creates": "no answer within 0.05 s"})
         await ready.close()
@@ -142,7 +142,7 @@ def test_a_folder_that_is_full_or_gone_makes_it_unready(tmp_path: Path, monkeypa
     async def main() -> None:
         ready = Readiness(Failing(), folders=[tmp_path])
         assert (await ask(ready))[0] == 200
-        for limit in ("FREE_BYTES", "FREE_FILES"):
+        for limit in ("MIN_FREE_BYTES", "MIN_FREE_FILES"):
             with monkeypatch.context() as patched:
                 patched.setattr(create_probe, limit, 1 << 62)
                 status, said = await ask(ready)

@@ -159,7 +159,7 @@ def test_a_platform_of_many_takes_no_paths_hubs_or_inner_networks(platform: Serv
         headers=bearer(tokens("ann")),
     )
     assert (status, body["success"]) == (400, False)
-    assert "mounts nothing" in body["message"]
+    assert "cannot mount files" in body["message"]
 
 
 def test_what_cannot_be_is_said_at_once_and_in_the_shape_that_older_clients_read(

@@ -8,7 +8,7 @@ from typing import Any
 
 from aenv.engines.base import Capabilities, Engine, Exit, SandboxRef, SandboxSpec
 from aenv.platform.instances.lifecycle import Instances
-from aenv.platform.instances.orphan_sandboxes import SECONDS, OrphanReaper
+from aenv.platform.instances.orphan_sandboxes import GRACE_SECONDS, OrphanReaper
 from aenv.platform.operations.metrics import Metrics
 from aenv.schema.instances import EnvInstanceCreateRequest
 from tests.conftest import run
@@ -69,14 +69,14 @@ def test_use_is_measured_of_those_that_are_shown_and_of_no_others(tmp_path: Path
 def test_a_sandbox_that_belongs_to_nobody_is_ended_once_it_cannot_be_one_that_is_being_made() -> None:
     async def main() -> None:
         engine, metrics, now = Counting(), Metrics(), 0.0
-        strangers = OrphanReaper(engine, metrics, lambda: now)
+        reaper = OrphanReaper(engine, metrics, lambda: now)
         owned, leaked = [await engine.start(SandboxSpec("x", Path(), Path())) for _ in range(2)]
-        await strangers.end({owned.id})
-        now = SECONDS
-        await strangers.end({owned.id})
+        await reaper.reap({owned.id})
+        now = GRACE_SECONDS
+        await reaper.reap({owned.id})
         assert set(engine.refs) == {owned.id, leaked.id}
-        now = SECONDS + 1
-        await strangers.end({owned.id})
+        now = GRACE_SECONDS + 1
+        await reaper.reap({owned.id})
         assert set(engine.refs) == {owned.id}
         assert "leaks_found_total 1" in metrics.text()
 

@@ -306,7 +306,7 @@ def test_a_name_that_one_user_found_is_not_found_for_another(tmp_path: Path) -> 
         catalog = open_catalog(HubLocation.of(data=tmp_path))
         mine = LocalHub(catalog, hub_caller("ann"))
         await push(mine, ENV, "1.0.0", CODE)
-        sources = Sources(lambda access: LocalHub(catalog), only=HubAccess(data="", cache=str(tmp_path / "cache")))
+        sources = Sources(lambda access: LocalHub(catalog), only_hub=HubAccess(data="", cache=str(tmp_path / "cache")))
         wish = EnvInstanceCreateRequest(envName=ENV)
         assert (await sources.find(wish, Caller("ann", "user"))).root
         with pytest.raises(NotFound):
@@ -333,7 +333,7 @@ def test_a_hub_elsewhere_is_asked_on_behalf_of_the_user(tmp_path: Path) -> None:
         await push(mine, ENV, "1.0.0", CODE)
         await mine.close()
         access = HubAccess(url=url, token=admin, data="", cache=str(tmp_path / "cache"))
-        sources = Sources(lambda access: HubClient(str(access.url), access.token), only=access)
+        sources = Sources(lambda access: HubClient(str(access.url), access.token), only_hub=access)
         wish = EnvInstanceCreateRequest(envName=ENV)
         with pytest.raises(NotFound):
             await sources.find(wish, Caller("bob", "user"))

@@ -213,13 +213,13 @@ class PlatformApp:
         try:
             return ok(self._instances.events(ask.name, ask.caller))
         except NotFound:
-            return ok((await self._instances.past(ask.name, ask.caller)).events)
+            return ok((await self._instances.get_ended(ask.name, ask.caller)).events)
 
     async def _logs(self, ask: RequestContext) -> Answer:
         try:
             text = self._instances.logs(ask.name, ask.caller)
         except NotFound:
-            text = (await self._instances.past(ask.name, ask.caller)).log
+            text = (await self._instances.get_ended(ask.name, ask.caller)).log
         return log_answer(ask, text, lambda: self._news(ask))
 
     def _news(self, ask: RequestContext) -> News:
@@ -239,11 +239,11 @@ class PlatformApp:
             raise NotFound("this platform's instances are called at their own address")
         path, mark, query = ask.request.target.partition(b"?")
         target = path[path.rindex(b"/") :] + mark + query
-        record = await self._instances.there(ask.name, ask.caller)
+        record = await self._instances.require(ask.name, ask.caller)
         return await self._gateway.forward(record, ask.request, target)
 
     async def _presign(self, ask: RequestContext) -> Answer:
-        record = await self._instances.there(ask.name, ask.caller)
+        record = await self._instances.require(ask.name, ask.caller)
         wish = body(PresignRequest, ask.request)
         if self._ports is None:
             raise NotFound("this platform gives out no URLs of ports")

@@ -87,7 +87,7 @@ class ServerAddress:
     async def publish(self) -> None:
         """Write the address to the ledger, for other servers."""
         own = None if self._behind_proxy else self._tls
-        await self._ledger.listens_at(self._url, own.fingerprint if own is not None else "")
+        await self._ledger.announce_url(self._url, own.fingerprint if own is not None else "")
 
     def reload_certificate(self) -> None:
         """Reload the certificate and publish its new fingerprint."""

@@ -111,7 +111,7 @@ class Gateway:
         if record is None:
             answer = await self._from_elsewhere(name, request, None)
             if answer is None:
-                raise await self._instances.why_ended(name) or NotFound(f"no instance {name}")
+                raise await self._instances.ended_error(name) or NotFound(f"no instance {name}")
             return answer
         return await self._to_port(record, request, port, _NOT_TO_PORTS)
 
@@ -248,12 +248,12 @@ class Gateway:
         ended = None
         if record is None:  # who has a token needs no secret to be told
             known = None if caller is not None else secret
-            ended = await self._instances.why_ended(name, caller or OWNER, secret=known)
+            ended = await self._instances.ended_error(name, caller or OWNER, secret=known)
         raise ended or Forbidden(f"{paths.PROXY_HEADER} names no instance of yours")
 
     async def _of_caller(self, name: str, caller: Caller) -> InstanceRecord:
         try:
-            return await self._instances.there(name, caller)
+            return await self._instances.require(name, caller)
         except NotFound:
             raise Forbidden(f"there is no instance of yours with the id {name[:100]}") from None
 

@@ -26,7 +26,7 @@ from aenv.http.relay import Relay
 from aenv.http.url import ServerUrl
 from aenv.platform.access.platform_tokens import Caller
 from aenv.platform.gateway.proxy import OF_ONE_CONNECTION, head_of, pass_on
-from aenv.platform.instances.instance_record import ENDED, Filtered, place_of
+from aenv.platform.instances.instance_record import ENDED, FilterFields, sort_key
 from aenv.platform.instances.ledger import Ledger, LedgerEntry, ServerEntry
 from aenv.schema import paths
 from aenv.schema.instances import EnvInstance, InstancePage
@@ -84,7 +84,7 @@ class Peers:
         """What that server answers; None: it is this one, or gone, or the request has come from another one."""
         if self.is_passed_on(request) or server_id == self._ledger.server.id:
             return None
-        server = await self._ledger.server_of(server_id)
+        server = await self._ledger.server_entry(server_id)
         return None if server is None else await self._pass_on(server, request, what)
 
     async def _owner(self, name: str, caller: Caller | None) -> ServerEntry | None:
@@ -100,11 +100,11 @@ class Peers:
             raise InstanceEnded.because(name, entry.instance.reason, entry.instance.fault)
         if entry.server == self._ledger.server.id:
             return None
-        server = await self._ledger.server_of(entry.server)
+        server = await self._ledger.server_entry(entry.server)
         if server is None:
             if ended:
                 return None
-            await self._ledger.clear()
+            await self._ledger.end_lost()
             raise InstanceEnded(f"instance {name} has ended: the server that it ran on has ended")
         if len(self._owners) >= KNOWN:
             self._owners.clear()
@@ -121,8 +121,8 @@ class Peers:
 
     async def _lost(self, server: ServerEntry, name: str, *, sent: bool) -> AEnvError:
         self._owners.pop(name, None)
-        if server.is_dead or await self._ledger.server_of(server.id) is None:
-            await self._ledger.clear()
+        if server.is_dead or await self._ledger.server_entry(server.id) is None:
+            await self._ledger.end_lost()
             if not sent:
                 return InstanceEnded(f"instance {name} has ended: the server that it ran on has ended")
             said = f"the server of instance {name} has ended; the request may have been acted on"
@@ -153,7 +153,7 @@ class Peers:
             found = await store.get(REQUEST, key)
         if found is None or found.value == own:
             return None
-        server = await self._ledger.server_of(found.value.decode())
+        server = await self._ledger.server_entry(found.value.decode())
         if server is None:
             await store.commit(Put(REQUEST, key, own, expires=until))
             return None
@@ -168,10 +168,10 @@ class Peers:
         servers = [server for server in await self._ledger.servers() if server.url]
         pages = [own, *await asyncio.gather(*(self._page_of(server, request, caller, wish) for server in servers))]
         limit = wish["limit"]
-        found = sorted((each for page in pages for each in page.items), key=place_of)
+        found = sorted((each for page in pages for each in page.items), key=sort_key)
         items = found if limit is None else found[:limit]
         rest = len(items) < len(found) or any(page.next for page in pages)
-        return InstancePage(items=items, next=place_of(items[-1]) if rest and items else None)
+        return InstancePage(items=items, next=sort_key(items[-1]) if rest and items else None)
 
     async def _page_of(
         self, server: ServerEntry, request: Request, caller: Caller, wish: dict[str, Any]
@@ -201,9 +201,11 @@ class Peers:
 
 def _fits(entry: LedgerEntry, wish: dict[str, Any]) -> bool:
     instance = entry.instance
-    about = Filtered(instance.env.id if instance.env else "", instance.owner, instance.labels or {}, instance.status)
-    place = place_of(instance)
-    return (not wish["after"] or place > wish["after"]) and about.fits(
+    about = FilterFields(
+        instance.env.id if instance.env else "", instance.owner, instance.labels or {}, instance.status
+    )
+    place = sort_key(instance)
+    return (not wish["after"] or place > wish["after"]) and about.matches(
         wish["env"], wish["owner"], wish["labels"], wish["status"]
     )
 

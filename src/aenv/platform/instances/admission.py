@@ -1,11 +1,13 @@
-"""Who may go next when the platform is full.
+"""Admission control: a fair queue for creates when the platform is at capacity.
 
-A create waits until there is a place for it. Who is next is decided by account, then by experiment, then by owner,
-then by arrival. The account is that of the token; experiment and owner are words of the caller's own, so they divide
-only what their account is given. Each account is given as many places as any other that waits, and so is each
-experiment within it, whatever it has in the queue. What is asked for
-in one request is let in together or not at all, so that two groups cannot each hold half of what they need; until it
-fits, nobody else is let in before it.
+A create waits until capacity is free for it. The queue is fair by account, then experiment, then owner, then by
+arrival.
+The account is that of the token. Experiment and owner are chosen by the caller, so they divide only their account's
+share. Each waiting account is admitted as many instances as any other, and so is each experiment within it, whatever
+its number of requests.
+
+The instances of one request are admitted together or not at all, so that two groups cannot each hold half of what they
+need. Until the request at the head of the queue fits, no other is admitted before it.
 """
 
 from __future__ import annotations
@@ -22,28 +24,28 @@ from typing import Protocol
 from aenv.errors import Overloaded, QuotaExceeded
 from aenv.platform.operations.metrics import Metrics
 
-RETRY_LEAST, RETRY_MOST, RETRY_UNKNOWN = 1, 30, 5
-"""Seconds that who was not let in is told to stay away."""
-OTHERS_SECONDS = 0.05
-"""Between two looks at whether another platform on this machine has left a place."""
-LONGEST = 3600.0
-"""Seconds that anybody may wait."""
+RETRY_MIN, RETRY_MAX, RETRY_UNKNOWN = 1, 30, 5
+"""Bounds of ``retry_after`` in seconds, and its value while the admission rate is unknown."""
+RECHECK_SECONDS = 0.05
+"""Interval between two checks whether another platform on this machine has released capacity."""
+MAX_WAIT_SECONDS = 3600.0
+"""Upper bound of any queue timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much there is room for; 0: no limit."""
+    """Concurrency limits of a platform; 0: unlimited."""
 
     alive: int = 0
-    """Instances that are there, those that are being made among them."""
+    """Instances that are running or being created."""
     creating: int = 0
-    """Instances that are being made."""
+    """Instances that are being created."""
     wait: float = 60.0
-    """Seconds in the queue, for who does not say how long."""
+    """Default queue timeout in seconds."""
 
 
 class AdmissionTicket:
-    """The wish for so many places, by one request."""
+    """Capacity for ``count`` instances of one request, waiting or admitted."""
 
     def __init__(self, admission: Admission, experiment: str, owner: str, count: int, account: str = "") -> None:
         self.account = account
@@ -53,211 +55,216 @@ class AdmissionTicket:
         self.since = time.monotonic()
         self.admitted = False
         self._admission = admission
-        self._came: asyncio.Future[None] | None = None
+        self._outcome: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def path(self) -> tuple[str, str, str]:
-        """The line that it stands in, from the outermost."""
+        """Account, experiment and owner: the path to its queue."""
         return self.account, self.experiment, self.owner
 
     @property
-    def waits(self) -> bool:
-        """Whether it is in the queue."""
-        return self._came is not None and not self._came.done()
+    def waiting(self) -> bool:
+        """True while it is in the queue."""
+        return self._outcome is not None and not self._outcome.done()
 
-    async def come(self) -> None:
-        """Wait for it.
+    async def wait(self) -> None:
+        """Wait for admission.
 
         Raises:
-            Overloaded: it took too long.
+            Overloaded: the queue timeout has passed.
         """
-        if self._came is not None:
-            await asyncio.shield(self._came)
+        if self._outcome is not None:
+            await asyncio.shield(self._outcome)
 
-    def leave(self) -> None:
-        """One place less is used, or wanted."""
-        self._admission.leave(self)
+    def release(self) -> None:
+        """Release the capacity of one instance, or withdraw it from the queue."""
+        self._admission.release(self)
 
     def enqueue(self, seconds: float) -> None:
-        """Wait for so long."""
+        """Start the queue timeout."""
         loop = asyncio.get_running_loop()
-        self._came = loop.create_future()
-        self._came.add_done_callback(lambda future: future.cancelled() or future.exception())  # they may be gone
+        self._outcome = loop.create_future()
+        self._outcome.add_done_callback(
+            lambda future: future.cancelled() or future.exception()
+        )  # the waiter may have been cancelled
         self._timer = loop.call_later(seconds, self._admission.expire, self, seconds)
 
-    def settle(self, error: Exception | None = None) -> None:
-        """It is out of the queue."""
+    def resolve(self, error: Exception | None = None) -> None:
+        """Leave the queue: admitted, or refused with ``error``."""
         self.admitted = error is None
         if self._timer is not None:
             self._timer.cancel()
-        if self._came is not None and not self._came.done():
-            self._came.set_exception(error) if error else self._came.set_result(None)
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_exception(error) if error else self._outcome.set_result(None)
 
 
 @dataclass(slots=True)
-class _Line:
-    """Those that wait of one kind, and how many places have been given to them."""
+class _Queue:
+    """The waiting tickets of one account, experiment or owner, and how many instances it has been admitted."""
 
-    given: float = 0.0
-    turns: deque[AdmissionTicket] = field(default_factory=deque)
-    lines: dict[str, _Line] = field(default_factory=dict)
+    admitted: float = 0.0
+    tickets: deque[AdmissionTicket] = field(default_factory=deque)
+    children: dict[str, _Queue] = field(default_factory=dict)
 
     @property
-    def empty(self) -> bool:
-        return not self.turns and not self.lines
+    def is_empty(self) -> bool:
+        return not self.tickets and not self.children
 
-    def line(self, name: str) -> _Line:
-        """One of those below. Who comes anew begins where the others are: what was not used is not saved up."""
-        if name not in self.lines:
-            self.lines[name] = _Line(min((line.given for line in self.lines.values()), default=0.0))
-        return self.lines[name]
+    def child(self, name: str) -> _Queue:
+        """Return the queue of that name. A new one starts level with the others, so unused turns are not saved up."""
+        if name not in self.children:
+            self.children[name] = _Queue(min((queue.admitted for queue in self.children.values()), default=0.0))
+        return self.children[name]
 
-    def next(self) -> _Line:
-        """The one that has been given least; of several, the one that has waited longest."""
-        return min(self.lines.values(), key=lambda line: line.given)
+    def next_child(self) -> _Queue:
+        """Return the queue that has been admitted least; of several, the one that has waited longest."""
+        return min(self.children.values(), key=lambda queue: queue.admitted)
 
-    def gave(self, name: str, count: int) -> None:
-        """So many to one of those below; it stands behind the others now."""
-        line = self.lines.pop(name)
-        if not line.empty:
-            line.given += count
-            self.lines[name] = line
+    def charge(self, name: str, count: int) -> None:
+        """Charge ``count`` admitted instances to a child, and move it behind the others."""
+        queue = self.children.pop(name)
+        if not queue.is_empty:
+            queue.admitted += count
+            self.children[name] = queue
 
 
 class Machine(Protocol):
     """A machine that several platforms share."""
 
     @property
-    def others(self) -> int:
+    def other_instances(self) -> int:
         """Instances of the other platforms."""
 
-    def instances(self, count: int) -> None:
-        """Say how many this platform has, or is about to have."""
+    def set_instances(self, count: int) -> None:
+        """Announce how many instances this platform has, or is about to have."""
 
 
 class Admission:
-    """Lets creates in, as far as there is room."""
+    """Admits creates while there is capacity, and queues the others."""
 
     def __init__(
         self, capacity: Capacity | None = None, metrics: Metrics | None = None, machine: Machine | None = None
     ) -> None:
-        """``machine``: what other platforms on this machine have in use of the same capacity."""
+        """``machine``: usage of the same capacity by other platforms on this machine."""
         self.capacity = capacity or Capacity()
         self._machine = machine
-        self._again: asyncio.TimerHandle | None = None
+        self._recheck_timer: asyncio.TimerHandle | None = None
         self._metrics = metrics or Metrics()
         self._alive = 0
         self._creating = 0
-        self._makers: deque[asyncio.Future[None]] = deque()
-        self._queue = _Line()
+        self._slot_waiters: deque[asyncio.Future[None]] = deque()
+        self._queue = _Queue()
         self._waiting: set[AdmissionTicket] = set()
         self._pace = 0.0
-        self._last = 0.0
-        self._metrics.gauge("queue_length", self._lengths)
+        self._last_admission = 0.0
+        self._metrics.gauge("queue_length", self._queue_lengths)
         self._metrics.gauge("places", self._places)
 
-    def ask(
+    def request(
         self, experiment: str, owner: str, count: int, seconds: float | None = None, *, account: str = ""
     ) -> AdmissionTicket:
-        """Let so many in, or have them wait for at most ``seconds``.
+        """Admit ``count`` instances now, or queue them for at most ``seconds``.
 
         Raises:
-            QuotaExceeded: they would not fit if the platform were empty.
+            QuotaExceeded: they would not fit even if the platform were empty.
         """
-        turn = AdmissionTicket(self, experiment, owner, count, account)
-        most = self.capacity.alive
-        if most and count > most:
+        ticket = AdmissionTicket(self, experiment, owner, count, account)
+        limit = self.capacity.alive
+        if limit and count > limit:
             raise QuotaExceeded(
-                f"this platform has room for {most} instances, and {count} were asked for at once",
-                details={"limit": most, "hint": f"Ask for at most {most} in one request."},
+                f"{count} instances were requested at once, and this platform runs at most {limit}",
+                details={"limit": limit, "hint": f"Ask for at most {limit} in one request."},
             )
         if not self._waiting and self._fits(count):
-            self._admit(turn)
-            return turn
-        self._waiting.add(turn)
-        line = self._queue
-        for name in turn.path:
-            line = line.line(name)
-        line.turns.append(turn)
-        turn.enqueue(min(self.capacity.wait if seconds is None else seconds, LONGEST))
-        self._look_again()
-        return turn
+            self._admit(ticket)
+            return ticket
+        self._waiting.add(ticket)
+        queue = self._queue
+        for name in ticket.path:
+            queue = queue.child(name)
+        queue.tickets.append(ticket)
+        ticket.enqueue(min(self.capacity.wait if seconds is None else seconds, MAX_WAIT_SECONDS))
+        self._schedule_recheck()
+        return ticket
 
-    def count_in(self, experiment: str, owner: str) -> AdmissionTicket:
-        """A place for an instance that is there already, whether there is room or not."""
-        turn = AdmissionTicket(self, experiment, owner, 1)
-        self._admit(turn)
-        return turn
+    def admit_existing(self, experiment: str, owner: str) -> AdmissionTicket:
+        """Admit an instance that already exists, even above capacity."""
+        ticket = AdmissionTicket(self, experiment, owner, 1)
+        self._admit(ticket)
+        return ticket
 
-    def why(self, turn: AdmissionTicket) -> str:
-        """What one waits for, for people."""
-        most = self.capacity.alive
-        return f"the platform is full ({self._in_use} of {most} instances), and {self._ahead(turn)} wait before it"
+    def queue_reason(self, ticket: AdmissionTicket) -> str:
+        """Return a message that says why a ticket waits."""
+        limit = self.capacity.alive
+        ahead = self._count_ahead(ticket)
+        return f"the platform is full ({self._in_use} of {limit} instances), and {ahead} are ahead in the queue"
 
-    def leave(self, turn: AdmissionTicket) -> None:
-        """One of its places is free again, or is not wanted any more."""
-        if turn.count == 0:
+    def release(self, ticket: AdmissionTicket) -> None:
+        """Release or withdraw one instance of a ticket."""
+        if ticket.count == 0:
             return
-        turn.count -= 1
-        if turn.admitted:
+        ticket.count -= 1
+        if ticket.admitted:
             self._alive -= 1
             self._announce(self._alive)
-        elif turn.count == 0 and turn in self._waiting:
-            self._out(turn)
-            self._metrics.count("queue_total", outcome="left", experiment=turn.experiment)
-        self._let_in()
+        elif ticket.count == 0 and ticket in self._waiting:
+            self._remove(ticket)
+            self._metrics.count("queue_total", outcome="left", experiment=ticket.experiment)
+        self._admit_waiting()
 
-    def expire(self, turn: AdmissionTicket, seconds: float) -> None:
-        """It has waited for too long."""
-        if turn not in self._waiting:
+    def expire(self, ticket: AdmissionTicket, seconds: float) -> None:
+        """Refuse a ticket whose queue timeout has passed."""
+        if ticket not in self._waiting:
             return
-        ahead = self._ahead(turn)
-        after = min(RETRY_MOST, max(RETRY_LEAST, math.ceil(self._pace * (ahead + 1)))) if self._pace else RETRY_UNKNOWN
-        self._out(turn)
-        self._metrics.count("queue_total", outcome="expired", experiment=turn.experiment)
+        ahead = self._count_ahead(ticket)
+        after = min(RETRY_MAX, max(RETRY_MIN, math.ceil(self._pace * (ahead + 1)))) if self._pace else RETRY_UNKNOWN
+        self._remove(ticket)
+        self._metrics.count("queue_total", outcome="expired", experiment=ticket.experiment)
         error = Overloaded(
-            f"no place came free within {seconds:g} s: the platform runs {self._in_use} of {self.capacity.alive} "
-            f"instances, and {ahead} wait before this",
+            f"no capacity became free within {seconds:g} s: the platform runs {self._in_use} of {self.capacity.alive} "
+            f"instances, and {ahead} are ahead in the queue",
             details={"retry_after": after, "hint": "End instances that are not needed, or wait longer."},
         )
-        turn.settle(error)
-        self._let_in()
+        ticket.resolve(error)
+        self._admit_waiting()
 
-    # --- how many are made at once
+    # --- concurrent creates
 
-    async def begin(self) -> None:
-        """Wait until one more may be made; then `made` must follow. First come, first served: it is never long."""
-        most = self.capacity.creating
-        if not most or (self._creating < most and not self._makers):
+    async def acquire_create_slot(self) -> None:
+        """Wait until one more instance may be created, in order of arrival; `release_create_slot` must follow."""
+        limit = self.capacity.creating
+        if not limit or (self._creating < limit and not self._slot_waiters):
             self._creating += 1
             return
-        maker = asyncio.get_running_loop().create_future()
-        self._makers.append(maker)
+        waiter = asyncio.get_running_loop().create_future()
+        self._slot_waiters.append(waiter)
         try:
-            await maker
+            await waiter
         except asyncio.CancelledError:
-            if maker.done() and not maker.cancelled():
-                self.made()
+            if waiter.done() and not waiter.cancelled():
+                self.release_create_slot()
             else:
-                self._makers.remove(maker)
+                self._slot_waiters.remove(waiter)
             raise
 
-    def made(self) -> None:
-        """One is made, or failed to be."""
+    def release_create_slot(self) -> None:
+        """Let the next create begin."""
         self._creating -= 1
-        while self._makers and self._creating < self.capacity.creating:
-            maker = self._makers.popleft()
-            if not maker.done():
+        while self._slot_waiters and self._creating < self.capacity.creating:
+            waiter = self._slot_waiters.popleft()
+            if not waiter.done():
                 self._creating += 1
-                maker.set_result(None)
+                waiter.set_result(None)
 
-    # --- inside
+    # --- internals
 
     def _fits(self, count: int) -> bool:
         if not self.capacity.alive:
             return True
-        self._announce(self._alive + count)  # before the look at the others: so two never take the same place
+        self._announce(
+            self._alive + count
+        )  # before reading the others' usage: so two platforms never both take the last place
         if self._in_use + count <= self.capacity.alive:
             return True
         self._announce(self._alive)
@@ -265,75 +272,79 @@ class Admission:
 
     @property
     def _in_use(self) -> int:
-        """Of the capacity, by all platforms that share it."""
-        return self._alive + (self._machine.others if self._machine is not None else 0)
+        """Instances of all platforms that share the capacity."""
+        return self._alive + (self._machine.other_instances if self._machine is not None else 0)
 
     def _announce(self, count: int) -> None:
         if self._machine is not None:
-            self._machine.instances(count)
+            self._machine.set_instances(count)
 
-    def _look_again(self) -> None:
-        """Other platforms do not say when they leave a place, so it is looked for while somebody waits."""
-        if self._machine is not None and self._waiting and self._again is None:
-            pause = OTHERS_SECONDS * random.uniform(0.5, 1.5)  # two that gave way to each other must not do so for ever
-            self._again = asyncio.get_running_loop().call_later(pause, self._looked)
+    def _schedule_recheck(self) -> None:
+        """Check again soon: other platforms do not notify this one when they release capacity."""
+        if self._machine is not None and self._waiting and self._recheck_timer is None:
+            pause = RECHECK_SECONDS * random.uniform(
+                0.5, 1.5
+            )  # jitter: two platforms must not yield to each other forever
+            self._recheck_timer = asyncio.get_running_loop().call_later(pause, self._recheck)
 
-    def _looked(self) -> None:
-        self._again = None
-        self._let_in()
-        self._look_again()
+    def _recheck(self) -> None:
+        self._recheck_timer = None
+        self._admit_waiting()
+        self._schedule_recheck()
 
-    def _admit(self, turn: AdmissionTicket) -> None:
-        self._alive += turn.count
+    def _admit(self, ticket: AdmissionTicket) -> None:
+        self._alive += ticket.count
         self._announce(self._alive)
         now = time.monotonic()
-        if self._last and turn.waits:
-            self._pace = 0.8 * self._pace + 0.2 * (now - self._last) / turn.count
-        self._last = now
-        if turn.waits:
-            self._metrics.observe("queue_wait_ms", (now - turn.since) * 1000)
-            self._metrics.count("queue_total", outcome="admitted", experiment=turn.experiment)
-        turn.settle()
+        if self._last_admission and ticket.waiting:
+            self._pace = 0.8 * self._pace + 0.2 * (now - self._last_admission) / ticket.count
+        self._last_admission = now
+        if ticket.waiting:
+            self._metrics.observe("queue_wait_ms", (now - ticket.since) * 1000)
+            self._metrics.count("queue_total", outcome="admitted", experiment=ticket.experiment)
+        ticket.resolve()
 
-    def _let_in(self) -> None:
+    def _admit_waiting(self) -> None:
         while self._waiting:
-            line = self._queue
-            while not line.turns:
-                line = line.next()
-            turn = line.turns[0]
-            if not self._fits(turn.count):
+            queue = self._queue
+            while not queue.tickets:
+                queue = queue.next_child()
+            ticket = queue.tickets[0]
+            if not self._fits(ticket.count):
                 return
-            line.turns.popleft()
-            self._waiting.discard(turn)
-            for name, above in reversed(self._lines(turn)):
-                above.gave(name, turn.count)
-            self._admit(turn)
+            queue.tickets.popleft()
+            self._waiting.discard(ticket)
+            for name, parent in reversed(self._parents(ticket)):
+                parent.charge(name, ticket.count)
+            self._admit(ticket)
 
-    def _out(self, turn: AdmissionTicket) -> None:
-        self._waiting.discard(turn)
-        lines = self._lines(turn)
-        name, above = lines[-1]
-        above.lines[name].turns.remove(turn)
-        for name, above in reversed(lines):
-            if above.lines[name].empty:
-                del above.lines[name]
+    def _remove(self, ticket: AdmissionTicket) -> None:
+        self._waiting.discard(ticket)
+        parents = self._parents(ticket)
+        name, parent = parents[-1]
+        parent.children[name].tickets.remove(ticket)
+        for name, parent in reversed(parents):
+            if parent.children[name].is_empty:
+                del parent.children[name]
 
-    def _lines(self, turn: AdmissionTicket) -> list[tuple[str, _Line]]:
-        """The lines above the one that it stands in, from the outermost, each with the name of the next."""
-        found, line = [], self._queue
-        for name in turn.path:
-            found.append((name, line))
-            line = line.lines[name]
-        return found
+    def _parents(self, ticket: AdmissionTicket) -> list[tuple[str, _Queue]]:
+        """Return the queues on the way to a ticket's own, from the outermost, each with the name of its child on that
+        way.
+        """
+        parents, queue = [], self._queue
+        for name in ticket.path:
+            parents.append((name, queue))
+            queue = queue.children[name]
+        return parents
 
-    def _ahead(self, turn: AdmissionTicket) -> int:
-        """Instances of those that came before it; some may be let in after it all the same."""
-        return sum(other.count for other in self._waiting if other.since < turn.since)
+    def _count_ahead(self, ticket: AdmissionTicket) -> int:
+        """Count the instances of tickets that arrived earlier; fairness may still admit some of them later."""
+        return sum(other.count for other in self._waiting if other.since < ticket.since)
 
-    def _lengths(self) -> list[tuple[dict[str, str], float]]:
+    def _queue_lengths(self) -> list[tuple[dict[str, str], float]]:
         tally: Tally[str] = Tally()
-        for turn in self._waiting:
-            tally[turn.experiment] += turn.count
+        for ticket in self._waiting:
+            tally[ticket.experiment] += ticket.count
         return [({"experiment": name}, float(count)) for name, count in tally.items()]
 
     def _places(self) -> list[tuple[dict[str, str], float]]:

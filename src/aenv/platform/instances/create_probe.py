@@ -1,8 +1,8 @@
-"""Whether instances can be created just now.
+"""Readiness of creates: whether an instance could be created now.
 
-A create that fails for a reason of the platform's own is noted. From then on, whoever asks has a small sandbox started
-and stopped: what one tenant's environment does wrong does not make the platform unready, and what is wrong with the
-machine is found to be over without anybody's create having to fail for it.
+A create that fails through the platform's own fault is recorded. From then on, each readiness check starts and stops a
+small sandbox. So a tenant's broken environment does not make the platform unready, and a repaired machine is noticed
+before another create fails.
 """
 
 from __future__ import annotations
@@ -23,70 +23,71 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("ready")
 
-FREE_BYTES, FREE_FILES = 16 * 1024 * 1024, 256
-"""A folder that instances are made in has room for at least so much."""
-PROBE_EVERY, PROBE_SECONDS = 5.0, 60.0
+MIN_FREE_BYTES, MIN_FREE_FILES = 16 * 1024 * 1024, 256
+"""Free bytes and inodes below which a folder counts as full."""
+PROBE_INTERVAL, PROBE_TIMEOUT = 5.0, 60.0
+"""Seconds between two probes, and the timeout of one."""
 
 
 class CreateHealth:
-    """What became of the last creates."""
+    """The outcome of the latest creates."""
 
     def __init__(self) -> None:
         self.failure: str | None = None
-        """Why the last one failed, if that was the platform's fault and none has worked since."""
+        """Error of the last create, if it was the platform's fault and no create has succeeded since."""
 
-    def failed(self, error: Exception) -> None:
-        """One failed. That the platform is full, or the author's code wrong, is not the platform's fault."""
+    def record_failure(self, error: Exception) -> None:
+        """Record a failed create, unless the platform was full or the fault is the author's or the caller's."""
         if isinstance(error, Overloaded) or (isinstance(error, AEnvError) and error.fault != "infra"):
             return
         self.failure = error.message if isinstance(error, AEnvError) else repr(error)
 
-    def worked(self) -> None:
-        """One works."""
+    def record_success(self) -> None:
+        """Record a create that worked."""
         self.failure = None
 
 
 class CreateProbe:
-    """Starts a sandbox after a create has failed, to see whether another one would."""
+    """Starts a small sandbox after a failed create, to find out whether creates work again."""
 
-    def __init__(self, engine: Engine, creates: CreateHealth, folder: Path | None = None) -> None:
-        """``folder``: where its project lies for as long as it takes."""
+    def __init__(self, engine: Engine, health: CreateHealth, folder: Path | None = None) -> None:
+        """``folder``: holds the probe's project while it runs."""
         self._engine = engine
-        self._creates = creates
+        self._health = health
         self._folder = folder
-        self._last = -PROBE_EVERY
+        self._last_probe = -PROBE_INTERVAL
         self._running: asyncio.Task[None] | None = None
 
     async def check(self) -> None:
         """Raise Unavailable while creates fail."""
-        if self._creates.failure is None:
+        if self._health.failure is None:
             return
-        if self._running is None and time.monotonic() - self._last >= PROBE_EVERY:
-            self._running = asyncio.create_task(self._try())
+        if self._running is None and time.monotonic() - self._last_probe >= PROBE_INTERVAL:
+            self._running = asyncio.create_task(self._probe())
         if self._running is not None:
             await asyncio.shield(self._running)
-        if self._creates.failure is not None:
-            raise Unavailable(f"creates fail: {self._creates.failure}")
+        if self._health.failure is not None:
+            raise Unavailable(f"creates fail: {self._health.failure}")
 
     async def close(self) -> None:
-        """Give up a probe that is under way."""
+        """Cancel a running probe."""
         if self._running is not None:
             self._running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._running
 
-    async def _try(self) -> None:
+    async def _probe(self) -> None:
         try:
-            async with asyncio.timeout(PROBE_SECONDS):
+            async with asyncio.timeout(PROBE_TIMEOUT):
                 await self._start_and_stop()
-            self._creates.worked()
+            self._health.record_success()
             log.info("creates work again")
         except TimeoutError:
-            self._creates.failed(Unavailable(f"a probe took over {PROBE_SECONDS:g} s"))
+            self._health.record_failure(Unavailable(f"a probe took more than {PROBE_TIMEOUT:g} s"))
         except Exception as error:
-            self._creates.failed(error)
+            self._health.record_failure(error)
         finally:
-            self._last, self._running = time.monotonic(), None
+            self._last_probe, self._running = time.monotonic(), None
 
     async def _start_and_stop(self) -> None:
         project = Path(tempfile.mkdtemp(prefix="probe-", dir=self._folder))
@@ -107,17 +108,20 @@ class CreateProbe:
             shutil.rmtree(project, ignore_errors=True)
 
 
-async def have_room(folders: Iterable[Path]) -> None:
-    """Raise Unavailable when one of these folders is full, or cannot be written to."""
-    await asyncio.to_thread(_have_room, list(folders))
+async def check_free_space(folders: Iterable[Path]) -> None:
+    """Raise Unavailable if one of these folders is full or cannot be written to."""
+    await asyncio.to_thread(_check_free_space, list(folders))
 
 
-def _have_room(folders: list[Path]) -> None:
+def _check_free_space(folders: list[Path]) -> None:
     for folder in folders:
         try:
-            room = os.statvfs(folder)
-            free, files = room.f_bavail * room.f_frsize, room.f_favail if room.f_files else FREE_FILES
-            if free < FREE_BYTES or files < FREE_FILES:
+            filesystem = os.statvfs(folder)
+            free, files = (
+                filesystem.f_bavail * filesystem.f_frsize,
+                filesystem.f_favail if filesystem.f_files else MIN_FREE_FILES,
+            )
+            if free < MIN_FREE_BYTES or files < MIN_FREE_FILES:
                 raise Unavailable(f"{folder} is full: {free} bytes and {files} files are free")
             with tempfile.TemporaryFile(dir=folder) as file:
                 file.write(b"\0" * 4096)

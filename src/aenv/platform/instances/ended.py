@@ -1,7 +1,7 @@
-"""Instances that have ended: why each did, and the last of what it wrote, for an hour.
+"""Ended instances: the reason, the events and the last of the log, for an hour.
 
-Kept in memory, and in a store where there is one, so that the next server can still answer. Both are bounded: by number
-and by the size of all logs together. Instances that were deleted make room for those that ended by themselves.
+Kept in memory, and in the store if there is one, so that the next server can still answer. Both are bounded by number
+and by the total size of the logs. Deleted instances are dropped before those that ended by themselves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 
 from aenv.errors import AEnvError
 from aenv.platform.instances.instance_record import InstanceRecord
-from aenv.platform.instances.ledger import KEPT
+from aenv.platform.instances.ledger import ENDED_TTL_SECONDS
 from aenv.schema.instances import EnvInstance, InstanceEvent
 from aenv.storage.base import Change, Delete, Put, Store
 from aenv.tracing.logging import getLogger
@@ -26,31 +26,31 @@ log = getLogger("ended")
 
 SPACE = "platform-ended"
 MOST = 2000
-"""Instances of each kind, deleted and not, that are remembered."""
+"""Ended instances to keep, of each kind: deleted, and ended otherwise."""
 LOGS = 16 * 1024 * 1024
 """Characters of all logs together."""
 PAUSE = 0.25
-"""Seconds between two writes to the store: what ends meanwhile is written together."""
+"""Seconds between two writes to the store; instances that end in between are written in one batch."""
 SLICE = 50
-"""Instances that are made ready to be written before somebody else has a turn."""
+"""Records to serialise before yielding to the event loop."""
 CLOSE_SECONDS = 5.0
 
 
 class EndedRecord(BaseModel):
-    """What is kept of an ended instance. Its variables, its token and its secret are not."""
+    """Stored record of an ended instance, without its variables, token and secret."""
 
     instance: EnvInstance
     account: str
     events: list[InstanceEvent] = []
     log: str = ""
     secret_sha256: str = ""
-    """Of the secret that opened it to clients without a token."""
+    """SHA-256 of the secret that gave clients without a token access."""
 
     @classmethod
     def of(cls, record: InstanceRecord) -> EndedRecord:
-        """The same, of an instance of this server."""
+        """Return the stored form of an instance of this server."""
         return cls(
-            instance=record.shown(None),
+            instance=record.to_api(None),
             account=record.account,
             events=list(record.events),
             log=record.last_log,
@@ -58,12 +58,12 @@ class EndedRecord(BaseModel):
         )
 
     def is_opened_by(self, secret: str) -> bool:
-        """Whether this secret opened it while it ran."""
+        """Return True if this secret gave access while the instance ran."""
         return bool(self.secret_sha256) and hmac.compare_digest(_sha256(secret), self.secret_sha256)
 
 
 class EndedInstances:
-    """The ended instances of one server; those of servers before it are in the store."""
+    """The ended instances of one server; those of earlier servers are in the store."""
 
     def __init__(self, store: Store | None = None, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
@@ -73,7 +73,7 @@ class EndedInstances:
         self._until: dict[str, float] = {}
         self._logged = 0
         self._changes: dict[str, Change | InstanceRecord] = {}
-        """Not yet in the store. What is written of a record is made only then: its caller does not wait for that."""
+        """Pending writes. A record is serialised when it is written, so that its caller does not wait for that."""
         self._writing: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[InstanceRecord]:
@@ -86,22 +86,22 @@ class EndedInstances:
     def add(self, record: InstanceRecord) -> None:
         """Remember an instance that has just ended."""
         self.discard(record.id)
-        record.forget_wish()
+        record.drop_secrets()
         (self._deleted if record.deleted else self._died)[record.id] = record
-        self._until[record.id] = self._clock() + KEPT
+        self._until[record.id] = self._clock() + ENDED_TTL_SECONDS
         self._logged += len(record.last_log)
         if self._store is not None:
             self._write(record.id, record)
         self.prune()
 
     def get(self, name: str) -> InstanceRecord | None:
-        """One of this server's."""
+        """Return an ended instance of this server."""
         if self._until.get(name, 0.0) <= self._clock():
             return None
         return self._died.get(name) or self._deleted.get(name)
 
     async def read(self, name: str) -> EndedRecord | None:
-        """One of this server's, or of another server on the same store."""
+        """Return an ended instance of this server, or of another one with the same store."""
         record = self.get(name)
         if record is not None:
             return EndedRecord.of(record)
@@ -124,18 +124,18 @@ class EndedInstances:
             self._write(name, Delete(SPACE, name))
 
     def prune(self) -> None:
-        """Forget what is older than an hour, and the oldest when there are too many."""
+        """Forget records older than an hour, and the oldest beyond the limits."""
         now = self._clock()
         for kind in (self._deleted, self._died):
             while kind and (self._until[name := next(iter(kind))] <= now or len(kind) > MOST or self._is_full(kind)):
                 self.discard(name)
 
     def _is_full(self, kind: dict[str, InstanceRecord]) -> bool:
-        """Whether logs of this kind have to go. The last one stays."""
+        """Return True if the logs are too large together. One record of each kind always stays."""
         return self._logged > LOGS and len(kind) > 1
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write pending changes."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.cancel()
@@ -156,12 +156,12 @@ class EndedInstances:
             try:
                 await self._flush()
             except AEnvError as error:
-                log.warning("%d ended instances could not be written down: %s", len(self._changes), error.message)
+                log.warning("cannot write %d ended instances to the store: %s", len(self._changes), error.message)
                 await asyncio.sleep(1.0)
 
     def _put(self, record: InstanceRecord) -> Put:
         value = EndedRecord.of(record).model_dump_json(exclude_none=True).encode()
-        return Put(SPACE, record.id, value, expires=self._until.get(record.id, self._clock() + KEPT))
+        return Put(SPACE, record.id, value, expires=self._until.get(record.id, self._clock() + ENDED_TTL_SECONDS))
 
     async def _flush(self) -> None:
         changes, self._changes = self._changes, {}
@@ -172,7 +172,7 @@ class EndedInstances:
                 if isinstance(change, InstanceRecord):
                     changes[name] = self._put(change)
                 if number % SLICE == SLICE - 1:
-                    await asyncio.sleep(0)  # others may have something to do, too
+                    await asyncio.sleep(0)  # yield to the event loop
             await self._store.commit(*[change for change in changes.values() if not isinstance(change, InstanceRecord)])
         except BaseException:
             self._changes = changes | self._changes

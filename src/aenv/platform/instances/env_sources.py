@@ -1,6 +1,6 @@
-"""Find the project that somebody wants an instance of: where they said it lies, else in their hub.
+"""Locate the project to create an instance of: at a path, or in a hub.
 
-What comes from a hub is unpacked once into the user's cache, under its digest, and runs from there.
+A project from a hub is unpacked once into the user's cache, under its digest, and runs from there.
 """
 
 from __future__ import annotations
@@ -21,71 +21,73 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("sources")
 
-FRESH = 2.0
-"""Seconds for which a name stands for the same version: a group of instances asks the hub once."""
+CACHE_SECONDS = 2.0
+"""Reuse a hub lookup for this many seconds: a group of instances asks the hub once."""
 
-REMEMBERED = 1000
-"""Names of which it is known what they stood for, for when the hub does not answer."""
+FALLBACK_ENTRIES = 1000
+"""Resolved names to remember, for when the hub does not answer."""
 
 OpenHub = Callable[[HubAccess], Hub]
 
 
 class Sources:
-    """Projects by path and by name."""
+    """Locates projects by path and by name."""
 
-    def __init__(self, open_hub: OpenHub | None = None, only: HubAccess | None = None) -> None:
-        """``only``: the one hub that counts, and no path does, since who asks is not who owns this machine."""
+    def __init__(self, open_hub: OpenHub | None = None, only_hub: HubAccess | None = None) -> None:
+        """``only_hub``: take projects from this hub alone, and from no path, since callers do not own this machine."""
         self._open_hub = open_hub
-        self._only = only
-        self._last: dict[tuple[HubAccess, str, str], Path] = {}
+        self._only_hub = only_hub
+        self._last_resolved: dict[tuple[HubAccess, str, str], Path] = {}
         self._hubs: dict[HubAccess, Hub] = {}
-        self._found: dict[tuple[HubAccess, str, str], tuple[float, asyncio.Task[Path]]] = {}
+        self._lookups: dict[tuple[HubAccess, str, str], tuple[float, asyncio.Task[Path]]] = {}
 
-    async def find(self, wish: EnvInstanceCreateRequest, caller: Caller = OWNER) -> Located:
-        """The project that an instance is wanted of.
+    async def find(self, request: EnvInstanceCreateRequest, caller: Caller = OWNER) -> Located:
+        """Return the project to create an instance of.
 
         Raises:
-            NotFound: there is no such environment, here or in the hub, or the caller may not read it there.
+            NotFound: the environment does not exist, or the caller may not read it in the hub.
         """
-        if self._only is not None:
-            if wish.source is not None or wish.hub is not None or wish.fetching is not None:
-                raise Forbidden("this platform takes environments from its own hub alone; push yours there: aenv push")
+        if self._only_hub is not None:
+            if request.source is not None or request.hub is not None or request.fetching is not None:
+                raise Forbidden("this platform takes environments only from its own hub; push yours there: aenv push")
             reader = "" if caller.role == "admin" else caller.name
-            return locate(await self._from_hub(self._only, wish.envName, reader))
-        if wish.source is not None:
-            return locate(Path(wish.source))
-        if self._open_hub is None or wish.hub is None:
-            raise NotFound(f"no environment '{wish.envName}' here; {_ADVICE}")
-        return locate(await self._from_hub(wish.hub, wish.envName))
+            return locate(await self._from_hub(self._only_hub, request.envName, reader))
+        if request.source is not None:
+            return locate(Path(request.source))
+        if self._open_hub is None or request.hub is None:
+            raise NotFound(f"no environment '{request.envName}' here; {_ADVICE}")
+        return locate(await self._from_hub(request.hub, request.envName))
 
     async def close(self) -> None:
-        """Let go of hubs."""
-        for _, task in self._found.values():
+        """Close the connections to hubs."""
+        for _, task in self._lookups.values():
             task.cancel()
         for hub in self._hubs.values():
             await hub.close()
         self._hubs.clear()
 
     async def _from_hub(self, access: HubAccess, name: str, reader: str = "") -> Path:
-        """``reader``: the user who must be allowed to read it; empty: whoever the access is for is enough."""
+        """``reader``: the user that must have read access; empty: the hub access itself is enough."""
         key, now = (access, name, reader), time.monotonic()
-        known = self._found.get(key)
-        if known is None or (known[1].done() and (now - known[0] > FRESH or known[1].exception() is not None)):
-            self._found = {k: v for k, v in self._found.items() if now - v[0] <= FRESH or not v[1].done()}
-            known = self._found[key] = (now, asyncio.create_task(self._get(access, name, reader)))
+        lookup = self._lookups.get(key)
+        if lookup is None or (
+            lookup[1].done() and (now - lookup[0] > CACHE_SECONDS or lookup[1].exception() is not None)
+        ):
+            self._lookups = {k: v for k, v in self._lookups.items() if now - v[0] <= CACHE_SECONDS or not v[1].done()}
+            lookup = self._lookups[key] = (now, asyncio.create_task(self._fetch(access, name, reader)))
         try:
-            path = await asyncio.shield(known[1])
+            path = await asyncio.shield(lookup[1])
         except (NetworkError, Unavailable, EnvironmentTimeoutError) as error:
-            if key not in self._last:
+            if key not in self._last_resolved:
                 raise
-            log.warning("the hub does not answer (%s); %s is what it was before", error.message, name)
-            return self._last[key]
-        if len(self._last) >= REMEMBERED and key not in self._last:
-            del self._last[next(iter(self._last))]
-        self._last[key] = path
+            log.warning("the hub does not answer (%s); using the last known version of %s", error.message, name)
+            return self._last_resolved[key]
+        if len(self._last_resolved) >= FALLBACK_ENTRIES and key not in self._last_resolved:
+            del self._last_resolved[next(iter(self._last_resolved))]
+        self._last_resolved[key] = path
         return path
 
-    async def _get(self, access: HubAccess, name: str, reader: str) -> Path:
+    async def _fetch(self, access: HubAccess, name: str, reader: str) -> Path:
         try:
             ref = EnvRef.parse(name)
         except ValueError as error:

@@ -1,6 +1,7 @@
-"""What is written down of a running instance for the server that comes after this one.
+"""Handover records: what the next server needs to adopt a running instance.
 
-It goes to the engine's keeper and never to the store: it opens the instance to who knows it.
+They go to the engine's file descriptor holder and never to the store: a record holds the secret that gives access to
+the instance.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ from aenv.tracing.logging import getLogger
 log = getLogger("instances")
 
 
-class _Kept(BaseModel):
+class _HandoverRecord(BaseModel):
+    """An instance, serialised. Field names are part of the format: the next server may be another version."""
+
     id: str
     secret: str
     wish: EnvInstanceCreateRequest
+    """The create request."""
     env_name: str
     account: str
     token_id: str
@@ -38,46 +42,46 @@ class _Kept(BaseModel):
     started_at: datetime | None
     expires_at: datetime | None
     deadline: float
-    """By a clock that counts from the machine's start, as all that is kept ends with that."""
+    """Monotonic deadline. Valid in the next server too: both run in the same boot of the machine."""
     events: list[InstanceEvent]
     service: str | None = None
-    """The service that it is a replica of, or empty. None: written by a version that did not record it."""
+    """Service that it is a replica of, or empty. None: written by a version that did not record it."""
     revision: int = 0
 
 
-def written(record: InstanceRecord) -> str:
-    """As `read` reads it. What was asked for is in it, but for what the sandbox alone needs to know."""
-    bare = record.wish.model_copy(update={"environment_variables": None, "arguments": None, "hub": None})
+def dump(record: InstanceRecord) -> str:
+    """Serialise a running instance for `load`, without the parts of its request that only the sandbox needs."""
+    public = record.request.model_copy(update={"environment_variables": None, "arguments": None, "hub": None})
     names = (
         "id", "secret", "env_name", "account", "token_id", "network", "limits", "created", "updated", "started_at",
         "expires_at", "deadline",
     )  # fmt: skip
     facts = {name: getattr(record, name) for name in names}
     replica = record.replica or Replica()
-    return _Kept(
-        wish=bare, ttl=str(record.ttl), events=list(record.events), service=replica.service,
+    return _HandoverRecord(
+        wish=public, ttl=str(record.ttl), events=list(record.events), service=replica.service,
         revision=replica.revision, **facts,
     ).model_dump_json()  # fmt: skip
 
 
-def read(text: str, ref: SandboxRef) -> InstanceRecord | None:
-    """The instance in this sandbox; None when it was written by a version that we do not understand."""
+def load(text: str, ref: SandboxRef) -> InstanceRecord | None:
+    """Return the instance in a sandbox; None if another version wrote its record in a format unknown here."""
     try:
-        note = _Kept.model_validate_json(text)
+        saved = _HandoverRecord.model_validate_json(text)
     except ValidationError as error:
-        log.warning("%s is of another version, and is ended: %s", ref.id, error)
+        log.warning("ending %s, whose handover record is of another version: %s", ref.id, error)
         return None
-    if note.service is None and REVISION_LABEL in (note.wish.labels or {}):
-        log.warning("%s may be a replica of a service, but no record proves it: it is ended", ref.id)
+    if saved.service is None and REVISION_LABEL in (saved.wish.labels or {}):
+        log.warning("ending %s: it may be a replica of a service, but its handover record does not say so", ref.id)
         return None
-    caller = Caller(note.account, "user", note.token_id)
+    caller = Caller(saved.account, "user", saved.token_id)
     record = InstanceRecord(
-        note.wish, note.env_name, caller, ttl=duration.parse(note.ttl), network=note.network, limits=note.limits,
-        direct=False, replica=Replica(service=note.service, revision=note.revision) if note.service else None,
+        saved.wish, saved.env_name, caller, ttl=duration.parse(saved.ttl), network=saved.network, limits=saved.limits,
+        direct=False, replica=Replica(service=saved.service, revision=saved.revision) if saved.service else None,
     )  # fmt: skip
     for name in ("id", "secret", "created", "updated", "started_at", "expires_at", "deadline"):
-        setattr(record, name, getattr(note, name))
-    record.events.extend(note.events)
+        setattr(record, name, getattr(saved, name))
+    record.events.extend(saved.events)
     record.status, record.ref, record.claimed = EnvStatus.RUNNING, ref, True
     record.started = asyncio.get_running_loop().create_future()
     record.started.set_result(None)

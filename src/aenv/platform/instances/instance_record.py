@@ -1,4 +1,4 @@
-"""What is known of one instance."""
+"""One instance on the server that runs it: its request, its state, and how it is shown to callers."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ from aenv.tracing.logging import getLogger
 log = getLogger("instances")
 
 DEFAULT_TTL = duration.parse("30m")
-EVENTS = 64
-"""The last so many are kept."""
-LAST_LOG = 64 * 1024
-"""Characters that are kept of the log of an instance that has ended."""
+MAX_EVENTS = 64
+"""Events to keep per instance."""
+LAST_LOG_CHARACTERS = 64 * 1024
+"""Characters to keep of an ended instance's log."""
 ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
 STARTING = (EnvStatus.PENDING, EnvStatus.CREATING)
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What a service asks for its instances beyond what anybody may."""
+    """What a service sets for its instances beyond a create request."""
 
     cpus: float | None = None
     memory: int | None = None
     disk: int | None = None
     volume: Volume | None = None
     service: str = ""
-    """The service that it is a replica of. Set by the platform alone: labels are the caller's to choose."""
+    """Service that it is a replica of. Set by the platform alone, unlike labels, which callers choose."""
     revision: int = 0
-    """The revision of the service that it runs."""
+    """Revision of the service that it runs."""
 
-    def over(self, limits: Limits) -> Limits:
-        """Those limits, with these in place of what the environment says."""
+    def apply_to(self, limits: Limits) -> Limits:
+        """Return ``limits``, with those of the service in place of the environment's."""
         return replace(
             limits,
             cpus=limits.cpus if self.cpus is None else self.cpus,
@@ -66,11 +66,11 @@ class Replica:
 
 
 class InstanceRecord:
-    """One instance, from the wish for it to some time after its end."""
+    """One instance, from its create request to some time after its end."""
 
     def __init__(
         self,
-        wish: EnvInstanceCreateRequest,
+        request: EnvInstanceCreateRequest,
         env_name: str,
         caller: Caller,
         *,
@@ -81,28 +81,28 @@ class InstanceRecord:
         project: Located | None = None,
         replica: Replica | None = None,
     ) -> None:
-        self.wish = wish
+        self.request = request
         self.project = project
-        """None: it was made by a server before this one, or has ended."""
+        """None: the instance was adopted from an earlier server, or has ended."""
         self.replica = replica
-        self.turn: AdmissionTicket | None = None
-        """Its place among those that the platform has room for."""
+        self.ticket: AdmissionTicket | None = None
+        """Its share of the platform's capacity."""
         self.account = caller.name
         self.token_id = caller.token_id
         self.env_name = env_name
         self.id = f"{self.env_name.partition('@')[0]}-{secrets.token_hex(4)}"
         self.secret = secrets.token_hex(16)
-        """Opens the way to it for clients that carry no token: it stands in the host that they are told."""
+        """Gives access to clients without a token: it is part of the host name that they are told."""
         self.created = self.updated = _now()
         self.started_at: datetime | None = None
         self.ended_at: datetime | None = None
         self.expires_at: datetime | None = None
         self.deadline = math.inf
-        """The same by the clock that nobody sets, which is what counts."""
+        """Monotonic deadline; authoritative. `expires_at` is for display."""
         self.status = EnvStatus.CREATING
         self.reason: str | None = None
         self.fault: Fault | None = None
-        """Whose fault it is that it ended."""
+        """Whose fault the end was."""
         self.error_code: str | None = None
         self.ended_by: EndedBy | None = None
         self.exit_code: int | None = None
@@ -111,24 +111,24 @@ class InstanceRecord:
         self.timer: asyncio.TimerHandle | None = None
         self.started: asyncio.Future[None]
         self.last_log = ""
-        """Of one that has ended."""
-        self.events: deque[InstanceEvent] = deque(maxlen=EVENTS)
+        """The end of its log, once it has ended."""
+        self.events: deque[InstanceEvent] = deque(maxlen=MAX_EVENTS)
         self.calls = 0
-        """That were passed on to it."""
+        """Calls that were forwarded to it."""
         self.waiting = 0
         self.dismissed = False
-        """Its owner has deleted it, before or after its end."""
+        """True once its owner has deleted it, before or after its end."""
         self.claimed = False
-        """Somebody knows its id."""
+        """True once a client has asked for it by its id."""
         self.ttl = ttl
         self.network = network
         self.limits = limits
         self._direct = direct
 
     @classmethod
-    def wished(
+    def for_request(
         cls,
-        wish: EnvInstanceCreateRequest,
+        request: EnvInstanceCreateRequest,
         project: Located,
         engine: Engine,
         caller: Caller,
@@ -136,55 +136,57 @@ class InstanceRecord:
         direct: bool,
         replica: Replica | None = None,
     ) -> InstanceRecord:
-        """One that is about to be made.
+        """Return the record of an instance to be created.
 
         Raises:
-            UsageError, ConfigError, Forbidden: it cannot be, or not for this caller.
+            UsageError, ConfigError, Forbidden: the request is invalid, or not allowed for this caller.
         """
-        own = project.loaded.manifest if project.loaded else None
-        env_name = f"{own.name}@{own.version}" if own else wish.envName
-        ttl = parse_ttl(wish.ttl) or (own.ttl() if own else None) or DEFAULT_TTL
-        if wish.mount_points:
-            raise UsageError("mount_points: this platform's engine mounts nothing into instances; use upload()")
-        if own and own.deploy_config.base and not engine.capabilities.bases:
-            raise UsageError(f"{env_name} runs on '{own.deploy_config.base}', which this platform's engine cannot do")
+        manifest = project.loaded.manifest if project.loaded else None
+        env_name = f"{manifest.name}@{manifest.version}" if manifest else request.envName
+        ttl = parse_ttl(request.ttl) or (manifest.ttl() if manifest else None) or DEFAULT_TTL
+        if request.mount_points:
+            raise UsageError("mount_points: this platform's engine cannot mount files into instances; use upload()")
+        if manifest and manifest.deploy_config.base and not engine.capabilities.bases:
+            raise UsageError(
+                f"{env_name} runs on '{manifest.deploy_config.base}', which this platform's engine cannot do"
+            )
         request_checks.check_variables(project.variables)
-        variables = {**project.variables, **(wish.environment_variables or {})}
-        network = _network_of(env_name, wish, own.network() if own else Network(), variables, engine)
+        variables = {**project.variables, **(request.environment_variables or {})}
+        network = _choose_network(env_name, request, manifest.network() if manifest else Network(), variables, engine)
         if not direct:
-            _refuse_inner_networks(network, caller)
-        limits = limits_of(project) if replica is None else replica.over(limits_of(project))
+            _refuse_private_networks(network, caller)
+        limits = limits_of(project) if replica is None else replica.apply_to(limits_of(project))
         record = cls(
-            wish, env_name, caller, ttl=ttl, network=network, limits=limits, direct=direct, project=project,
+            request, env_name, caller, ttl=ttl, network=network, limits=limits, direct=direct, project=project,
             replica=replica,
         )  # fmt: skip
-        record.note("created", f"by {record.account}")
+        record.add_event("created", f"by {record.account}")
         return record
 
     @property
     def lease(self) -> str | None:
-        """What ends it when it ends."""
-        return None if self.wish.keep_alive else self.wish.lease
+        """Lease whose end also ends the instance."""
+        return None if self.request.keep_alive else self.request.lease
 
     @property
     def charge(self) -> Charge:
-        """What it uses of an allowance."""
+        """Usage that counts against the token's allowance."""
         return Charge(token=self.token_id, cpus=self.limits.cpus, memory=self.limits.memory)
 
     @property
     def labels(self) -> dict[str, str]:
-        """As they were asked for."""
-        return self.wish.labels or {}
+        """Labels of the create request."""
+        return self.request.labels or {}
 
-    def note(self, kind: str, message: str = "") -> None:
-        """Something happened to it."""
+    def add_event(self, kind: str, message: str = "") -> None:
+        """Append an event."""
         self.updated = _now()
-        self.events.append(InstanceEvent(at=_written(self.updated), type=kind, message=message))
+        self.events.append(InstanceEvent(at=_timestamp(self.updated), type=kind, message=message))
 
-    def became(self, status: EnvStatus, reason: str | None = None) -> None:
-        """It is something else now."""
+    def set_status(self, status: EnvStatus, reason: str | None = None) -> None:
+        """Change the status, and record that as an event."""
         self.status, self.reason = status, reason
-        self.note(status.lower(), reason or "")
+        self.add_event(status.lower(), reason or "")
         if status is EnvStatus.RUNNING:
             self.started_at = self.updated
         elif status in ENDED:
@@ -192,38 +194,42 @@ class InstanceRecord:
 
     @property
     def deleted(self) -> bool:
-        """Whether it is there no more because somebody asked for that."""
+        """True if it ended because a caller deleted it, or because its owner ended."""
         return self.ended_by in (EndedBy.DELETED, EndedBy.OWNER)
 
     def ended_error(self) -> InstanceEnded:
-        """What a caller of it is told once it has ended."""
+        """Return the error for calls to it after its end."""
         return InstanceEnded.because(self.id, self.reason, self.fault, ended_by=self.ended_by)
 
-    def forget_wish(self) -> None:
-        """Let go of what only a sandbox needs to know, some of it secret, and of what may be large."""
+    def drop_secrets(self) -> None:
+        """Drop the parts of the request that only a sandbox needs: some are secret, some large."""
         secret = dict.fromkeys(("environment_variables", "arguments", "hub", "fetching"))
-        self.wish = self.wish.model_copy(update=secret)
+        self.request = self.request.model_copy(update=secret)
         self.project = None
 
-    def spec(self, neighbours: SourceFiles) -> SandboxSpec:
-        """What to ask an engine for."""
+    def spec(self, source_files: SourceFiles) -> SandboxSpec:
+        """Return the specification of its sandbox."""
         assert self.project is not None
-        own = self.project.loaded.manifest if self.project.loaded else None
+        manifest = self.project.loaded.manifest if self.project.loaded else None
         return SandboxSpec(
             self.env_name,
             self.project.root,
             self.project.code,
-            {**self.project.variables, **_variables_of(self.wish), **(self.wish.environment_variables or {})},
-            self.wish.arguments or [],
+            {
+                **self.project.variables,
+                **_request_variables(self.request),
+                **(self.request.environment_variables or {}),
+            },
+            self.request.arguments or [],
             self.limits,
             self.network,
-            neighbours.needed_by(self.project.code) if own is None and self.project.code.is_file() else None,
-            own.deploy_config.base if own else None,
+            source_files.needed_by(self.project.code) if manifest is None and self.project.code.is_file() else None,
+            manifest.deploy_config.base if manifest else None,
             "" if self._direct else self.account,
-            self.wish.mcp is not False,
+            self.request.mcp is not False,
             volume=self.replica.volume if self.replica else None,
-            fork=own.deploy_config.fork if own else True,
-            fetching={name: value for name, value in (self.wish.fetching or {}).items() if travels(name)},
+            fork=manifest.deploy_config.fork if manifest else True,
+            fetching={name: value for name, value in (self.request.fetching or {}).items() if travels(name)},
         )
 
     @property
@@ -231,53 +237,53 @@ class InstanceRecord:
         loaded = self.project.loaded if self.project is not None else None
         return loaded.manifest.failure_reward if loaded is not None else None
 
-    def shown(self, caller: Caller | None = OWNER) -> EnvInstance:
-        """What this caller may know of it. None: what may be written down, without a way to it."""
+    def to_api(self, caller: Caller | None = OWNER) -> EnvInstance:
+        """Return the instance as this caller may see it. None: for storage, without its address and secrets."""
         name, _, version = self.env_name.partition("@")
-        created, updated = _written(self.created), _written(self.updated)
+        created, updated = _timestamp(self.created), _timestamp(self.updated)
         return EnvInstance(
             id=self.id,
             env=Env(id=self.env_name, name=name, version=version, created_at=created, updated_at=created),
-            status=self.status, created_at=created, updated_at=updated, labels=self.wish.labels, ttl=str(self.ttl),
-            owner=self.wish.owner, reason=self.reason, fault=self.fault, error_code=self.error_code,
-            ended_by=self.ended_by, exit_code=self.exit_code, usage=self._used() or None,
+            status=self.status, created_at=created, updated_at=updated, labels=self.request.labels, ttl=str(self.ttl),
+            owner=self.request.owner, reason=self.reason, fault=self.fault, error_code=self.error_code,
+            ended_by=self.ended_by, exit_code=self.exit_code, usage=self._reported_usage() or None,
             network=self.network.config_value, failure_reward=self._failure_reward,
             healthy=True if self.ref and self.ref.healthy else None,
-            started_at=_written(self.started_at) if self.started_at else None,
-            ended_at=_written(self.ended_at) if self.ended_at else None,
-            expires_at=_written(self.expires_at) if self.expires_at else None,
-            keep_alive=self.wish.keep_alive or None,
-            **self._way_for(caller),
+            started_at=_timestamp(self.started_at) if self.started_at else None,
+            ended_at=_timestamp(self.ended_at) if self.ended_at else None,
+            expires_at=_timestamp(self.expires_at) if self.expires_at else None,
+            keep_alive=self.request.keep_alive or None,
+            **self._address_for(caller),
         )  # fmt: skip
 
-    def _way_for(self, caller: Caller | None) -> dict[str, str]:
-        """How it is called."""
+    def _address_for(self, caller: Caller | None) -> dict[str, str]:
+        """Return the fields that tell a caller how to reach it."""
         if caller is None:
             return {}
         if self._direct:
             return {"data_url": self.ref.data_url, "token": self.ref.token} if self.ref else {}
         return {} if caller.role == "read-only" else {"ip": f"{self.id}.{self.secret}"}
 
-    def _used(self) -> dict[str, Any]:
-        """Calls are known where they come through us."""
+    def _reported_usage(self) -> dict[str, Any]:
+        """Return its usage. Calls are counted only where they pass through the gateway."""
         return self.usage if self._direct or self.status in ENDED else {**self.usage, "calls": self.calls}
 
-    def fits(self, env: str, owner: str | None, labels: dict[str, str], status: str | None) -> bool:
-        """Whether it is among those that are asked for."""
-        own = Filtered(self.env_name, self.wish.owner, self.labels, self.status)
-        return own.fits(env, owner, labels, status)
+    def matches(self, env: str, owner: str | None, labels: dict[str, str], status: str | None) -> bool:
+        """Return True if it passes these filters of a list."""
+        fields = FilterFields(self.env_name, self.request.owner, self.labels, self.status)
+        return fields.matches(env, owner, labels, status)
 
 
-class Filtered(NamedTuple):
-    """What lists are filtered by."""
+class FilterFields(NamedTuple):
+    """The fields of an instance that lists are filtered by."""
 
     env_name: str
     owner: str | None
     labels: dict[str, str]
     status: str
 
-    def fits(self, env: str, owner: str | None, labels: dict[str, str], status: str | None) -> bool:
-        """Whether it is among those that are asked for."""
+    def matches(self, env: str, owner: str | None, labels: dict[str, str], status: str | None) -> bool:
+        """Return True if they pass these filters. ``env``: a name, ``name@version``, or ``*`` for all."""
         return (
             env in ("*", self.env_name, self.env_name.partition("@")[0])
             and owner in (None, self.owner)
@@ -286,17 +292,17 @@ class Filtered(NamedTuple):
         )
 
 
-def place_of(instance: InstanceRecord | EnvInstance) -> str:
-    """Where it stands in a list; the same on every server."""
-    created = _written(instance.created) if isinstance(instance, InstanceRecord) else instance.created_at
+def sort_key(instance: InstanceRecord | EnvInstance) -> str:
+    """Return the key that lists are ordered by; the same on every server."""
+    created = _timestamp(instance.created) if isinstance(instance, InstanceRecord) else instance.created_at
     return f"{created}/{instance.id}"
 
 
 def parse_ttl(text: str) -> duration.Duration | None:
-    """A time to live as it is written; None when nothing is.
+    """Parse a time to live; None for an empty text.
 
     Raises:
-        ConfigError: it is none, or zero.
+        ConfigError: it is invalid, or zero.
     """
     if not text:
         return None
@@ -313,11 +319,12 @@ def _now() -> datetime:
     return datetime.now(UTC)
 
 
-def _written(at: datetime) -> str:
+def _timestamp(at: datetime) -> str:
     return f"{at.isoformat()[:19]}Z"
 
 
 def limits_of(project: Located) -> Limits:
+    """Return the resource limits that a project declares."""
     if project.loaded is None:
         return Limits()
     resources = project.loaded.manifest.resources()
@@ -328,52 +335,51 @@ def limits_of(project: Located) -> Limits:
     )
 
 
-def _variables_of(wish: EnvInstanceCreateRequest) -> dict[str, str]:
-    """What else was asked for, as the author's code finds it."""
-    variables = {"AENV_DATASOURCE": wish.datasource, "AENV_OWNER": wish.owner or ""}
-    if wish.labels:
-        variables["AENV_LABELS"] = to_json(wish.labels).decode()
+def _request_variables(request: EnvInstanceCreateRequest) -> dict[str, str]:
+    """Return the environment variables that pass other fields of the request to the author's code."""
+    variables = {"AENV_DATASOURCE": request.datasource, "AENV_OWNER": request.owner or ""}
+    if request.labels:
+        variables["AENV_LABELS"] = to_json(request.labels).decode()
     return {name: value for name, value in variables.items() if value}
 
 
-def _refuse_inner_networks(network: Network, caller: Caller) -> None:
-    """On a platform of many, nobody but its administrator opens the host, or what is behind it, to an instance."""
+def _refuse_private_networks(network: Network, caller: Caller) -> None:
+    """Raise Forbidden if a caller other than an administrator opens the host's or a private network to an instance."""
     if caller.role == "admin":
         return
     if network.mode == "host":
         raise Forbidden("network: only an administrator may give an instance the host's network")
-    for inside in AllowList(network.allow).networks:
-        # Nothing private is larger than this and has both its ends among public addresses.
-        small = inside.prefixlen >= (16 if inside.version == 4 else 32)
-        if not (small and is_public(inside[0]) and is_public(inside[-1])):
-            raise Forbidden(f"network: {inside} is not all in the internet; only an administrator may open it")
+    for subnet in AllowList(network.allow).networks:
+        # No private range is larger than this and has public addresses at both ends.
+        small = subnet.prefixlen >= (16 if subnet.version == 4 else 32)
+        if not (small and is_public(subnet[0]) and is_public(subnet[-1])):
+            raise Forbidden(f"network: {subnet} is not entirely public; only an administrator may open it")
 
 
-def _network_of(
-    env_name: str, wish: EnvInstanceCreateRequest, own: Network, variables: Mapping[str, str], engine: Engine
+def _choose_network(
+    env_name: str, request: EnvInstanceCreateRequest, declared: Network, variables: Mapping[str, str], engine: Engine
 ) -> Network:
-    """What the caller asks for, else what the environment's config.json does.
+    """Return the network that the caller asks for, else the one of the environment's config.json.
 
-    A config.json alone does not open the host's network: who wrote it need not be who runs it.
+    A config.json alone cannot open the host's network: its author need not be the person who runs it.
     """
     try:
-        own = own.resolve_variables(variables)
-        asked = Network.parse(wish.network).resolve_variables(variables) if wish.network is not None else None
+        declared = declared.resolve_variables(variables)
+        requested = Network.parse(request.network).resolve_variables(variables) if request.network is not None else None
     except ValueError as error:
         raise ConfigError(f"network: {error}") from None
-    if asked is not None and asked.mode not in engine.capabilities.networks:
+    if requested is not None and requested.mode not in engine.capabilities.networks:
         raise UsageError(
-            f"network: this platform's engine cannot give an instance {asked.config_value}; "
+            f"network: this platform's engine cannot give an instance {requested.config_value}; "
             f"it can give {', '.join(sorted(engine.capabilities.networks))}"
         )
-    if asked is None and own.mode == "host" and "loopback" in engine.capabilities.networks:
+    if requested is None and declared.mode == "host" and "loopback" in engine.capabilities.networks:
         raise UsageError(
-            f"{env_name} asks for the host's whole network; if you want to give it that, say so: "
-            f"Environment(..., network='host')"
+            f"{env_name} asks for the host's whole network; to allow that, pass Environment(..., network='host')"
         )
-    if asked is None and own.mode not in engine.capabilities.networks:
-        asked = Network("host")  # of a plain process, which the engine has warned of
-    chosen = asked or own
+    if requested is None and declared.mode not in engine.capabilities.networks:
+        requested = Network("host")  # a plain process has no other; the engine has warned of that
+    chosen = requested or declared
     if chosen.mode == "host":
         log.warning("an instance of %s is in the host's network, with every service that listens there", env_name)
     return chosen

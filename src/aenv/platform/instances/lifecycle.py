@@ -1,7 +1,7 @@
-"""Instances and who they belong to.
+"""Life cycle of instances: create, look up, renew, expire, delete, hand over.
 
-An instance belongs to a lease, which is an open connection of the process that asked for it: when that process
-ends, however it ends, the kernel closes the connection and the instance goes. Its time to live ends it as well.
+An instance belongs to a lease: an open connection of the process that created it. When that process ends, however it
+ends, the kernel closes the connection and the instance is deleted. Its time to live ends it as well.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from aenv.platform.instances.ended import EndedInstances, EndedRecord
 from aenv.platform.instances.env_sources import Sources
 from aenv.platform.instances.instance_record import (
     ENDED,
-    LAST_LOG,
+    LAST_LOG_CHARACTERS,
     STARTING,
     InstanceRecord,
     Replica,
     limits_of,
     parse_ttl,
-    place_of,
+    sort_key,
 )
 from aenv.platform.instances.ledger import Ledger
 from aenv.platform.instances.machine_account import MachineAccount
@@ -49,15 +49,15 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("instances")
 
-ABANDONED = 2.0
-"""Seconds in which a create whose caller hung up may be asked for again."""
-SLICE = 20
-"""Instances that are measured before somebody else has a turn."""
-WITH_ITS_OWNER = "the process that created it has ended"
+ABANDONED_SECONDS = 2.0
+"""Grace in which a client that disconnected during a create may repeat the request."""
+MEASURE_BATCH = 20
+"""Instances to measure before yielding to the event loop."""
+OWNER_ENDED = "the process that created it has ended"
 
 
 class Instances:
-    """All instances of this platform."""
+    """All instances of this server."""
 
     def __init__(
         self,
@@ -86,39 +86,39 @@ class Instances:
         self._by_request: dict[tuple[str, str], InstanceRecord] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
-        self._neighbours = SourceFiles()
-        self._strangers = OrphanReaper(engine, self.metrics)
+        self._source_files = SourceFiles()
+        self._orphans = OrphanReaper(engine, self.metrics)
         self.changed = asyncio.Event()
-        """Set whenever an instance came or went."""
+        """Set whenever an instance is created or ends."""
         self.on_gone: Callable[[str], None] = lambda name: None
-        """Told of every instance that went."""
-        self.metrics.gauge("active_instances", self._active)
+        """Called with the id of every instance that ends."""
+        self.metrics.gauge("active_instances", self._count_active)
 
     @property
     def in_use(self) -> bool:
-        """Whether anybody holds a lease or an instance."""
+        """True while there is a lease or an instance."""
         return bool(self._records or self._leases)
 
     async def create(
-        self, wish: EnvInstanceCreateRequest, caller: Caller = OWNER, replica: Replica | None = None
+        self, request: EnvInstanceCreateRequest, caller: Caller = OWNER, replica: Replica | None = None
     ) -> EnvInstance:
-        """A running instance. The same ``request_id`` again gives the same one."""
+        """Create an instance, and return it once it runs. Idempotent by ``request_id``."""
         if replica is None:
-            refuse_reserved(wish.labels)
-        request_checks.check(wish)
-        record = self._known(wish, caller)
+            refuse_reserved(request.labels)
+        request_checks.check(request)
+        record = self.find_by_request(request, caller)
         if record is None:
             if replica is None:
                 self.quota.admit(caller, 1)
-            await self.count_elsewhere(caller)
-            project = await self._find(wish, caller)
-            record = await self._begin(wish, project, caller, replica=replica)
+            await self.refresh_remote_usage(caller)
+            project = await self._find_project(request, caller)
+            record = await self._begin_create(request, project, caller, replica=replica)
         record.waiting += 1
         try:
             await asyncio.shield(record.started)
         except asyncio.CancelledError:
             if record.started.cancelled():
-                raise NotFound(f"instance {record.id} was deleted while it was being made") from None
+                raise NotFound(f"instance {record.id} was deleted while it was being created") from None
             if record.waiting == 1:
                 self._background(self._abandon(record))
             raise
@@ -128,224 +128,231 @@ class Instances:
             raise
         finally:
             record.waiting -= 1
-        return record.shown(caller)
+        return record.to_api(caller)
 
     async def create_many(
-        self, wish: EnvInstanceCreateRequest, count: int, caller: Caller = OWNER
+        self, request: EnvInstanceCreateRequest, count: int, caller: Caller = OWNER
     ) -> list[EnvInstance]:
-        """``count`` instances that are being made; ask for each with `get` until it runs."""
-        refuse_reserved(wish.labels)
-        request_checks.check(wish)
-        prefix = wish.request_id or secrets.token_hex(8)
-        wanted = [wish.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
-        charged = self._unknown(wanted, caller)
+        """Begin to create ``count`` instances, all or none; poll each with `get` until it runs."""
+        refuse_reserved(request.labels)
+        request_checks.check(request)
+        prefix = request.request_id or secrets.token_hex(8)
+        wanted = [request.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
+        charged = self._count_new(wanted, caller)
         if charged:
             self.quota.admit(caller, charged)
-            await self.count_elsewhere(caller)
-        project = await self._find(wish, caller)
-        fresh = self._unknown(wanted, caller)
+            await self.refresh_remote_usage(caller)
+        project = await self._find_project(request, caller)
+        fresh = self._count_new(wanted, caller)
         if not fresh:
-            return [record.shown(caller) for one in wanted if (record := self._known(one, caller)) is not None]
-        if fresh > charged:  # some that were there have ended meanwhile
+            return [
+                record.to_api(caller) for one in wanted if (record := self.find_by_request(one, caller)) is not None
+            ]
+        if fresh > charged:  # some that existed have ended in the meantime
             self.quota.admit(caller, fresh - charged)
         self.quota.check(caller, limits_of(project), fresh)
-        turn = self._ask(wish, caller, fresh)
+        ticket = self._request_admission(request, caller, fresh)
         made: list[InstanceRecord] = []
         try:
             for one in wanted:
-                known = self._known(one, caller)
+                known = self.find_by_request(one, caller)
                 if known is None:
-                    made.append(await self._begin(one, project, caller, turn))
+                    made.append(await self._begin_create(one, project, caller, ticket))
         except AEnvError:
-            for record in made:  # all of them, or none
-                await self._delete_quietly(record.id)
-            while turn.count:
-                turn.leave()
+            for record in made:  # all or none
+                await self._delete_if_present(record.id)
+            while ticket.count:
+                ticket.release()
             raise
-        return [record.shown(caller) for one in wanted if (record := self._known(one, caller)) is not None]
+        return [record.to_api(caller) for one in wanted if (record := self.find_by_request(one, caller)) is not None]
 
-    async def _find(self, wish: EnvInstanceCreateRequest, caller: Caller) -> Located:
+    async def _find_project(self, request: EnvInstanceCreateRequest, caller: Caller) -> Located:
         try:
             with phase(self.metrics, "source"):
-                return await self._sources.find(wish, caller)
+                return await self._sources.find(request, caller)
         except AEnvError:
             raise
-        except OSError as error:  # such as a disk that is full
-            self.creates.failed(error)
-            raise Unavailable(f"the environment cannot be made ready: {error.strerror or error}") from error
+        except OSError as error:  # such as a full disk
+            self.creates.record_failure(error)
+            raise Unavailable(f"the environment cannot be prepared: {error.strerror or error}") from error
 
-    def _unknown(self, wanted: list[EnvInstanceCreateRequest], caller: Caller) -> int:
-        """How many of them would be made anew."""
-        return sum(1 for each in wanted if self._known(each, caller) is None)
+    def _count_new(self, wanted: list[EnvInstanceCreateRequest], caller: Caller) -> int:
+        """Count the requests for which no instance exists yet."""
+        return sum(1 for each in wanted if self.find_by_request(each, caller) is None)
 
-    async def count_elsewhere(self, caller: Caller) -> None:
-        """Hear what a token with an allowance uses on other servers. What is being made there at this very moment may
-        not be written down yet.
+    async def refresh_remote_usage(self, caller: Caller) -> None:
+        """Read what a token with an allowance uses on other servers.
+
+        Instances that another server creates at the same moment may not be in the store yet.
         """
         if self._ledger is not None and caller.token_id and caller.allowance.is_limited:
             self.quota.set_remote(caller.token_id, await self._ledger.charged_elsewhere(caller.token_id))
 
-    def asked(self, wish: EnvInstanceCreateRequest, caller: Caller) -> InstanceRecord | None:
-        """What a wish with a ``request_id`` has become so far."""
-        return self._known(wish, caller)
+    def find_by_request(self, request: EnvInstanceCreateRequest, caller: Caller) -> InstanceRecord | None:
+        """Return the instance that was created for the same ``request_id``, if there is one."""
+        return self._by_request.get((caller.name, request.request_id)) if request.request_id else None
 
-    def _known(self, wish: EnvInstanceCreateRequest, caller: Caller) -> InstanceRecord | None:
-        return self._by_request.get((caller.name, wish.request_id)) if wish.request_id else None
+    def _request_admission(self, request: EnvInstanceCreateRequest, caller: Caller, count: int) -> AdmissionTicket:
+        experiment = (request.labels or {}).get("experiment", "")
+        owner = request.owner or caller.name
+        return self.admission.request(experiment, owner, count, request.queue_timeout, account=caller.name)
 
-    def _ask(self, wish: EnvInstanceCreateRequest, caller: Caller, count: int) -> AdmissionTicket:
-        experiment = (wish.labels or {}).get("experiment", "")
-        owner = wish.owner or caller.name
-        return self.admission.ask(experiment, owner, count, wish.queue_timeout, account=caller.name)
-
-    async def _begin(
+    async def _begin_create(
         self,
-        wish: EnvInstanceCreateRequest,
+        request: EnvInstanceCreateRequest,
         project: Located,
         caller: Caller,
-        turn: AdmissionTicket | None = None,
+        ticket: AdmissionTicket | None = None,
         replica: Replica | None = None,
     ) -> InstanceRecord:
-        """Count it, and have it made. There is no waiting between a look at who has asked before and this."""
-        record = InstanceRecord.wished(wish, project, self.engine, caller, direct=self._direct, replica=replica)
-        known = self._known(wish, caller)
+        """Count an instance and start to create it.
+
+        Nothing is awaited between the check for an earlier request with the same id and the registration of this one.
+        """
+        record = InstanceRecord.for_request(request, project, self.engine, caller, direct=self._direct, replica=replica)
+        known = self.find_by_request(request, caller)
         if known is not None:
             return known
         self.quota.take(caller, record.limits)
         try:
-            record.turn = turn or self._ask(wish, caller, 1)
+            record.ticket = ticket or self._request_admission(request, caller, 1)
         except AEnvError:
             self.quota.give_back(caller.token_id, record.limits)
             raise
         self._records[record.id] = record
         is_about(record.id)
-        if wish.request_id:
-            self._by_request[caller.name, wish.request_id] = record
+        if request.request_id:
+            self._by_request[caller.name, request.request_id] = record
         self.changed.set()
-        spec = record.spec(self._neighbours)
-        if self._ledger is None and record.turn.admitted:  # else it is written down first
+        spec = record.spec(self._source_files)
+        if self._ledger is None and record.ticket.admitted:  # with a ledger, it is recorded there first
             record.ref = self.engine.claim(spec)
         if record.ref is None:
             record.started = self._background(self._start(record, spec))
-            record.started.add_done_callback(lambda done: done.cancelled() or done.exception())  # it is in the record
+            record.started.add_done_callback(
+                lambda done: done.cancelled() or done.exception()
+            )  # retrieved: the error is in the record
         else:
             record.started = asyncio.get_running_loop().create_future()
             record.started.set_result(None)
-            self._runs(record, 0.0)
+            self._mark_running(record, 0.0)
         return record
 
     async def _start(self, record: InstanceRecord, spec: SandboxSpec) -> None:
-        assert record.turn is not None
+        assert record.ticket is not None
         try:
-            if not record.turn.admitted:
-                record.became(EnvStatus.PENDING, self.admission.why(record.turn))
+            if not record.ticket.admitted:
+                record.set_status(EnvStatus.PENDING, self.admission.queue_reason(record.ticket))
             if self._ledger is not None:
                 with phase(self.metrics, "record"):
-                    await self._ledger.keep(record.shown(), record.account, record.charge)
+                    await self._ledger.write(record.to_api(), record.account, record.charge)
             if record.status is EnvStatus.PENDING:
-                await record.turn.come()
-                record.became(EnvStatus.CREATING)
-            await self.admission.begin()
+                await record.ticket.wait()
+                record.set_status(EnvStatus.CREATING)
+            await self.admission.acquire_create_slot()
             began = time.perf_counter()
             try:
                 with phase(self.metrics, "engine"):
                     record.ref = await self.engine.start(spec)
             finally:
-                self.admission.made()
+                self.admission.release_create_slot()
         except Exception as error:
-            self.creates.failed(error)
+            self.creates.record_failure(error)
             self._count("create", record, "failure")
             self.metrics.count("instances_ended_total", how="failed")
             record.error_code = error.code if isinstance(error, AEnvError) else "internal"
             record.fault = error.fault if isinstance(error, AEnvError) else "infra"
             reason = error.message if isinstance(error, AEnvError) else repr(error)
             self._end(record, EnvStatus.FAILED, reason, EndedBy.FAILED)
-            self._make_room(record)
+            self._release_ticket(record)
             raise
         if record.id not in self._records or (record.lease is not None and record.lease not in self._leases):
-            await self._stop(record)  # who asked for it went away meanwhile
+            await self._stop(record)  # its client disconnected in the meantime
             self._drop(record)
             raise NotFound("the lease of this instance has ended")
-        self._runs(record, time.perf_counter() - began)
+        self._mark_running(record, time.perf_counter() - began)
 
-    def _runs(self, record: InstanceRecord, seconds: float) -> None:
-        self.creates.worked()
-        record.became(EnvStatus.RUNNING)
+    def _mark_running(self, record: InstanceRecord, seconds: float) -> None:
+        self.creates.record_success()
+        record.set_status(EnvStatus.RUNNING)
         self._set_timer(record)
-        self._keep(record)
+        self._persist(record)
         self._count("create", record, "success")
         self.metrics.observe("create_duration_ms", seconds * 1000)
 
     async def _abandon(self, record: InstanceRecord) -> None:
-        """Nobody waits for it: give who asked a moment to ask again, then end it."""
-        await asyncio.sleep(ABANDONED)
+        """Delete an instance whose client disconnected and did not repeat its request."""
+        await asyncio.sleep(ABANDONED_SECONDS)
         if record.waiting == 0 and not record.claimed:
-            await self._delete_quietly(record.id)
+            await self._delete_if_present(record.id)
 
     async def get(self, name: str, wait: float = 0.0, caller: Caller = OWNER, *, deleted: bool = False) -> EnvInstance:
-        """One instance, as it is now; one that is being made, when it is ready or ``wait`` seconds later.
+        """Return an instance. ``wait``: for up to this many seconds while it is being created.
 
-        ``deleted``: also one that was deleted within the last hour.
+        ``deleted``: also return one that was deleted within the last hour.
         """
         record = self.peek(name)
         if record is None or not caller.may_see(record.account):
-            return await self._written(name, caller, deleted=deleted)
+            return await self._get_stored(name, caller, deleted=deleted)
         if record.deleted and not deleted:
             raise NotFound(f"no instance {name}: {record.reason}")
         record.claimed = True
         waited = record.status in STARTING and wait > 0
         if waited:
             await asyncio.wait({record.started}, timeout=wait)
-        await self._refresh(record, measure=not waited)  # one that has just begun has used nothing yet
-        if record.status is EnvStatus.PENDING and record.turn is not None:
-            record.reason = self.admission.why(record.turn)
-        return record.shown(caller)
+        await self._refresh(record, measure=not waited)  # a new instance has used nothing yet
+        if record.status is EnvStatus.PENDING and record.ticket is not None:
+            record.reason = self.admission.queue_reason(record.ticket)
+        return record.to_api(caller)
 
-    async def _written(self, name: str, caller: Caller, *, deleted: bool) -> EnvInstance:
-        """What the ledger knows of one that is not here."""
+    async def _get_stored(self, name: str, caller: Caller, *, deleted: bool) -> EnvInstance:
+        """Return an instance from the store: one of another server, or one that has ended."""
         entry = await self._ledger.get(name) if self._ledger is not None and name.isascii() else None
         if entry is not None and caller.may_see(entry.account):
             return entry.instance
-        past = await self.past(name, caller)
+        ended = await self.get_ended(name, caller)
         if not deleted:
-            raise NotFound(f"no instance {name}: {past.instance.reason}")
-        return past.instance
+            raise NotFound(f"no instance {name}: {ended.instance.reason}")
+        return ended.instance
 
-    async def past(self, name: str, caller: Caller = OWNER) -> EndedRecord:
-        """What is kept of an instance that ended within the last hour, on this server or on one before it.
+    async def get_ended(self, name: str, caller: Caller = OWNER) -> EndedRecord:
+        """Return the record of an instance that ended within the last hour, on this server or an earlier one.
 
         Raises:
-            NotFound: nothing is, or it is somebody else's.
+            NotFound: there is none, or it belongs to another account.
         """
         found = await self._ended.read(name)
         if found is None or not caller.may_see(found.account):
             raise NotFound(f"no instance {name}")
         return found
 
-    async def there(self, name: str, caller: Caller = OWNER) -> InstanceRecord:
-        """One that is there.
+    async def require(self, name: str, caller: Caller = OWNER) -> InstanceRecord:
+        """Return an instance of this server.
 
         Raises:
-            InstanceEnded: it was there within the last hour, on this server or on one before it.
-            NotFound: it never was, or is somebody else's.
+            InstanceEnded: it ended within the last hour, on this server or an earlier one.
+            NotFound: it never existed, or belongs to another account.
         """
         try:
             return self.find(name, caller)
         except NotFound:
-            ended = await self.why_ended(name, caller)
+            ended = await self.ended_error(name, caller)
             if ended is None:
                 raise
             raise ended from None
 
-    async def why_ended(self, name: str, caller: Caller = OWNER, *, secret: str | None = None) -> InstanceEnded | None:
-        """The error to raise for calls to an instance that is not here because it has ended; None: it never was.
+    async def ended_error(
+        self, name: str, caller: Caller = OWNER, *, secret: str | None = None
+    ) -> InstanceEnded | None:
+        """Return the error for calls to an instance that has ended; None if it never existed.
 
-        ``secret``: what the caller must know of it.
+        ``secret``: the secret of the instance that the caller must know.
         """
         with contextlib.suppress(NotFound):
-            past = await self.past(name, caller)
-            if secret is not None and not past.is_opened_by(secret):
+            ended = await self.get_ended(name, caller)
+            if secret is not None and not ended.is_opened_by(secret):
                 return None
-            found = past.instance
+            found = ended.instance
             return InstanceEnded.because(name, found.reason, found.fault, ended_by=found.ended_by)
         if secret is not None or self._ledger is None or not name.isascii():
             return None
@@ -365,107 +372,107 @@ class Instances:
         limit: int | None = None,
         after: str | None = None,
     ) -> InstancePage:
-        """Those of one environment (``name`` or ``name@version``), or all (``*``), the oldest first.
+        """List the instances of one environment (``name`` or ``name@version``), or all (``*``), oldest first.
 
-        Those that have ended are among them only if they are asked for by their status.
+        Ended instances are listed only if ``status`` asks for them.
         """
         there = [*self._records.values(), *(self._ended if status in ENDED else ())]
-        mine = [r for r in there if caller.may_see(r.account)]
-        for record in mine:
+        visible = [r for r in there if caller.may_see(r.account)]
+        for record in visible:
             await self._refresh(record, measure=False)
-        found = [r for r in mine if r.fits(env, owner, labels or {}, status)]
-        found.sort(key=place_of)
+        found = [r for r in visible if r.matches(env, owner, labels or {}, status)]
+        found.sort(key=sort_key)
         if after is not None:
-            found = [record for record in found if place_of(record) > after]
+            found = [record for record in found if sort_key(record) > after]
         page = found if limit is None else found[:limit]
         rest = len(page) < len(found)
         for number, record in enumerate(page):
             await self._refresh(record)
-            if number % SLICE == SLICE - 1:
-                await asyncio.sleep(0)  # others may have something to do, too
+            if number % MEASURE_BATCH == MEASURE_BATCH - 1:
+                await asyncio.sleep(0)  # yield to the event loop
         return InstancePage(
-            items=[record.shown(caller) for record in page], next=place_of(page[-1]) if rest and page else None
+            items=[record.to_api(caller) for record in page], next=sort_key(page[-1]) if rest and page else None
         )
 
     async def delete(self, name: str, caller: Caller = OWNER, why: str = "deleted") -> None:
-        """End one; return when it is gone."""
-        gone = self._ended.get(name)
-        if gone is not None and caller.may_see(gone.account) and not gone.dismissed:
-            gone.dismissed = True
+        """Delete an instance; return when its sandbox is gone."""
+        ended = self._ended.get(name)
+        if ended is not None and caller.may_see(ended.account) and not ended.dismissed:
+            ended.dismissed = True
             return
-        if gone is not None:
+        if ended is not None:
             raise NotFound(f"no instance {name}")
         record = self.find(name, caller)
         await self._refresh(record, measure=False)
-        if record.status in ENDED:  # by itself, and this is the first to notice
+        if record.status in ENDED:  # by itself; this call is the first to notice
             record.dismissed = True
             return
         starting, record.dismissed = record.status in STARTING, True
         if record.ref is not None:
-            record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
-        self._end(record, EnvStatus.TERMINATED, why, EndedBy.OWNER if why == WITH_ITS_OWNER else EndedBy.DELETED)
+            record.last_log = self.engine.logs(record.ref)[-LAST_LOG_CHARACTERS:]
+        self._end(record, EnvStatus.TERMINATED, why, EndedBy.OWNER if why == OWNER_ENDED else EndedBy.DELETED)
         if starting:
             record.started.cancel()
             await asyncio.wait({record.started})
-            self._make_room(record)
+            self._release_ticket(record)
         elif record.ref is not None:
             await self._stop(record)
         self._count("delete", record, "success")
-        self.metrics.count("instances_ended_total", how="released" if why == WITH_ITS_OWNER else "deleted")
-        log.info("%s is gone: %s", name, why)
+        self.metrics.count("instances_ended_total", how="released" if why == OWNER_ENDED else "deleted")
+        log.info("%s ended: %s", name, why)
 
     async def renew(self, name: str, ttl: str, caller: Caller = OWNER) -> EnvInstance:
-        """Have its time to live count from now, anew or with another length."""
-        record = await self.there(name, caller)
+        """Restart the time to live of an instance from now, optionally with another length."""
+        record = await self.require(name, caller)
         record.ttl = parse_ttl(ttl) or record.ttl
         if record.status is EnvStatus.RUNNING:
             self._set_timer(record)
-        record.note("renewed", f"for {record.ttl}")
-        self._keep(record)
-        return record.shown(caller)
+        record.add_event("renewed", f"for {record.ttl}")
+        self._persist(record)
+        return record.to_api(caller)
 
     def events(self, name: str, caller: Caller = OWNER) -> list[InstanceEvent]:
-        """What happened to it, the oldest first."""
+        """Return the events of an instance, oldest first."""
         return list(self.find(name, caller, ended=True).events)
 
     def logs(self, name: str, caller: Caller = OWNER) -> str:
-        """The last of what its tools wrote."""
+        """Return the end of an instance's log."""
         record = self.find(name, caller, ended=True)
         return self.engine.logs(record.ref) if record.ref and record.status not in ENDED else record.last_log
 
     def log_since(self, name: str, position: int, caller: Caller = OWNER) -> tuple[str, int]:
-        """What they wrote since, and where that ends."""
+        """Return the log after ``position``, and the position of its end."""
         record = self.find(name, caller)
         return self.engine.log_since(record.ref, position) if record.ref else ("", position)
 
     def find(self, name: str, caller: Caller = OWNER, *, ended: bool = False) -> InstanceRecord:
-        """One that is there.
+        """Return an instance of this server. ``ended``: also one that has ended.
 
         Raises:
-            InstanceEnded: it was there.
-            NotFound: it never was, or is somebody else's.
+            InstanceEnded: it has ended.
+            NotFound: it does not exist here, or belongs to another account.
         """
         record = self._records.get(name)
         if record is not None and caller.may_see(record.account):
             return record
-        gone = self._ended.get(name)
-        if gone is not None and caller.may_see(gone.account):
+        record = self._ended.get(name)
+        if record is not None and caller.may_see(record.account):
             if ended:
-                return gone
-            raise gone.ended_error()
+                return record
+            raise record.ended_error()
         raise NotFound(f"no instance {name}")
 
     def replicas(self) -> list[InstanceRecord]:
-        """Instances that a service of this platform asked for, by the platform's own record of it."""
+        """Return the instances that are replicas of services, by the platform's own record and not by their labels."""
         return [record for record in self._records.values() if record.replica is not None and record.replica.service]
 
     def peek(self, name: str) -> InstanceRecord | None:
-        """One that is there or was, whoever asks."""
+        """Return an instance of this server, running or ended, without checking who asks."""
         record = self._records.get(name)
         return self._ended.get(name) if record is None else record
 
     async def check(self, record: InstanceRecord) -> None:
-        """Look whether it still runs.
+        """Check that an instance still runs.
 
         Raises:
             InstanceEnded: it does not.
@@ -475,99 +482,105 @@ class Instances:
             raise record.ended_error()
 
     async def sweep(self) -> None:
-        """Compare what there should be with what there is, both ways."""
+        """Reconcile instances with sandboxes: end instances whose sandbox is gone, and reap orphaned sandboxes."""
         began = time.perf_counter()
         self._ended.prune()
         for record in list(self._records.values()):
             await self._refresh(record, measure=False)
-        await self._strangers.end({record.ref.id for record in self._records.values() if record.ref is not None})
+        await self._orphans.reap({record.ref.id for record in self._records.values() if record.ref is not None})
         self.metrics.observe("sweep_duration_ms", (time.perf_counter() - began) * 1000)
 
-    async def adopt(self, keeper: FdHolderClient | None) -> int:
-        """Go on with the instances of the server before this one, as far as they are there and written down; how many
-        these are. Whatever else there is of them, sandboxes or records, is ended.
+    async def adopt(self, fd_holder: FdHolderClient | None) -> int:
+        """Adopt the instances of the previous server; return how many.
+
+        Sandboxes without an entry in the ledger are stopped. Entries without a sandbox are marked as ended.
         """
         assert self._ledger is not None
-        there: set[str] = set()
-        for ref, text in await self.engine.adopt(keeper) if keeper is not None else ():
-            record = handover.read(text, ref)
+        present: set[str] = set()
+        for ref, text in await self.engine.adopt(fd_holder) if fd_holder is not None else ():
+            record = handover.load(text, ref)
             entry = await self._ledger.get(record.id) if record is not None else None
             if record is None or entry is None or entry.instance.status in ENDED:
                 await self.engine.stop(ref)
                 continue
-            there.add(record.id)
-            await self._go_on(record)
-        cleared = await self._ledger.settle(there)
-        if cleared:
-            log.warning("%d instances of the server before this one have ended with it", cleared)
+            present.add(record.id)
+            await self._resume(record)
+        ended = await self._ledger.end_missing(present)
+        if ended:
+            log.warning("%d instances of the previous server ended with it", ended)
         return len(self._records)
 
-    async def _go_on(self, record: InstanceRecord) -> None:
+    async def _resume(self, record: InstanceRecord) -> None:
         assert record.ref is not None
         self._records[record.id] = record
         self.quota.count(record.token_id, record.limits)
-        record.turn = self.admission.count_in(record.labels.get("experiment", ""), record.wish.owner or record.account)
+        record.ticket = self.admission.admit_existing(
+            record.labels.get("experiment", ""), record.request.owner or record.account
+        )
         if record.lease is not None:
-            reason = "the connection that it belonged to has ended with the server"
+            reason = "its lease ended with the server"
             self._end(record, EnvStatus.TERMINATED, reason, EndedBy.LOST)
             await self._stop(record)
             return
-        if record.wish.request_id:
-            self._by_request[record.account, record.wish.request_id] = record
-        record.note("adopted", "by the next server")
-        self._arm(record)
-        self._keep(record)
+        if record.request.request_id:
+            self._by_request[record.account, record.request.request_id] = record
+        record.add_event("adopted", "by the next server")
+        self._start_timer(record)
+        self._persist(record)
         await self._refresh(record)
 
-    async def leave(self) -> None:
-        """The server goes, and another will go on with what runs."""
+    async def hand_over(self) -> None:
+        """Close and leave running instances to the next server; creates under way fail."""
         for record in list(self._records.values()):
             if record.status in STARTING:
                 record.started.cancel()
-                reason = "the platform was restarted while it was being made"
+                reason = "the platform was restarted while it was being created"
                 self._end(record, EnvStatus.FAILED, reason, EndedBy.LOST)
         await self._ended.close()
 
     async def close(self) -> None:
-        """The server goes, and all instances with it: write that down, for who asks the next server."""
+        """Close and end all instances, recording that for the next server."""
         for record in list(self._records.values()):
             if record.status in STARTING:
                 record.started.cancel()
             if record.ref is not None:
-                record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
+                record.last_log = self.engine.logs(record.ref)[-LAST_LOG_CHARACTERS:]
             self._end(record, EnvStatus.TERMINATED, "the platform was stopped", EndedBy.STOPPED)
         await self._ended.close()
 
     # --- leases
 
     def open_lease(self) -> str:
-        """A new one; whoever holds it keeps its instances alive."""
+        """Open a lease; its instances live as long as it is open."""
         name = secrets.token_hex(8)
         self._leases.add(name)
         self._leases_changed()
         return name
 
     async def end_lease(self, name: str) -> None:
-        """Its holder is gone: so are its instances."""
+        """End a lease, and delete its instances."""
         self._leases.discard(name)
         for record in [r for r in self._records.values() if r.lease == name]:
-            await self._delete_quietly(record.id, WITH_ITS_OWNER)
+            await self._delete_if_present(record.id, OWNER_ENDED)
         self._leases_changed()
 
     def _leases_changed(self) -> None:
         if self._machine is not None:
-            self._machine.leases(len(self._leases))
+            self._machine.set_leases(len(self._leases))
         self.changed.set()
 
-    # --- inside
+    # --- internals
 
     async def _refresh(self, record: InstanceRecord, *, measure: bool = True) -> None:
-        """Look whether it still runs, and what it uses: a fifth of a second for a thousand, so only if asked."""
+        """Check whether an instance still runs, and measure its usage.
+
+        Measuring takes a fifth of a second for a thousand instances, so it is optional.
+        """
         if record.ref is None or record.status is not EnvStatus.RUNNING:
             return
         ended = await self.engine.poll(record.ref)
         if ended is not None and record.status is EnvStatus.RUNNING:
-            record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
+            record.last_log = self.engine.logs(record.ref)[-LAST_LOG_CHARACTERS:]
             record.fault, record.exit_code = ended.fault, ended.code
             self._end(record, EnvStatus.TERMINATED, ended.reason, EndedBy(ended.cause))
             self.metrics.count("instances_ended_total", how="died")
@@ -581,9 +594,9 @@ class Instances:
             record.expires_at = datetime.now(UTC) + timedelta(seconds=record.ttl.seconds)
         except OverflowError:
             record.expires_at = None
-        self._arm(record)
+        self._start_timer(record)
 
-    def _arm(self, record: InstanceRecord) -> None:
+    def _start_timer(self, record: InstanceRecord) -> None:
         if record.timer is not None:
             record.timer.cancel()
         left = max(0.0, record.deadline - time.monotonic())
@@ -593,11 +606,11 @@ class Instances:
         self._background(self._reap(record))
 
     async def _reap(self, record: InstanceRecord) -> None:
-        await self._refresh(record, measure=False)  # it may have ended before
+        await self._refresh(record, measure=False)  # it may have ended already
         if record.id not in self._records:
             return
         assert record.ref is not None
-        record.last_log = self.engine.logs(record.ref)[-LAST_LOG:]
+        record.last_log = self.engine.logs(record.ref)[-LAST_LOG_CHARACTERS:]
         record.fault = "timeout"
         self._end(record, EnvStatus.TERMINATED, f"it has reached its time to live of {record.ttl}", EndedBy.TTL)
         log.info("%s has reached its time to live", record.id)
@@ -605,33 +618,33 @@ class Instances:
         try:
             await self._stop(record)
         except AEnvError as error:
-            log.warning("%s could not be ended: %s", record.id, error.message)
+            log.warning("cannot stop %s: %s", record.id, error.message)
             self.metrics.count("auto_cleanup_failure_total")
         else:
             self.metrics.count("auto_cleanup_success_total")
 
     async def _stop(self, record: InstanceRecord) -> None:
-        """End its sandbox; then there is room for another one."""
+        """Stop its sandbox, then release its capacity."""
         assert record.ref is not None
         try:
             await self.engine.stop(record.ref)
         finally:
-            self._make_room(record)
+            self._release_ticket(record)
 
-    def _make_room(self, record: InstanceRecord) -> None:
-        turn, record.turn = record.turn, None
-        if turn is not None:
-            turn.leave()
+    def _release_ticket(self, record: InstanceRecord) -> None:
+        ticket, record.ticket = record.ticket, None
+        if ticket is not None:
+            ticket.release()
 
     def _end(self, record: InstanceRecord, status: EnvStatus, reason: str, by: EndedBy) -> None:
-        """It has ended: remember for a while why."""
+        """End an instance, and keep its record for a while."""
         record.ended_by, record.fault = by, record.fault or "infra"
-        record.became(status, reason)
+        record.set_status(status, reason)
         self._drop(record, written=not record.deleted)
         self._ended.add(record)
 
     def _drop(self, record: InstanceRecord, *, written: bool = False) -> None:
-        """It counts no more."""
+        """Remove an instance from all counts. ``written``: keep its entry in the ledger."""
         if self._records.pop(record.id, None) is None:
             return
         if record.timer is not None:
@@ -640,25 +653,25 @@ class Instances:
         self.quota.give_back(record.token_id, record.limits)
         if self._ledger is not None:
             if written:
-                self._note(record)
+                self._note_in_ledger(record)
             else:
-                self._ledger.forget(record.id)
+                self._ledger.delete_soon(record.id)
         self.on_gone(record.id)
         self.changed.set()
 
-    def _keep(self, record: InstanceRecord) -> None:
-        """Write down how it is now: in the ledger, and for the next server."""
-        self._note(record)
+    def _persist(self, record: InstanceRecord) -> None:
+        """Write its state to the ledger and to its handover record."""
+        self._note_in_ledger(record)
         if self._ledger is not None and record.ref is not None:
-            self.engine.keep(record.ref, handover.written(record))
+            self.engine.keep(record.ref, handover.dump(record))
 
-    def _note(self, record: InstanceRecord) -> None:
+    def _note_in_ledger(self, record: InstanceRecord) -> None:
         if self._ledger is not None:
-            self._ledger.note(record.shown(), record.account, record.charge)
+            self._ledger.write_soon(record.to_api(), record.account, record.charge)
 
     def _forget_request(self, record: InstanceRecord) -> None:
-        if record.wish.request_id:
-            self._by_request.pop((record.account, record.wish.request_id), None)
+        if record.request.request_id:
+            self._by_request.pop((record.account, record.request.request_id), None)
 
     def _background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -666,7 +679,7 @@ class Instances:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _delete_quietly(self, name: str, why: str = "nobody waits for it") -> None:
+    async def _delete_if_present(self, name: str, why: str = "its client disconnected during the create") -> None:
         try:
             await self.delete(name, why=why)
         except (NotFound, InstanceEnded):
@@ -676,9 +689,9 @@ class Instances:
         name = record.env_name.partition("@")[0]
         self.metrics.count("instance_operations_total", operation=operation, env_name=name, status=status)
 
-    def _active(self) -> list[tuple[dict[str, str], float]]:
+    def _count_active(self) -> list[tuple[dict[str, str], float]]:
         tally = Tally(
-            (r.env_name, str(r.status), r.labels.get("experiment", ""), r.wish.owner or "", r.labels.get("app", ""))
+            (r.env_name, str(r.status), r.labels.get("experiment", ""), r.request.owner or "", r.labels.get("app", ""))
             for r in self._records.values()
         )
         names = ("envName", "status", "experiment", "owner", "app")

@@ -1,8 +1,8 @@
-"""What all local platforms of one user have in use together, so that one machine is counted once.
+"""Usage of one machine by all local platforms of one user, so that capacity is counted once.
 
-A file of slots, one per platform. A platform writes to its own slot alone and holds a lock on it, which the kernel
-releases when the platform ends; a slot without a lock counts for nothing. Nobody ever waits for another platform: a
-place is announced first and given up again if there turns out to be none, so two platforms never both take the last.
+A shared file of slots, one per platform. A platform writes only to its own slot and holds a lock on it, which the
+kernel releases when the platform ends; unlocked slots do not count. No platform waits for another: a place is announced
+first and withdrawn if there is none, so two platforms never both take the last.
 """
 
 from __future__ import annotations
@@ -17,31 +17,35 @@ from pathlib import Path
 
 SLOTS = 32
 _SLOT = struct.Struct("=8sqqq")
-"""The platform's key, instances, leases, and room for one more."""
+"""Layout of a slot: the platform's key, instances, leases, one reserved field."""
 _LOCK = struct.Struct("hhqqi4x")
 """The kernel's ``struct flock``."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineUsage:
-    """By one platform."""
+    """Usage by one platform."""
 
     instances: int
     leases: int
-    """Processes that use it."""
+    """Processes that use the platform."""
 
 
 class MachineAccount:
-    """This platform's slot, and a look at the others."""
+    """This platform's slot, and read access to the others."""
 
     def __init__(self, path: Path, key: str) -> None:
-        """``key``: of the platform. Raises OSError where the file system or the kernel cannot do it."""
+        """Open the file and lock a slot. ``key``: identifies the platform.
+
+        Raises:
+            OSError: the file system or the kernel does not support it, or all slots are taken.
+        """
         self._key = key.encode()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             os.ftruncate(self._fd, SLOTS * _SLOT.size)
             self._memory = mmap.mmap(self._fd, SLOTS * _SLOT.size)
-            self._own = self._take_slot()
+            self._slot = self._lock_slot()
         except BaseException:
             os.close(self._fd)
             raise
@@ -49,50 +53,50 @@ class MachineAccount:
         self._write()
 
     @property
-    def others(self) -> int:
-        """Instances of other platforms of this user."""
+    def other_instances(self) -> int:
+        """Instances of the user's other platforms."""
         return sum(
             instances
             for number, (_, instances, _, _) in enumerate(_SLOT.iter_unpack(self._memory))
-            if instances and number != self._own and _is_locked(self._fd, number)
+            if instances and number != self._slot and _is_locked(self._fd, number)
         )
 
-    def instances(self, count: int) -> None:
-        """Say how many this platform has, those that it is about to make included."""
+    def set_instances(self, count: int) -> None:
+        """Announce how many instances this platform has, including those about to be created."""
         if count != self._instances:
             self._instances = count
             self._write()
 
-    def leases(self, count: int) -> None:
-        """Say how many processes use this platform."""
+    def set_leases(self, count: int) -> None:
+        """Announce how many processes use this platform."""
         if count != self._leases:
             self._leases = count
             self._write()
 
     def close(self) -> None:
-        """Give the slot back."""
+        """Release the slot."""
         self._instances = self._leases = 0
         self._write()
         self._memory.close()
         os.close(self._fd)
 
-    def _take_slot(self) -> int:
+    def _lock_slot(self) -> int:
         for number in range(SLOTS):
             with contextlib.suppress(BlockingIOError, PermissionError):
                 fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, number))
                 return number
-        raise OSError(f"there are {SLOTS} local platforms already")
+        raise OSError(f"{SLOTS} local platforms are running already; stop one of them")
 
     def _write(self) -> None:
-        _SLOT.pack_into(self._memory, self._own * _SLOT.size, self._key, self._instances, self._leases, 0)
+        _SLOT.pack_into(self._memory, self._slot * _SLOT.size, self._key, self._instances, self._leases, 0)
 
 
-def used(path: Path) -> dict[str, MachineUsage]:
-    """What each platform that lives has in use, by its key."""
+def usage_by_platform(path: Path) -> dict[str, MachineUsage]:
+    """Return the usage of each running platform, by its key."""
     try:
         with path.open("rb") as file:
-            whole = file.read(SLOTS * _SLOT.size)
-            slots = enumerate(_SLOT.iter_unpack(whole)) if len(whole) == SLOTS * _SLOT.size else ()
+            content = file.read(SLOTS * _SLOT.size)
+            slots = enumerate(_SLOT.iter_unpack(content)) if len(content) == SLOTS * _SLOT.size else ()
             return {
                 key.rstrip(b"\0").decode(): MachineUsage(instances, leases)
                 for number, (key, instances, leases, _) in slots
@@ -103,7 +107,7 @@ def used(path: Path) -> dict[str, MachineUsage]:
 
 
 def _is_locked(fd: int, number: int) -> bool:
-    """By another open file than this one."""
+    """Return True if another open file description holds the lock of a slot."""
     asked = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, number))
     return int(_LOCK.unpack(asked)[0]) != fcntl.F_UNLCK
 

@@ -1,4 +1,4 @@
-"""Sandboxes that belong to nobody: looked for now and then, and ended."""
+"""Reap orphans: sandboxes of an engine that belong to no instance."""
 
 from __future__ import annotations
 
@@ -11,29 +11,32 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("instances")
 
-SECONDS = 120.0
-"""A sandbox that belongs to nobody for so long is a leak. One that is being made belongs to nobody yet."""
+GRACE_SECONDS = 120.0
+"""Stop a sandbox that has had no owner for this long. Shorter times are normal: one being created has none yet."""
 
 
 class OrphanReaper:
-    """Sandboxes of an engine that no instance has."""
+    """Finds and stops orphaned sandboxes."""
 
     def __init__(self, engine: Engine, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._metrics = metrics
         self._clock = clock
-        self._since: dict[str, float] = {}
+        self._orphaned_since: dict[str, float] = {}
 
-    async def end(self, known: set[str]) -> None:
-        """Those that have been some for too long."""
+    async def reap(self, owned: set[str]) -> None:
+        """Stop sandboxes that have had no owner for more than `GRACE_SECONDS`.
+
+        ``owned``: ids of the sandboxes that have one.
+        """
         now = self._clock()
         since: dict[str, float] = {}
         async for ref in self._engine.running():
-            if ref.id in known:
+            if ref.id in owned:
                 continue
-            since[ref.id] = self._since.get(ref.id, now)
-            if now - since[ref.id] > SECONDS:
-                log.warning("sandbox %s belongs to nobody: it is ended", ref.id)
+            since[ref.id] = self._orphaned_since.get(ref.id, now)
+            if now - since[ref.id] > GRACE_SECONDS:
+                log.warning("stopping orphaned sandbox %s", ref.id)
                 self._metrics.count("leaks_found_total")
                 await self._engine.stop(ref)
-        self._since = since
+        self._orphaned_since = since

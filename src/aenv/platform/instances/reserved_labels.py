@@ -1,4 +1,4 @@
-"""Labels that the platform sets itself, and that callers therefore cannot."""
+"""Labels that the platform sets itself, and that callers may not set."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from aenv.errors import InvalidArguments
 
 LABEL, REVISION_LABEL = "service", "service-revision"
-"""On every replica, for people and for filters of lists. No decision is based on them: `Replica` is what counts."""
+"""Set on every replica, for people and list filters. No decision depends on them: `Replica` is authoritative."""
 
 
 def refuse_reserved(labels: Mapping[str, str] | None) -> None:
-    """Refuse labels of a caller that would look like the platform's own.
+    """Refuse a caller's labels that use a reserved name.
 
     Raises:
-        InvalidArguments: at least one is reserved.
+        InvalidArguments: at least one name is reserved.
     """
     taken = [name for name in (LABEL, REVISION_LABEL) if name in (labels or {})]
     if taken:

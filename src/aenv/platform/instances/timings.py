@@ -1,4 +1,4 @@
-"""What making an instance spends its time on."""
+"""Durations of the phases of a create."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Phase = Literal["queue", "source", "record", "engine"]
 
 @contextmanager
 def phase(metrics: Metrics, name: Phase) -> Iterator[None]:
-    """One phase of it, measured whether it works or not."""
+    """Measure one phase, whether it succeeds or fails."""
     began = time.perf_counter()
     try:
         with spans.span(f"create: {name}"):

@@ -12,7 +12,7 @@ from pydantic_core import to_json
 from aenv.engines.base import Engine
 from aenv.errors import AEnvError
 from aenv.http.messages import Answer, Handler, Request, Response
-from aenv.platform.instances.create_probe import CreateHealth, CreateProbe, have_room
+from aenv.platform.instances.create_probe import CreateHealth, CreateProbe, check_free_space
 from aenv.schema import paths
 from aenv.storage.base import Store
 
@@ -39,7 +39,7 @@ class Readiness:
             self._probe = CreateProbe(engine, creates, folders[0] if folders else None)
             self._looks["creates"] = self._probe.check
         if folders:
-            self._looks["disk"] = lambda: have_room(folders)
+            self._looks["disk"] = lambda: check_free_space(folders)
         if store is not None:
             self._looks["store"] = lambda: store.get("meta", "health")
         self._known: tuple[float, dict[str, str]] | None = None

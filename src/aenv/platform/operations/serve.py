@@ -21,7 +21,7 @@ from aenv.isolation.limits.cgroups import raise_open_files_limit
 from aenv.isolation.limits.delegation import enter_delegated_group
 from aenv.platform.access.audit_log import AuditLog
 from aenv.platform.access.platform_tokens import Authenticator, PlatformTokens
-from aenv.platform.access.tls import Tls, ServerAddress
+from aenv.platform.access.tls import ServerAddress, Tls
 from aenv.platform.access.token_routes import token_routes
 from aenv.platform.app import PlatformApp, takes_any_body
 from aenv.platform.gateway.gateway import Gateway
@@ -121,10 +121,10 @@ async def _serve(
         )
         ledger = Ledger(store, server=ServerEntry.own(home.id, patience))
         if home.keeper is not None:
-            home.keeper.on_begun = ledger.kept_by
-            ledger.kept_by(home.keeper.pid)
+            home.keeper.on_begun = ledger.set_fd_holder
+            ledger.set_fd_holder(home.keeper.pid)
         cleared = await ledger.open()
-        at_the_end(ledger.close, lambda: ledger.close(leave=True))
+        at_the_end(ledger.close, lambda: ledger.close(hand_over=True))
         if cleared:
             log.warning("%d instances of other servers have ended with them", cleared)
         access = HubAccess(
@@ -133,14 +133,14 @@ async def _serve(
             data=str(data_folder()),
             cache=str(config.cache_folder()),
         )
-        sources = Sources(open_hub, only=access)
+        sources = Sources(open_hub, only_hub=access)
         parts.push_async_callback(sources.close)
         engine = create_engine(settings.engine, home.runtime / "instances", settings.engine_options(home.runtime.name))
         at_the_end(engine.close, engine.leave)
         instances = Instances(
             engine, sources, direct=False, ledger=ledger, capacity=settings.capacity, ended=EndedInstances(store)
         )
-        at_the_end(instances.close, instances.leave)
+        at_the_end(instances.close, instances.hand_over)
         adopted = await instances.adopt(home.keeper)
         if adopted:
             log.info("%d instances of the server before this one go on", adopted)
@@ -201,7 +201,7 @@ async def _serve(
         loop.add_signal_handler(signal.SIGHUP, address.reload_certificate)
         first = await tokens.first() if settings.with_auth else None
         resumed = await services.open()
-        at_the_end(services.close, lambda: services.close(leave=True))
+        at_the_end(services.close, lambda: services.close(hand_over=True))
         if resumed:
             log.info("%d services run again", resumed)
         sweeping = asyncio.create_task(_sweep(instances))

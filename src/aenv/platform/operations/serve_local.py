@@ -48,7 +48,7 @@ from aenv.platform.instances.ended import EndedInstances
 from aenv.platform.instances.env_sources import OpenHub, Sources
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.instances.machine_account import MachineAccount
-from aenv.platform.instances.machine_capacity import room
+from aenv.platform.instances.machine_capacity import instance_capacity
 from aenv.platform.operations.engine_factory import create_engine
 from aenv.platform.operations.readiness import Readiness
 from aenv.platform.operations.request_log import RequestLog
@@ -93,7 +93,7 @@ def serve(
         janitor = start_janitor(paths.folder, group_name(), paths.instances.name)
         try:
             chosen = create_engine(engine, paths.instances, EngineOptions(pool, group_name(), fork, url=engine))
-            return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), Capacity(most or room())))
+            return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), Capacity(most or instance_capacity())))
         finally:
             for path in (paths.socket, paths.about):
                 path.unlink(missing_ok=True)

@@ -388,7 +388,7 @@ class ServiceReconciler:
     async def _end(self, copy: ReplicaHandle) -> None:
         name = copy.id
         if copy.making is not None and copy.wish is not None:
-            record = self._instances.asked(copy.wish, self.record.caller)
+            record = self._instances.find_by_request(copy.wish, self.record.caller)
             name = record.id if record is not None else ""
             copy.making.cancel()
         if name:
@@ -459,7 +459,7 @@ class ServiceReconciler:
         if self._was_ready and available:
             return ServiceStatus.RUNNING, self._why or record.failed
         waiting = [copy for copy in self.copies if copy.making is not None and copy.wish is not None]
-        asked = [self._instances.asked(copy.wish, record.caller) for copy in waiting if copy.wish is not None]
+        asked = [self._instances.find_by_request(copy.wish, record.caller) for copy in waiting if copy.wish is not None]
         pending = [one for one in asked if one is not None and one.status is EnvStatus.PENDING]
         if pending and len(pending) == len(self.copies):
             return ServiceStatus.PENDING, pending[0].reason

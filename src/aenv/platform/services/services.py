@@ -86,17 +86,17 @@ class Services:
         self._watching = asyncio.create_task(self._watch())
         return taken
 
-    async def close(self, *, leave: bool = False) -> None:
+    async def close(self, *, hand_over: bool = False) -> None:
         """Run nothing any more. The records stay, for the next server.
 
-        ``leave``: the replicas stay as well, and the next server that is called as this one goes on with them.
+        ``hand_over``: the replicas stay as well, and the next server that is called as this one goes on with them.
         """
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.gather(self._watching, return_exceptions=True)
         keepers, self._keepers = self._keepers, {}
         await asyncio.gather(*(keeper.stop(ended=False) for keeper in keepers.values()))
-        for name in () if leave else keepers:
+        for name in () if hand_over else keepers:
             try:
                 await self._book.change(name, self._left)
             except AEnvError as error:
@@ -126,8 +126,8 @@ class Services:
         replicas = _replicas(wish.replicas or 1)
         own = _own(wish)
         self._instances.quota.admit(caller, replicas)
-        await self._instances.count_elsewhere(caller)
-        self._instances.quota.check(caller, own.over(limits_of(project)), replicas)
+        await self._instances.refresh_remote_usage(caller)
+        self._instances.quota.check(caller, own.apply_to(limits_of(project)), replicas)
         claim = await self._claim(wish, caller, name, env.partition("@")[0], replicas)
         now = _now()
         record = ServiceRecord(
@@ -370,7 +370,7 @@ class Services:
                 elif record != self._keepers[record.id].record and not self._lock(record.id).locked():
                     self._keepers[record.id].follow(record)
                 continue
-            free = first if record.server == mine else await self._ledger.is_gone(record.server)
+            free = first if record.server == mine else await self._ledger.is_server_gone(record.server)
             if record.host not in ("", self._host) or not free:
                 continue
             before = record.server
@@ -394,7 +394,7 @@ class Services:
         """Replicas here of services that another server runs by now, or that are no more."""
         for record in self._instances.replicas():
             assert record.replica is not None
-            service, asked = record.replica.service, record.wish.request_id or ""
+            service, asked = record.replica.service, record.request.request_id or ""
             keeper = self._keepers.get(service)
             if keeper is None or (keeper.looked and not keeper.has(record.id, asked)):
                 with contextlib.suppress(NotFound, InstanceEnded):

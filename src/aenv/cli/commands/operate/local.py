@@ -97,9 +97,9 @@ def _with_logs(where: LocalPaths) -> list[LocalPaths]:
 
 def _facts(where: LocalPaths, own: LocalPaths) -> dict[str, Any]:
     from aenv.client.local_platforms import PlatformInfo
-    from aenv.platform.instances.machine_account import MachineUsage, used
+    from aenv.platform.instances.machine_account import MachineUsage, usage_by_platform
 
-    about, uses = PlatformInfo.read(where), used(where.account).get(where.key, MachineUsage(0, 0))
+    about, uses = PlatformInfo.read(where), usage_by_platform(where.account).get(where.key, MachineUsage(0, 0))
     identity = about.identity if about else None
     return {
         "key": where.key,
