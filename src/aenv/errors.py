@@ -55,22 +55,10 @@ class AEnvError(Exception):
 # --- mistakes of the caller ----------------------------------------------------------------------------------
 
 
-class ConfigError(AEnvError):
-    """A setting or a config.json is invalid."""
-
-    code, status, fault, exit_code = "config", 400, "caller", 3
-
-
 class UsageError(AEnvError):
     """A command or a method was called with arguments, or in a state, in which it cannot work."""
 
     code, status, fault, exit_code = "usage", 400, "caller", 2
-
-
-class LoadError(AEnvError):
-    """The author's code could not be imported; the message names the file and the line."""
-
-    code, status, fault, exit_code = "load", 500, "env", 4
 
 
 class BuildFailed(AEnvError):
@@ -106,6 +94,24 @@ class EnvironmentError(AEnvError):
     def __init__(self, message: str, env_name: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message, details)
         self.env_name = env_name
+
+
+class ConfigError(EnvironmentError):
+    """A setting or a config.json is invalid."""
+
+    code, status, fault, exit_code = "config", 400, "caller", 3
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None, env_name: str | None = None) -> None:
+        super().__init__(message, env_name, details)
+
+
+class LoadError(EnvironmentError):
+    """The author's code could not be imported; the message names the file and the line."""
+
+    code, status, fault, exit_code = "load", 500, "env", 4
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None, env_name: str | None = None) -> None:
+        super().__init__(message, env_name, details)
 
 
 class InvalidUse(EnvironmentError, UsageError):
@@ -333,7 +339,7 @@ _BY_CODE: dict[str, type[EnvironmentError]] = {
     for cls in (
         Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
         InvalidBundle, TooLarge, RateLimited, Unavailable, InstanceUnreachable, InstanceEnded, QuotaExceeded,
-        Overloaded, StateDestroyed,
+        Overloaded, StateDestroyed, ConfigError, LoadError,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
@@ -348,6 +354,8 @@ _BY_STATUS: dict[int, type[EnvironmentError]] = {
         QuotaExceeded,
         Overloaded,
         StateDestroyed,
+        ConfigError,
+        LoadError,
     )
 }
 
@@ -359,7 +367,7 @@ def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = 
     details: dict[str, Any] = dict(raw) if isinstance(raw, Mapping) else {}
     # Routes of older clients have a number in `code`; the name of the error is then in `error_code`.
     cls = _BY_CODE.get(str(body.get("error_code") or body.get("code"))) or _BY_STATUS.get(status) or EnvironmentError
-    error = cls(message, env_name, details)
+    error = cls(message, env_name=env_name, details=details)
     if cls in (EnvironmentError, InstanceEnded):
         error.fault = _fault(body.get("fault"), error.fault)
     error.details.setdefault("status", status)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aenv.errors import AEnvError, FunctionFailed
+from aenv.errors import FunctionFailed, LoadError
 from aenv.isolation.files import private_folder
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
@@ -205,8 +205,9 @@ def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, platform: Platfor
     (project / "private").mkdir()
     with (project / "private" / "large.bin").open("wb") as file:
         file.truncate(private_folder.MOST_BYTES + 1)
-    with pytest.raises(AEnvError, match="larger than 64 MiB"), SyncEnvironment(str(project), max_retries=0) as env:
-        env.initialize()
+    with pytest.raises(LoadError, match="more than 64 MiB or 10000 files") as raised, SyncEnvironment(str(project)):
+        pass
+    assert raised.value.fault == "env"
 
 
 def test_outside_of_a_sandbox_it_is_read_from_the_disk(tmp_path: Path) -> None:

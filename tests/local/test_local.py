@@ -17,7 +17,7 @@ import pytest
 
 from aenv import Environment, SyncEnvironment
 from aenv.client import local_lease
-from aenv.errors import AEnvError, ConfigError, EnvironmentError, NotFound
+from aenv.errors import AEnvError, ConfigError, EnvironmentError, LoadError, NotFound
 from tests.conftest import fetch, run, stop_all
 
 
@@ -68,6 +68,21 @@ def test_a_port_inside_has_a_url_on_this_machine_and_folders_go_in_and_out(proje
 def test_a_path_that_is_not_there_is_said() -> None:
     with pytest.raises(ConfigError, match="no project at"):
         Environment("./no/such/project")
+
+
+def test_code_that_does_not_load_is_a_load_error(project: Path) -> None:
+    (project / "src" / "env.py").write_text("import no_such_module\n")
+    with pytest.raises(LoadError, match=r"env\.py:1: .*no_such_module") as raised, SyncEnvironment(str(project)):
+        pass
+    assert (raised.value.code, raised.value.fault) == ("load", "env")
+    assert isinstance(raised.value, EnvironmentError)
+
+
+def test_a_wrong_config_json_is_a_config_error(project: Path) -> None:
+    (project / "config.json").write_text('{"name": "counter", "deployConfig": {"cpu": "lots"}}')
+    with pytest.raises(ConfigError, match=r"cpu") as raised, SyncEnvironment(str(project)):
+        pass
+    assert (raised.value.code, raised.value.fault) == ("config", "caller")
 
 
 def test_a_project_that_only_its_owner_may_read_works(project: Path) -> None:

@@ -170,5 +170,4 @@ def test_a_served_platform_probes_with_a_real_sandbox(data: Path) -> None:
         eventually(lambda: fetch(platform.url, "/ready")[0] != 503, "it is still ready")
         cache.unlink()
         hidden.rename(cache)
-        assert fetch(platform.url, "/env-instance", {"envName": "counter"})[0] == 200
-        eventually(lambda: fetch(platform.url, "/ready")[0] != 200, "it is still not ready")
+        eventually(lambda: fetch(platform.url, "/ready")[0] != 200, "the probe did not make it ready again")

@@ -417,6 +417,21 @@ def test_a_prefix_is_understood(data: Path) -> None:
         run(main())
 
 
+def test_a_platform_open_to_the_network_says_who_may_call_it(data: Path) -> None:
+    command = [sys.executable, "-m", "aenv.cli", "serve", "--host", "0.0.0.0", "--no-auth"]
+    command += ["--one-port", "--port", "0", "--adopt-within", "0"]
+    with subprocess.Popen(
+        command, env=environ(data), text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as platform:
+        try:
+            assert platform.stdout is not None
+            told = next(line for line in platform.stdout if line.startswith("For:"))
+        finally:
+            platform.terminate()
+        assert told.split(":")[1].strip() == "everyone who can reach 0.0.0.0, without a token"
+        assert "no token is needed (--no-auth)" in platform.communicate(timeout=60)[1]
+
+
 def test_check_explains_what_is_wrong(data: Path) -> None:
     def check(*options: str) -> tuple[int, str]:
         done = subprocess.run(
@@ -432,8 +447,13 @@ def test_check_explains_what_is_wrong(data: Path) -> None:
     )
     assert code == 3
     assert [line.split(":")[0] for line in said.splitlines() if line.startswith("WRONG")] == [
-        "WRONG  store", "WRONG  hub", "WRONG  access",
+        "WRONG  store", "WRONG  hub",
     ]  # fmt: skip
+    assert "access: everyone who can reach 0.0.0.0, without a token" in said
+    code, said = check("--store", "/proc/no/such.db")
+    assert code == 3
+    assert "WRONG  store: " in said
+    assert "engine: native" in said  # the checks after it were made too
     (data / "serve.toml").write_text('prot = 1\nlimits = {memory = "lots"}\n')
     code, said = check("--config", str(data / "serve.toml"))
     assert code == 3

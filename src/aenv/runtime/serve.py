@@ -13,7 +13,7 @@ from pathlib import Path
 
 from aenv._version import __version__
 from aenv.authoring import private_files
-from aenv.errors import UsageError
+from aenv.errors import LoadError, UsageError
 from aenv.http.server import HttpServer
 from aenv.isolation.files import private_folder
 from aenv.isolation.files.rootfs import PROJECT
@@ -82,7 +82,10 @@ def serve(options: ServeOptions, on_ready: Callable[[RuntimeReady], None] | None
 
 def _take_private(folder: str) -> None:
     """Have the private files in memory, and nowhere else, before any of the author's code runs."""
-    private_files.hold(private_folder.read(folder) if folder else {})
+    try:
+        private_files.hold(private_folder.read(folder) if folder else {})
+    except private_folder.TooLargeError as error:
+        raise LoadError(str(error)) from None
     if folder:
         shutil.rmtree(folder)
 

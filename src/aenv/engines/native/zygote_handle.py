@@ -331,7 +331,8 @@ class ZygoteHandle:
             if message["op"] == "ready":
                 self._ready.set_result(None)
             else:
-                self._ready.set_exception(Unavailable(message["error"]))
+                kind = LoadError if message.get("code") == "load" else Unavailable
+                self._ready.set_exception(kind(message["error"]))
 
     def _lost(self) -> None:
         """The control socket ended: the parent is gone, and with it all of its sandboxes."""

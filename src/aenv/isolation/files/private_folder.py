@@ -18,6 +18,15 @@ MOST_FILES = 10_000
 _VARIABLE = "AENV_WITHHELD"
 """To the interpreter that the zygote starts anew for a base: the descriptor of a file with all that was read."""
 
+
+class TooLargeError(OSError):
+    """A ``private/`` folder over the limits: a mistake in the project, not a failure of the host."""
+
+    def __init__(self) -> None:
+        limits = f"{MOST_BYTES >> 20} MiB or {MOST_FILES} files"
+        super().__init__(f"{FOLDER}/ of the project has more than {limits}, which are kept in memory; put less there")
+
+
 files: dict[str, bytes] = {}
 """Contents by name, relative to the folder, with ``/`` between the parts."""
 
@@ -28,7 +37,7 @@ def load(project: str | None) -> None:
     Links are left out: they could lead to any file that the platform's user may read.
 
     Raises:
-        OSError: it is too large.
+        TooLargeError: it has more than `MOST_BYTES` or `MOST_FILES`.
     """
     files.clear()
     if project is not None and has_folder(project):
@@ -62,8 +71,7 @@ def read(folder: str) -> dict[str, bytes]:
             left -= len(content)
             found[os.path.relpath(os.path.join(place, name), folder)] = content
             if left < 0 or len(found) > MOST_FILES:
-                most = f"{MOST_BYTES >> 20} MiB and {MOST_FILES} files"
-                raise OSError(errno.EFBIG, f"{FOLDER}/ of the project is larger than {most}")
+                raise TooLargeError
     return found
 
 

@@ -75,6 +75,9 @@ def main() -> None:
         if spec.base is not None and not again:
             _start_again(spec, control)
         leave_users(spec)
+    except private_folder.TooLargeError as error:
+        control.send(json.dumps({"op": "failed", "error": str(error), "code": "load"}).encode())
+        sys.exit(1)
     except OSError as error:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)

@@ -27,6 +27,8 @@ MIN_FREE_BYTES, MIN_FREE_FILES = 16 * 1024 * 1024, 256
 """Free bytes and inodes below which a folder counts as full."""
 PROBE_INTERVAL, PROBE_TIMEOUT = 5.0, 60.0
 """Seconds between two probes, and the timeout of one."""
+PROBE_CODE = "from aenv import register_function\n\n\n@register_function\ndef probe() -> None:\n    pass\n"
+"""The smallest environment that loads: one that declares nothing is refused."""
 
 
 class CreateHealth:
@@ -94,7 +96,7 @@ class CreateProbe:
         try:
             project.chmod(0o755)
             code = project / "probe.py"
-            code.write_text('"""Starts, and has no tools."""\n')
+            code.write_text(PROBE_CODE)
             code.chmod(0o644)
             mode = (
                 "none"

@@ -263,6 +263,7 @@ class Instances:
             record.error_code = error.code if isinstance(error, AEnvError) else "internal"
             record.fault = error.fault if isinstance(error, AEnvError) else "infra"
             reason = error.message if isinstance(error, AEnvError) else repr(error)
+            log.warning("%s could not be started (%s, fault %s): %s", record.id, record.env_name, record.fault, reason)
             self._end(record, EnvStatus.FAILED, reason, EndedBy.FAILED)
             self._release_ticket(record)
             raise

@@ -67,6 +67,8 @@ class PlatformReady:
     """Of the control plane."""
     data_url: str
     auth: bool
+    callers: str
+    """Who may use it, in words."""
     first_token: str | None
     """An administrator's, for a platform that never had one: shown now and never again."""
 
@@ -199,13 +201,15 @@ async def _serve(
         )
         await address.publish()
         loop.add_signal_handler(signal.SIGHUP, address.reload_certificate)
+        if settings.open_to_others and not settings.with_auth:
+            log.warning("no token is needed (--no-auth): %s may run code here", settings.who_may_call)
         first = await tokens.first() if settings.with_auth else None
         resumed = await services.open()
         at_the_end(services.close, lambda: services.close(hand_over=True))
         if resumed:
             log.info("%d services run again", resumed)
         sweeping = asyncio.create_task(_sweep(instances))
-        on_ready(PlatformReady(url, data_url, settings.with_auth, first))
+        on_ready(PlatformReady(url, data_url, settings.with_auth, settings.who_may_call, first))
         await stop.wait()
         ready.draining = True
         log.info("stopping; requests under way have %g s", settings.grace)

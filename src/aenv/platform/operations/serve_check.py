@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sqlite3
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -53,6 +54,8 @@ async def check(settings: ServeSettings, open_hub: OpenHub) -> list[CheckResult]
             found.append(CheckResult(what, False, error.said, error.hint))
         except TimeoutError:
             found.append(CheckResult(what, False, f"no answer within {SECONDS:g} s"))
+        except (OSError, sqlite3.Error) as error:
+            found.append(CheckResult(what, False, str(error)))
     return found
 
 
@@ -133,12 +136,7 @@ async def _audit(settings: ServeSettings) -> str:
 
 async def _access(settings: ServeSettings) -> str:
     if not settings.with_auth:
-        if settings.open_to_others:
-            raise _Wrong(
-                "other machines can reach this address, and nobody needs a token",
-                "Leave --no-auth away, or listen on 127.0.0.1.",
-            )
-        return "everyone on this machine"
+        return settings.who_may_call
     store = open_store(settings.store_url)
     try:
         count = len(await PlatformTokens(store).all())

@@ -131,6 +131,15 @@ class ServeSettings(BaseModel):
         """Whether callers need a token."""
         return self.open_to_others if self.auth is None else self.auth
 
+    @property
+    def who_may_call(self) -> str:
+        """Who may use the platform, in words."""
+        if self.with_auth:
+            return "with a token"
+        if self.open_to_others:
+            return f"everyone who can reach {self.host}, without a token"
+        return "everyone on this machine"
+
     @field_validator("hub_quota", "base_limit")
     @classmethod
     def _is_a_size(cls, value: str | int) -> str | int:

@@ -248,8 +248,7 @@ def _finding(each: dict[str, Any]) -> str:
 
 
 def _told(ready: PlatformReady) -> str:
-    who = "with a token" if ready.auth else "everyone on this machine"
-    lines = (f"Use it:   export AENV_SYSTEM_URL={ready.url}", f"For:      {who}", "Stop:     Ctrl-C")
+    lines = (f"Use it:   export AENV_SYSTEM_URL={ready.url}", f"For:      {ready.callers}", "Stop:     Ctrl-C")
     return "\n".join((f"the platform is ready at {ready.url}, calls at {ready.data_url}", "", *lines))
 
 
