@@ -26,6 +26,8 @@ PAGES = {
 }
 
 _LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|`[^`]*`)*)\]\((?P<target>[^)\s]+)\)")
+_FLAGS = re.compile(r"^( *```\w+) [\w ]+$", re.MULTILINE)
+"""What a block's first line says to the tests; mkdocs would not take it for a block."""
 _FENCED = re.compile(r"(^ *```.*?^ *```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -40,7 +42,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """Rewrite links that leave docs/, outside of code blocks."""
     inverse = {target: source for source, target in PAGES.items()}
     source = inverse.get(page.file.src_uri, f"docs/{page.file.src_uri}")
-    parts = _FENCED.split(markdown)  # prose and code blocks by turns
+    parts = _FENCED.split(_FLAGS.sub(r"\1", markdown))  # prose and code blocks by turns
     parts[::2] = [rewrite_links(prose, source, page.file.src_uri) for prose in parts[::2]]
     return "".join(parts)
 

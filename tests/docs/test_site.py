@@ -83,6 +83,11 @@ def test_every_error_is_on_the_page_of_the_python_api(site: Path) -> None:
     assert [name for name in names if not {f"aenv.{name}", f"aenv.errors.{name}"} & ids] == []
 
 
+def test_every_code_block_is_rendered_as_one(site: Path) -> None:
+    left = [str(file) for file in site.rglob("*.html") if re.search(r"<p>[^<]*```", file.read_text(encoding="utf-8"))]
+    assert left == []
+
+
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     outside = {name: found for name, page in pages_of(site) if (found := [a for a in page.loaded if "//" in a])}
     assert outside == {}

@@ -9,6 +9,7 @@ Each page has a scratch project of its own, and its blocks run there from top to
 - ``bash server`` is a command that serves an environment and keeps running, until the next of its kind. A page that
   has none gets ``aenv run`` by itself, before the first block that follows a file in ``src/``. Where a block says
   http://localhost:8081, it gets the real address.
+- ``python theirs`` is code for another framework, to compare with: it is parsed and not run.
 - A block with ``curl`` is left out where there is none, and the page's test says so by skipping at its end.
 - An ``output`` block is what the block before it prints; ``...`` stands for anything.
 - ``json`` is parsed. ``console`` is a session to look at, which is not run; its ``aenv`` commands must exist.
@@ -16,6 +17,7 @@ Each page has a scratch project of its own, and its blocks run there from top to
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -190,6 +192,10 @@ def _check_make(block: Block) -> None:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{block.where}: there is no target {target}"
 
 
+def _parse(block: Block) -> None:
+    compile(block.text, block.where, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
 @contextmanager
 def scratch(folder: Path) -> Iterator[Page]:
     # A folder with a short path: there are sockets in it.
@@ -218,6 +224,8 @@ def test_every_block_of_the_page_runs(path: Path, tmp_path: Path) -> None:
 
 
 def _action(page: Page, block: Block) -> Callable[[Block], Any] | None:
+    if block.flags == ("theirs",):
+        return _parse
     if block.file is not None:
         return page.write
     if block.flags == ("server",):
@@ -230,6 +238,6 @@ def _action(page: Page, block: Block) -> Callable[[Block], Any] | None:
 def test_every_block_is_of_a_kind_that_is_checked(path: Path) -> None:
     for block in blocks_of(path):
         assert block.language in LANGUAGES, f"{block.where}: what is to happen with '{block.language}'?"
-        assert block.flags in ((), ("server",)), f"{block.where}: {block.flags}"
+        assert block.flags in ((), ("server",), ("theirs",)), f"{block.where}: {block.flags}"
         if block.language == "json":
             json.loads(block.text)
