@@ -23,7 +23,7 @@ import pytest
 from aenv.client import local_platforms
 from aenv.client.local_platforms import LocalPaths, PlatformInfo, all_of_user, ensure_running, health, is_alive
 from aenv.client.platform_identity import Identity
-from aenv.errors import EnvironmentError
+from aenv.errors import ConfigError, EnvironmentError
 from tests.conftest import left_in, stop_all
 
 WHOSE = """
@@ -251,6 +251,12 @@ def test_a_platform_that_does_not_start_says_why(short_folder: Path, monkeypatch
         ensure_running(LocalPaths.of_user())
 
 
+def test_a_switch_that_says_neither_yes_nor_no_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AENV_FORK", "maybe")
+    with pytest.raises(ConfigError, match="AENV_FORK: invalid value 'maybe'"):
+        Identity.own()
+
+
 def test_what_is_not_the_same_code_is_not_the_same_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Identity.own()
     assert own.key == Identity.own().key
@@ -258,6 +264,14 @@ def test_what_is_not_the_same_code_is_not_the_same_platform(monkeypatch: pytest.
     assert Identity.own() == own
     monkeypatch.setenv("AENV_ENGINE", "process")
     assert Identity.own().key != own.key
+    monkeypatch.setenv("AENV_ENGINE", "native")
+    monkeypatch.setenv("AENV_FORK", "1")
+    assert Identity.own() == own
+    monkeypatch.setenv("AENV_FORK", "0")
+    unforked = Identity.own()
+    assert unforked.key != own.key
+    monkeypatch.setenv("AENV_FORK", "no")
+    assert Identity.own() == unforked
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     assert not own.replaces(Identity.own())
 

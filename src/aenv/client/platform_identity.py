@@ -14,10 +14,15 @@ from functools import cache
 from pathlib import Path
 
 from aenv._version import __version__
+from aenv.errors import ConfigError
 
 PACKAGES = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "AENV_ENGINE")
 """Variables that decide which code a platform's instances run, and in what."""
 DEFAULTS = {"AENV_ENGINE": "native"}
+FORK = "AENV_FORK"
+NO_FORK_MARK = "\0AENV_FORK=0"
+"""Added to `Identity.variables` where instances may not be forks, so that other identities stay as they were."""
+_ON, _OFF = ("", "1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n", "off")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class Identity:
             source=source,
             version=__version__,
             state=_state_of(source),
-            variables="\0".join(os.environ.get(name, DEFAULTS.get(name, "")) for name in PACKAGES),
+            variables="\0".join(os.environ.get(name, DEFAULTS.get(name, "")) for name in PACKAGES)
+            + ("" if _may_fork() else NO_FORK_MARK),
         )
 
     @property
@@ -57,6 +63,18 @@ class Identity:
         return self != other and all(
             getattr(self, name) == getattr(other, name) for name in ("prefix", "python", "source", "variables")
         )
+
+
+def _may_fork() -> bool:
+    """Whether this process lets its instances be forks of a common parent.
+
+    Raises:
+        ConfigError: the variable says neither yes nor no.
+    """
+    said = os.environ.get(FORK, "").strip().lower()
+    if said not in (*_ON, *_OFF):
+        raise ConfigError(f"{FORK}: invalid value '{said}'; expected 1 or 0")
+    return said in _ON
 
 
 @cache

@@ -58,6 +58,10 @@ class Sources:
             raise NotFound(f"no environment '{request.envName}' here; {_ADVICE}")
         return locate(await self._from_hub(request.hub, request.envName))
 
+    def forget(self) -> None:
+        """Drop cached lookups, after a change in the hub: the next create asks it again."""
+        self._lookups.clear()
+
     async def close(self) -> None:
         """Close the connections to hubs."""
         for _, task in self._lookups.values():
@@ -82,6 +86,9 @@ class Sources:
                 raise
             log.warning("the hub does not answer (%s); using the last known version of %s", error.message, name)
             return self._last_resolved[key]
+        except NotFound:  # such as a grant that was revoked: not to be used when the hub does not answer
+            self._last_resolved.pop(key, None)
+            raise
         if len(self._last_resolved) >= FALLBACK_ENTRIES and key not in self._last_resolved:
             del self._last_resolved[next(iter(self._last_resolved))]
         self._last_resolved[key] = path

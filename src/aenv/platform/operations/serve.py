@@ -159,7 +159,7 @@ async def _serve(
         parts.callback(audit.close)
         beside = None
         if open_beside is not None:
-            beside = await parts.enter_async_context(open_beside(door))
+            beside = _forgetting(await parts.enter_async_context(open_beside(door)), sources)
         app = PlatformApp(
             instances,
             door=door,
@@ -218,6 +218,20 @@ async def _serve(
         with contextlib.suppress(asyncio.CancelledError):
             await sweeping
     return 0
+
+
+def _forgetting(hub: Beside, sources: Sources) -> Beside:
+    """Serve the hub, and have the next create see what a request has changed there, such as a revoked grant."""
+
+    async def answer(request: Request) -> Response:
+        changes = request.method not in ("GET", "HEAD")
+        try:
+            return await hub(request)
+        finally:
+            if changes:
+                sources.forget()
+
+    return answer
 
 
 def _data_plane(gateway: Gateway) -> Handler:
