@@ -214,7 +214,7 @@ def test_variables_without_servers_open_nothing() -> None:
 
 @pytest.mark.parametrize("url", ["models.example", "ftp://models.example", "http://", "http://x:y/", "10.0.0.0/8"])
 def test_a_variable_that_names_no_server_is_said(url: str) -> None:
-    with pytest.raises(ValueError, match="the variable MODEL names a server by its URL"):
+    with pytest.raises(ValueError, match="the variable MODEL must be a URL"):
         Network.parse(["$MODEL"]).resolve_variables({"MODEL": url})
 
 

@@ -300,7 +300,7 @@ def test_a_list_that_makes_no_sense_is_said_before_anything_starts(tmp_path: Pat
     project = make_project(tmp_path, name="wrong", network=["https://pypi.org"])
     with pytest.raises(AEnvError, match=r"deployConfig\.network: 'https://pypi\.org'.*without a scheme"):
         SyncEnvironment(str(project), max_retries=0).initialize()
-    with pytest.raises(AEnvError, match="network: 'egress' is not a network"):
+    with pytest.raises(AEnvError, match="network: invalid network 'egress'"):
         SyncEnvironment(str(PROBE), network="egress", max_retries=0).initialize()
 
 

@@ -167,7 +167,7 @@ def test_a_sender_who_breaks_off_and_one_who_sends_nonsense(tmp_path: Path) -> N
             await unpack_stream(broken(), tmp_path, asyncio.to_thread)
         for make in (nonsense, cut):
             async with contextlib.aclosing(make()) as stream:  # else its end may still be a task when the loop ends
-                with pytest.raises(UsageError, match="not a whole tar"):
+                with pytest.raises(UsageError, match="not a complete tar"):
                     await unpack_stream(stream, tmp_path, asyncio.to_thread)
 
     run(main())

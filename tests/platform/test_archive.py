@@ -101,7 +101,7 @@ def test_tars_made_to_harm_and_strangers_are_refused_on_both_routes(platform: Se
         assert (status, body["code"]) in ((422, "invalid_arguments"), (400, "invalid_arguments")), body
         assert "leads out" in body["error"]
         status, body = fetch(platform.url, path, b"not a tar", method="PUT", headers=own)
-        assert "not a whole tar" in body["error"]
+        assert "not a complete tar" in body["error"]
         assert fetch(platform.url, path, b"x", method="PUT")[0] == 401
         stranger = {"authorization": f"Bearer {tokens('bob')}"}
         assert fetch(platform.url, path, b"x", method="PUT", headers=stranger)[0] in (403, 404)

@@ -1,4 +1,4 @@
-"""Linux mechanics: namespaces, mounts, limits, seccomp, and a parent that forks ready sandboxes.
+"""Linux mechanics of sandboxes: namespaces, mounts, limits, seccomp, and a zygote that forks ready sandboxes.
 
-Knows nothing of environments: what runs inside is a name, ``module:function``, that it imports.
+This package knows nothing of environments. A sandbox runs an entry point, ``module:function``, imported by name.
 """

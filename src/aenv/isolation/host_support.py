@@ -1,4 +1,4 @@
-"""Whether this host lets this user make sandboxes, and if not, what is in the way."""
+"""Check whether this host lets this user create sandboxes, and name the obstacle if it does not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,12 @@ from aenv.isolation.kernel.syscall_plan import SyscallPlan
 
 
 def unsupported_reason() -> str | None:
-    """None where sandboxes work; else what is missing and how to get it. Tries it, in a process of its own."""
+    """Return None if sandboxes work here, else what is missing and how to get it.
+
+    The check creates a real sandbox's namespaces and mounts in a separate process.
+    """
     if sys.platform != "linux":
-        return f"sandboxes need Linux, and this is {sys.platform}"
+        return f"sandboxes need Linux; this is {sys.platform}"
     if not seccomp.supported():
         return f"there is no system-call filter for {linux.MACHINE} yet"
     command = [sys.executable, "-P", "-m", "aenv.isolation.host_support"]  # -P: import nothing from the current folder
@@ -26,7 +29,7 @@ def unsupported_reason() -> str | None:
 
 
 def _probe() -> None:
-    """Make the namespaces and the mounts of a sandbox, and go."""
+    """Create the namespaces and mounts of a sandbox, then exit: 0 on success, else 1 with the reason on stdout."""
     spec = ZygoteSpec("", "", "", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
         hidden = zygote_namespaces.leave_files(spec)

@@ -1,1 +1,1 @@
-"""File systems of a sandbox: its root, volumes, private files; safe handling of hostile trees and tars."""
+"""File systems of a sandbox: its root, volumes and private files; safe handling of untrusted trees and tars."""

@@ -1,4 +1,4 @@
-"""Folders that are there as a whole, or not at all, whoever makes them at the same time or is killed in the middle."""
+"""Atomic creation of folders: complete or absent, despite concurrent creators and kills in between."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 
 @contextmanager
 def atomic_folder(target: Path) -> Iterator[Path]:
-    """A new folder beside the target, to fill: it becomes the target when the context ends well. Who is slower than
-    another gives way, for both have made the same.
+    """Yield a temporary sibling of the target, which is renamed to the target if the block succeeds.
+
+    If another process has created the target meanwhile, its folder stays and this one is removed: both are the same.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
@@ -21,7 +22,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
         try:
             made.rename(target)
         except OSError:
-            if not target.is_dir():  # else somebody was faster
+            if not target.is_dir():  # else another process was faster
                 raise
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -1,12 +1,12 @@
-"""Sandboxes on another system than the host's: an unpacked root file system, whatever its release.
+"""Sandboxes with a custom root file system (a *base*) in place of the host's, of whatever distribution and release.
 
-The interpreter is still the host's, with all that it can import, since the warm parent is: it is shown below HOST, and
-started there by the host's own loader with the host's own libraries, so that it takes nothing from the base. What the
-tools start finds the base's programs, and only those, where they belong.
+The interpreter is still the host's, with all that it can import, since the zygote runs on it. It is bind-mounted below
+HOST and started there by the host's own loader with the host's own libraries, so that it loads nothing from the base.
+Programs that tools start see the base's files only, at their usual paths.
 
-The zygote's root holds the pieces: base, cover (what of the base is replaced) and an empty mnt below PRISTINE; HOST,
-SNAPSHOT, /dev and /proc. Each sandbox puts an overlay of its own over the first two and makes that its root, so all of
-the base is its to change.
+The zygote's root holds the parts: base, cover (replacements of files of the base) and an empty mnt, all below PRISTINE;
+HOST, SNAPSHOT, /dev and /proc. Each sandbox mounts an overlay of base and cover as its root, so it may change all of
+the base for itself.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from aenv.isolation.kernel.syscall_plan import Outcome, SyscallPlan
 
 HOST = "/opt/aenv/host"
 SNAPSHOT = "/opt/aenv/project"
-"""See `rootfs.SNAPSHOT`."""
+"""Read-only project; see `rootfs.SNAPSHOT`."""
 _VENV = "/opt/aenv/python"
 PYTHON = f"{_VENV}/bin/python"
-"""What ``sys.executable`` is inside: a script, for the interpreter does not start without its loader."""
+"""Value of ``sys.executable`` in a sandbox: a script, as the interpreter does not start without its loader."""
 _LIBRARIES = (
     "/lib",
     "/lib32",
@@ -50,11 +50,11 @@ _NAME_SERVICES = (
     b"protocols", b"publickey", b"rpc", b"services", b"shadow",
 )  # fmt: skip
 _PREFIXES = ("/usr", "/usr/local")
-"""Of a Python that the system brings: its libraries are among the system's."""
+"""Prefixes of a Python that the system brings; its libraries are in `_LIBRARIES`."""
 PRISTINE = "/.pristine"
-"""What sandboxes build their root from. Plans name it by relative paths: a process that furnishes a sandbox has it as
-its working directory, and only that way can a fork of a preloaded parent reach it, since foreign code is not to see it
-and it is covered."""
+"""Folder with the parts of a sandbox's root. Syscall plans use paths relative to it: a process that sets up a sandbox
+has it as its working directory. A fork of a preloaded parent can reach it in no other way, as it is covered to hide it
+from the author's code."""
 _PRISTINE_PARTS = ("base", "cover", "mnt")
 _PLACES = (
     *rootfs.WRITABLE, rootfs.PROJECT, "/proc", "/sys", "/dev", "/mnt", "/opt/aenv", f"{rootfs.SPARE_PROC}/proc",
@@ -73,7 +73,7 @@ def build(
     files: list[str] | None,
     volume: Volume | None = None,
 ) -> None:
-    """Make the warm parent's tree at ``root`` (an empty folder) and enter it. The arguments are `rootfs.build`'s."""
+    """Build the zygote's tree at ``root`` (an empty folder) and enter it. The arguments are those of `rootfs.build`."""
     pieces = _host_pieces([*shown, *_search_path()])
     names = rootfs.host_name_files() if host_network else {}
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -92,7 +92,7 @@ def build(
 
 
 def _host_pieces(paths: Iterable[str]) -> list[str]:
-    """The folders and files of the host that its interpreter takes."""
+    """Return the host's folders and files that its interpreter needs."""
     wanted = {path for path in (*_LIBRARIES, *_library_path()) if os.path.lexists(path)}
     prefixes = {sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix} - set(_PREFIXES)
     for path in (*prefixes, *paths, os.path.realpath(sys.executable)):
@@ -105,7 +105,7 @@ def _search_path() -> list[str]:
 
 
 def _library_path() -> list[str]:
-    """Where the host's loader looks, most particular first."""
+    """Return the folders that the host's loader searches for libraries, most specific first."""
     triplet = str(sysconfig.get_config_var("MULTIARCH") or "")
     own = [path for path in os.environ.get("LD_LIBRARY_PATH", "").split(":") if path.startswith("/")]
     listed: list[str] = []
@@ -123,7 +123,7 @@ def _library_path() -> list[str]:
 
 
 def _build_cover(cover: str, base: str, names: dict[str, str], user: int | None) -> None:
-    """Files that say what a sandbox is, and folders for what is mounted."""
+    """Fill the cover: files of /etc that describe the sandbox, and folders to mount on."""
     for path in _PLACES:
         os.makedirs(cover + path, exist_ok=True)
     for path, text in (rootfs.FILES | names).items():
@@ -139,7 +139,7 @@ def _build_cover(cover: str, base: str, names: dict[str, str], user: int | None)
 
 
 def _read_inside(base: str, path: str) -> str | None:
-    """A small file of the base's; whatever links it is made of, never one of the host's."""
+    """Read a small file of the base. Symbolic links are resolved inside the base, never to a file of the host."""
     folder, name = os.path.split(path)
     try:
         descriptor = os.open(
@@ -152,7 +152,7 @@ def _read_inside(base: str, path: str) -> str | None:
 
 
 def _build_venv(root: str) -> None:
-    """A Python environment in which the host's interpreter finds all that it finds on the host."""
+    """Create a virtual environment in which the host's interpreter has the host's module search path."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = Path(root + _VENV, "lib", version, "site-packages")
     packages.mkdir(parents=True)
@@ -167,7 +167,7 @@ def _build_venv(root: str) -> None:
 
 
 def _interpreter_command() -> list[str]:
-    """How the host's interpreter is started below HOST."""
+    """Return the command that starts the host's interpreter below HOST."""
     binary = os.path.realpath(sys.executable)
     loader = os.path.realpath(_elf_interpreter(binary))
     glibc = ["--inhibit-cache"] if os.path.basename(loader).startswith("ld-") and "musl" not in loader else []
@@ -176,11 +176,11 @@ def _interpreter_command() -> list[str]:
 
 
 def _elf_interpreter(binary: str) -> str:
-    """What an ELF program names as its interpreter."""
+    """Return the program interpreter (the loader) that an ELF binary names."""
     with open(binary, "rb") as file:
         head = file.read(64)
         if head[:5] != b"\x7fELF\x02":
-            raise OSError(8, f"{binary} is not a 64-bit program")
+            raise OSError(8, f"{binary} is not a 64-bit ELF program")
         offset, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
         for number in range(count):
             file.seek(offset + number * size)
@@ -188,21 +188,24 @@ def _elf_interpreter(binary: str) -> str:
             if kind == 3:
                 file.seek(at)
                 return file.read(length).rstrip(b"\0").decode()
-    raise OSError(8, f"{binary} is linked statically; a base needs a Python that is not")
+    raise OSError(8, f"{binary} is statically linked; a base needs a dynamically linked Python")
 
 
 def exec_interpreter(*words: str, variables: dict[str, str]) -> NoReturn:
-    """Become the interpreter inside, with nothing of the host's in memory, and only these variables beside the path."""
-    script = Path(PYTHON).read_text().splitlines()[1]  # there may be no shell to run it
+    """Replace this process with the interpreter below HOST, keeping nothing of the host in memory.
+
+    Its environment has only ``variables``, PATH and LANG.
+    """
+    script = Path(PYTHON).read_text().splitlines()[1]  # the base may have no shell to run the script
     command = shlex.split(script)[1:-1]
     os.execve(command[0], [*command, *words], {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **variables})
 
 
 def configure_name_services() -> None:
-    """Have the C library look up users and hosts as it is told here, in this process and all that are forked from it.
+    """Fix the C library's name service configuration for this process and its forks.
 
-    It would read the base's /etc/nsswitch.conf, and load the libraries that it names from the base's folders. A sandbox
-    may change both, and would have its own code in the runtime.
+    By default it would read the base's /etc/nsswitch.conf and load the libraries named there from the base. A sandbox
+    may change both, and so could load its own code into the runtime.
     """
     configure = getattr(ctypes.CDLL(None), "__nss_configure_lookup", None)
     if configure is not None:  # glibc; other C libraries load nothing
@@ -211,9 +214,10 @@ def configure_name_services() -> None:
 
 
 def mount_root(plan: SyscallPlan, *, size: int, volume: Volume | None = None, carry: bool = False) -> None:
-    """The root of one sandbox, in its own mount namespace; what it changes lives in one tmpfs of ``size`` bytes.
+    """Plan the root of one sandbox in its own mount namespace; its changes live in one tmpfs of ``size`` bytes.
 
-    Runs with `PRISTINE` as the working directory. ``carry``: take that along, for forks of this sandbox.
+    The plan runs with `PRISTINE` as the working directory. ``carry``: mount PRISTINE in the new root, too, for forks of
+    this sandbox.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
     plan.mount("layer", "mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
@@ -241,7 +245,7 @@ def mount_root(plan: SyscallPlan, *, size: int, volume: Volume | None = None, ca
 
 
 def open_pristine(plan: SyscallPlan) -> Outcome:
-    """Open PRISTINE, before it is covered."""
+    """Plan to open PRISTINE, then cover it."""
     opened = plan.do("openat", linux.HERE, PRISTINE, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     rootfs.cover(plan, PRISTINE)
     return opened

@@ -1,4 +1,4 @@
-"""Lists what is in an upper layer of an overlay, without following a link of it."""
+"""Listing of an overlay's upper layer, without following its symbolic links."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import stat
 import sys
 
 READ = re.compile(r".*\.pth|entry_points\.txt|ld\.so\.cache")
-"""Files whose content is listed, too: it says whether they are harmless."""
+"""Names of files that are listed with their content, which shows whether they are harmless."""
 MAX_READ = 1 << 20
-"""Bytes of a file that is read."""
+"""Bytes of a file's content to read at most."""
 
 
 def write(layer: str) -> None:
-    """To standard output, as lines of JSON: path, kind and text (see `aenv.images.layered_images.LayerEntry`)."""
+    """Write a layer's entries to stdout as JSON lines: path, kind and text (`images.layered_images.LayerEntry`)."""
     pending = [""]
     while pending:
         folder = pending.pop()
@@ -37,7 +37,7 @@ def write(layer: str) -> None:
 
 
 def is_opaque(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder of a layer hides what lower layers have there."""
+    """Return True if a folder of a layer is opaque: it hides the same folder of lower layers."""
     try:
         return os.getxattr(path, "user.overlay.opaque", follow_symlinks=False) == b"y"
     except OSError:

@@ -1,7 +1,7 @@
-"""A project's ``private/`` folder: in the memory of the runtime, and in no file system that a tool's programs see.
+"""A project's ``private/`` folder: in the runtime's memory, and in no file system that programs of tools can see.
 
-The zygote reads it on the host, before it leaves the host's files, as bytes that it does nothing with. Everything that
-it forks has them in its memory. In the project's own folder the name is covered.
+The zygote reads it on the host, before it leaves the host's mount namespace, and does not interpret it. Its forks
+inherit the contents in memory. In the project's own folder an overlay hides it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FOLDER = "private"
 MOST_BYTES = 64 << 20
 MOST_FILES = 10_000
 _VARIABLE = "AENV_WITHHELD"
-"""To the interpreter that the zygote starts anew for a base: the descriptor of a file with all that was read."""
+"""Variable with the descriptor of a memory file that holds the contents, for the interpreter that a zygote execs."""
 
 
 class TooLargeError(OSError):
@@ -28,16 +28,16 @@ class TooLargeError(OSError):
 
 
 files: dict[str, bytes] = {}
-"""Contents by name, relative to the folder, with ``/`` between the parts."""
+"""Contents by path relative to the folder, with ``/`` as the separator."""
 
 
 def load(project: str | None) -> None:
-    """Read the folder of a project, if it has one.
+    """Read a project's private folder into `files`, if it has one.
 
-    Links are left out: they could lead to any file that the platform's user may read.
+    Symbolic links are skipped: they could lead to any file that the platform's user may read.
 
     Raises:
-        TooLargeError: it has more than `MOST_BYTES` or `MOST_FILES`.
+        TooLargeError: the folder has more than `MOST_BYTES` or `MOST_FILES`.
     """
     files.clear()
     if project is not None and has_folder(project):
@@ -45,7 +45,7 @@ def load(project: str | None) -> None:
 
 
 def has_folder(project: str) -> bool:
-    """Whether a project has one; a link to a folder is none."""
+    """Return True if a project has a private folder; a symbolic link does not count."""
     try:
         return stat.S_ISDIR(os.lstat(os.path.join(project, FOLDER)).st_mode)
     except OSError:
@@ -53,7 +53,7 @@ def has_folder(project: str) -> bool:
 
 
 def read(folder: str) -> dict[str, bytes]:
-    """All files below a folder, by their relative names."""
+    """Read all regular files below a folder, by relative path."""
     found: dict[str, bytes] = {}
     left = MOST_BYTES
     for place, _, names, here in os.fwalk(folder):
@@ -76,22 +76,21 @@ def read(folder: str) -> dict[str, bytes]:
 
 
 def hide(target: str, mask: str) -> None:
-    """Hide the folder in a project that is shown at ``target``; ``mask`` is where to make a folder for that.
+    """Hide the private folder of a project that is mounted at ``target``. ``mask``: path for the hiding layer.
 
-    With an overlay rather than with a mount on the folder: the kernel lets no sandbox have a lower layer in which
-    something is mounted.
+    An overlay hides it, not a mount over the folder: the kernel lets no sandbox use a lower layer with mounts in it.
     """
     os.makedirs(mask)
-    os.mknod(os.path.join(mask, FOLDER), stat.S_IFCHR, os.makedev(0, 0))  # how an overlay says that there is nothing
+    os.mknod(os.path.join(mask, FOLDER), stat.S_IFCHR, os.makedev(0, 0))  # a whiteout
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY
     linux.mount("overlay", target, "overlay", flags, f"lowerdir={mask}:{target},userxattr")
 
 
 def pass_to_exec() -> dict[str, str]:
-    """Variables for a program that this process is about to become, by which it finds what was read."""
+    """Return variables by which a program that this process is about to exec finds the contents of `files`."""
     if not files:
         return {}
-    fd = os.memfd_create("withheld", 0)  # for the program to inherit
+    fd = os.memfd_create("withheld", 0)  # inherited across exec
     with open(fd, "wb", closefd=False) as file:
         for name, content in files.items():
             encoded = os.fsencode(name)
@@ -101,7 +100,7 @@ def pass_to_exec() -> dict[str, str]:
 
 
 def receive_from_exec() -> None:
-    """In that program."""
+    """Load `files` from the program that has exec'd this one; see `pass_to_exec`."""
     passed = os.environ.pop(_VARIABLE, None)
     if passed is None:
         return

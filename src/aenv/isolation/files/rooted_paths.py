@@ -1,4 +1,4 @@
-"""Resolve paths below a root file system without ever following a link out of it."""
+"""Resolve paths in a root file system without following symbolic links out of it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import stat
 
 MOST_LINKS = 40
 MOST_DEPTH = 256
-"""Folders in folders. Python removes trees recursively, and gives up at about 900 levels."""
+"""Nesting depth of folders. Python removes trees recursively, and fails at about 900 levels."""
 
 
 def resolve_in_root(root: str, path: str, *, make: bool = False) -> str:
-    """Resolve an absolute path as a process with ``root`` as its root would; links never lead out of it.
+    """Resolve an absolute path like a process whose root is ``root``; symbolic links never lead out of it.
+
+    ``make``: create missing folders.
 
     Raises:
-        ValueError: a loop of links, too many folders in folders, or a part of the path that is no folder.
+        ValueError: a loop of links, too deep a path, or a component that is not a folder.
     """
     at, links = root, 0
     parts = path.split("/")[::-1]
@@ -38,7 +40,7 @@ def resolve_in_root(root: str, path: str, *, make: bool = False) -> str:
         if stat.S_ISLNK(mode):
             links += 1
             if links > MOST_LINKS:
-                raise ValueError(f"{path}: links go round in circles")
+                raise ValueError(f"{path}: too many levels of symbolic links")
             target = os.readlink(below)
             at = root if target.startswith("/") else at
             parts += target.split("/")[::-1]

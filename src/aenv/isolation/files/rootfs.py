@@ -1,7 +1,7 @@
-"""The file system of a sandbox: the host's own programs, read-only, and nothing else of the host.
+"""Root file system of a sandbox: the host's own programs, read-only, and nothing else of the host.
 
-Built once per zygote. A sandbox gets a copy of the mounts with its mount namespace and puts its own writable places
-on top (`private_places`), so creating one mounts a handful of things and copies nothing.
+It is built once per zygote. A sandbox gets a copy of the mounts with its mount namespace and mounts its own writable
+folders on top (`mount_writable`), so creating one takes a handful of mounts and copies nothing.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ ETC = (
 DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 HOME = "/home/env"
 PROJECT = "/app"
-"""Where a sandbox has the project, to change for itself."""
+"""Path of the project in a sandbox, which may change its own copy."""
 SNAPSHOT = "/.project"
-"""Where it has the project as it was shipped, read-only: the lower layer of PROJECT, and what modules come from."""
+"""Path of the project as shipped, read-only: the lower layer of PROJECT, and the folder that modules come from."""
 MASK = "/.masked"
-"""What covers the part of SNAPSHOT that is withheld; where nothing is, there is none."""
+"""Layer that hides the private folder of SNAPSHOT; absent if there is none."""
 USER_ID = 1000
-"""Who a sandbox's processes are, inside."""
+"""User id of a sandbox's processes, inside."""
 _FRESH_FOLDERS = ("/tmp", "/var/tmp", "/run", HOME, "/dev/shm")
 WRITABLE = (*_FRESH_FOLDERS, "/mnt")
-"""Places that each sandbox has for itself."""
+"""Folders that each sandbox has for itself."""
 SPARE_PROC = "/.proc"
-"""Holds a procfs of a process namespace without processes. The kernel lets a user namespace mount a procfs only if its
-mount namespace has one that nothing covers in part; that of a sandbox has covers, this one has none."""
+"""Mount point of a procfs of an empty pid namespace. The kernel lets a user namespace mount a procfs only if its mount
+namespace already has one without mounts over parts of it. A sandbox's own /proc is masked; this one is not."""
 FILES = {
     "/etc/passwd": f"root:x:0:0:root:/root:/bin/sh\nenv:x:{USER_ID}:{USER_ID}:env:{HOME}:/bin/sh\n",
     "/etc/group": f"root:x:0:\nenv:x:{USER_ID}:\n",
@@ -57,11 +57,11 @@ MASKED = (
     "key-users", "keys", "kmsg", "latency_stats", "locks", "modules", "sched_debug", "schedstat", "scsi", "softirqs",
     "partitions", "sysrq-trigger", "timer_list", "timer_stats", "zoneinfo",
 )  # fmt: skip
-"""Entries of /proc that tell of the host and not of the sandbox: all that Docker masks, and more."""
+"""Entries of /proc that reveal the host: all that Docker masks, and more."""
 
 
 def masks(proc: str = "/proc") -> list[tuple[str, str, str | None, int]]:
-    """Return what to mount over `MASKED`, as far as this kernel has it and not only the host's root may open it."""
+    """Return the mounts that hide `MASKED`, for entries that exist and that not only the host's root may open."""
     found: list[tuple[str, str, str | None, int]] = []
     for name in MASKED:
         try:
@@ -76,11 +76,11 @@ def masks(proc: str = "/proc") -> list[tuple[str, str, str | None, int]]:
 
 
 PROC: list[tuple[str, str, str | None, int]] = [("proc", "/proc", "proc", PROC_FLAGS), *masks()]
-"""What to mount once in the process namespace of a sandbox: source, target, kind, flags. A mask takes 5 us of CPU."""
+"""Mounts of a sandbox's /proc, in its pid namespace: source, target, type, flags. A mask takes 5 us of CPU."""
 
 
 def interpreter_paths() -> list[str]:
-    """Where this Python and all that it can import live, as far as the system's folders do not hold it."""
+    """Return the paths of this Python and of all that it can import, except those in the folders of `SYSTEM`."""
     wanted = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable))}
     wanted |= {path for path in sys.path if path and os.path.exists(path)}
     wanted |= {os.path.realpath(path) for path in wanted}
@@ -89,7 +89,7 @@ def interpreter_paths() -> list[str]:
 
 
 def is_below(path: str, tops: Iterable[str]) -> bool:
-    """Whether a path is one of these, or in one of them."""
+    """Return True if a path is one of ``tops`` or below one of them."""
     return any(path == top or path.startswith(f"{top}/") for top in tops)
 
 
@@ -103,11 +103,13 @@ def build(
     files: list[str] | None = None,
     volume: Volume | None = None,
 ) -> list[str]:
-    """Make the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
+    """Build the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
 
-    ``shown`` are further paths of the host to show, read-only, where they are; ``project`` is shown at SNAPSHOT, where
-    root's files belong to ``user``, if given; of it only ``files``, if given. What comes back are the folders that have
-    shown paths in them and lie in places which each sandbox has for itself.
+    ``shown``: further host paths to mount read-only at the same place. ``project``: mounted at SNAPSHOT, where root's
+    files belong to ``user``, if given. ``files``: the only files of the project to include, if given.
+
+    Returns:
+        Folders with shown paths that lie in a folder of `WRITABLE`, for `mount_writable`.
     """
     shown = list(shown)
     if volume is not None:
@@ -134,9 +136,9 @@ def build(
 
 
 def _first_below(path: str, tops: Iterable[str]) -> str:
-    """The folder right below one of ``tops`` that a path is in.
+    """Return the direct child of one of ``tops`` that contains a path.
 
-    All of it is shown, and not only the path: in a folder of its own a sandbox could rename what is above the path, and
+    All of that child is shown, not only the path: in a folder of its own a sandbox could rename parents of the path and
     put other modules where the interpreter looks for them.
     """
     top = max((top for top in tops if is_below(path, (top,))), key=len)
@@ -144,22 +146,22 @@ def _first_below(path: str, tops: Iterable[str]) -> str:
 
 
 def seal(root: str, volume: Volume | None = None) -> None:
-    """Add devices, have nothing be changed any more but a volume, and enter it."""
+    """Add devices, make the tree read-only except for a volume, and make it the root."""
     make_device_places(root)
     if volume is not None:
         os.makedirs(root + volumes.PARENT_MOUNT)
     linux.make_read_only(root)
     if volume is not None:
         volumes.mount_in_parent(volume, root)
-    for name in DEVICES:  # after the others, which refuse devices
+    for name in DEVICES:  # after the read-only remount, which sets nodev
         linux.bind(f"/dev/{name}", f"{root}/dev/{name}")
         linux.make_read_only(f"{root}/dev/{name}", nodev=False)
-    linux.bind("/proc", f"{root}/proc")  # the kernel lets a user namespace mount a new one only where there is one
+    linux.bind("/proc", f"{root}/proc")  # a user namespace may mount a procfs only where one is visible already
     linux.pivot_root(root)
 
 
 def host_name_files() -> dict[str, str]:
-    """Where names are looked up, for sandboxes that are in the host's network."""
+    """Return the host's /etc/hosts and /etc/resolv.conf, for sandboxes in the host's network."""
     found: dict[str, str] = {}
     for path in ("/etc/hosts", "/etc/resolv.conf"):
         with contextlib.suppress(OSError):
@@ -168,7 +170,7 @@ def host_name_files() -> dict[str, str]:
 
 
 def _copy_project_files(project: str, files: list[str], target: str, user: int | None) -> None:
-    """For a project that is not its whole folder. Copied: an overlay does not see what is mounted in a layer of it."""
+    """Copy some files of a project. Bind mounts would not do: an overlay ignores mounts inside its layers."""
     linux.mount("aenv", target, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,nr_inodes=100k")
     for name in files:
         source = os.path.join(project, name)
@@ -185,7 +187,7 @@ def _copy_project_files(project: str, files: list[str], target: str, user: int |
 
 
 def show_project(project: str | None, files: list[str] | None, target: str, user: int | None, *, mask: str) -> None:
-    """See `build`. ``mask``: where to make what covers the part of it that is withheld."""
+    """Mount a project (see `build`) and hide its private folder. ``mask``: path for the hiding layer."""
     if project is not None and files is not None:
         _copy_project_files(project, files, target, user)
     elif project is not None:
@@ -195,16 +197,16 @@ def show_project(project: str | None, files: list[str] | None, target: str, user
 
 
 def bind_owned_by(source: str, target: str, user: int | None) -> None:
-    """Show a tree in which the files of its owner belong to ``user``, if given."""
+    """Bind-mount a tree; its owner's files appear to belong to ``user``, if given."""
     if user is not None:
-        with contextlib.suppress(OSError):  # not every file system can; then what is not public stays unread
+        with contextlib.suppress(OSError):  # no idmapped mounts on this file system: only public files are readable
             linux.bind_as(source, target, os.stat(source).st_uid, user)
             return
     linux.bind(source, target)
 
 
 def bind_host_path(root: str, path: str) -> None:
-    """Show a path of the host, where it is; a link is made anew."""
+    """Bind-mount a host path at the same place below ``root``; a symbolic link is copied."""
     try:
         mode = os.lstat(path).st_mode
     except OSError:
@@ -224,7 +226,7 @@ def bind_host_path(root: str, path: str) -> None:
 
 
 def make_device_places(root: str) -> None:
-    """Files to show the host's devices at, and the links that belong to them."""
+    """Create mount points for the host's devices, and the usual links of /dev."""
     os.makedirs(f"{root}/dev/pts")
     for name in DEVICES:
         Path(f"{root}/dev/{name}").touch()
@@ -234,17 +236,17 @@ def make_device_places(root: str) -> None:
 
 
 def mount_writable(plan: SyscallPlan, *, size: int, shown: Iterable[str], volume: Volume | None = None) -> None:
-    """The writable places of one sandbox, in its own mount namespace.
+    """Plan the writable folders of one sandbox in its own mount namespace.
 
-    All of them live in one tmpfs of ``size`` bytes, and so does what the sandbox changes in the project. ``shown`` is
-    what `build` returned: it would disappear below the new places.
+    They live in one tmpfs of ``size`` bytes, and so do the sandbox's changes to the project. ``shown`` is the result of
+    `build`: these folders would be hidden below the new mounts, so they are mounted again on top.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
-    whole = linux.CLONE_TREE | linux.AT_RECURSIVE
-    held = [(path, plan.do("open_tree", linux.HERE, path, whole, what=f"open({path})")) for path in shown]
+    tree_flags = linux.CLONE_TREE | linux.AT_RECURSIVE
+    opened = [(path, plan.do("open_tree", linux.HERE, path, tree_flags, what=f"open({path})")) for path in shown]
     plan.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
     mount_fresh(plan, "/mnt")
-    for path, tree in held:
+    for path, tree in opened:
         plan.folder(path)
         plan.do("move_mount", tree, "", linux.HERE, path, linux.MOVE_MOUNT_F_EMPTY_PATH, what=f"bind_host_path({path})")
         plan.do("close", tree)
@@ -256,17 +258,17 @@ def mount_writable(plan: SyscallPlan, *, size: int, shown: Iterable[str], volume
     if volume is not None:
         volumes.mount_in_sandbox(plan, volume)
         cover(plan, volumes.PARENT_MOUNT)
-    # Not seen, not reached: through it a sandbox could write into its own lower layers.
+    # Hidden: through it a sandbox could write to the layers of its own overlays.
     cover(plan, "/mnt")
 
 
 def cover(plan: SyscallPlan, path: str) -> None:
-    """Hide what only processes with rights need."""
+    """Plan an empty read-only mount that hides a folder from processes without capabilities."""
     plan.mount("hidden", path, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY, "size=0,mode=000")
 
 
 def mount_fresh(plan: SyscallPlan, layer: str, root: str = "") -> None:
-    """Empty folders of a sandbox's own, which live in ``layer``."""
+    """Plan empty folders of the sandbox's own, stored in ``layer``."""
     for place in _FRESH_FOLDERS:
         own = layer + place
         plan.folder(own, mode=0o1777 if place != HOME else 0o700)
@@ -274,17 +276,17 @@ def mount_fresh(plan: SyscallPlan, layer: str, root: str = "") -> None:
 
 
 def mount_devpts(plan: SyscallPlan, root: str = "") -> None:
-    """Of the sandbox's own."""
+    """Plan a devpts instance of the sandbox's own."""
     flags = linux.MS_NOSUID | linux.MS_NOEXEC
     plan.mount("devpts", f"{root}/dev/pts", "devpts", flags, "newinstance,ptmxmode=0666,mode=0620")
 
 
 def mount_proc(plan: SyscallPlan, root: str = "", *, hide_others: bool = False) -> None:
-    """Show the processes of this process namespace. ``hide_others``: only those that the reader could trace."""
+    """Plan a /proc of this pid namespace. ``hide_others``: show only processes that the reader may trace."""
     for source, target, kind, flags in PROC:
         plan.mount(source, root + target, kind or "", flags, "hidepid=2" if hide_others and kind == "proc" else "")
 
 
 def mount_spare_proc() -> None:
-    """Mount a procfs at SPARE_PROC. Run by the first and last process of a process namespace."""
+    """Mount a procfs at SPARE_PROC. Called by the only process that ever runs in a new pid namespace."""
     linux.mount("proc", f"{SPARE_PROC}/proc", "proc", PROC_FLAGS)

@@ -1,4 +1,4 @@
-"""Tars that may be made to harm: bounds on what the standard library's reader takes into memory, and on times."""
+"""Limits for reading untrusted tars: on what the standard library's reader holds in memory, and on times."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 import tarfile
 
 MAX_HEADER = 64 * 1024
-"""Bytes of a long name, a long link or a set of pax records: the reader holds them in memory."""
+"""Bytes of a long name, a long link or a set of pax records, which the reader holds in memory."""
 LAST_TIME = float(1 << 33)
-"""The latest modification time that is kept, in seconds: about the year 2242."""
+"""Latest modification time that is kept, in seconds: about the year 2242."""
 _ABOUT_OTHERS = (
     tarfile.XHDTYPE,
     tarfile.XGLTYPE,
@@ -19,9 +19,9 @@ _ABOUT_OTHERS = (
 
 
 class BoundedTarInfo(tarfile.TarInfo):
-    """For ``tarfile.open(tarinfo=...)``: a member with a long header, or with a map of holes, is a ValueError.
+    """Tar member for ``tarfile.open(tarinfo=...)`` that raises ValueError for long headers and sparse files.
 
-    The reader would take a header of any declared size into memory, and a map of holes of any length.
+    The standard reader would hold a header of any declared size, and a sparse map of any length, in memory.
     """
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
@@ -41,5 +41,5 @@ class BoundedTarInfo(tarfile.TarInfo):
 
 
 def clamp_mtime(seconds: float) -> float:
-    """A modification time from a tar, as far as file systems can keep it: neither NaN nor infinite nor far away."""
+    """Clamp a modification time from a tar to the range of file systems; NaN and infinity become 0."""
     return min(max(float(seconds), 0.0), LAST_TIME) if math.isfinite(seconds) else 0.0

@@ -1,13 +1,13 @@
-"""A folder as a tar that is made and unpacked while it goes by, so that its size does not matter.
+"""Pack and unpack folders as streamed tars, with constant memory whatever their size.
 
-What comes in may be made to harm, on both sides: an instance gets what callers send, and callers get what an
-instance's code may have arranged. So nothing is written outside of the folder that was named: no name that leads out of
-it, nothing through a link, no link that leads out, and nothing but folders, files and links. Files are reached from
-folder to folder by their descriptors, so that a link which appears meanwhile changes nothing. A tar that asks for
-anything else is refused with the name of the member.
+Incoming tars are untrusted on both sides: an instance gets tars from callers, and callers get tars that an instance's
+code may have forged. So nothing is written outside of the target folder: no absolute path or ``..``, nothing through a
+symbolic link, no link that leads out, and only folders, files and links. Folders are opened one by one through their
+file descriptors (openat), so a link that appears meanwhile changes nothing. Any other tar is refused with the name of
+the member.
 
-What goes out of an instance is a different matter: its programs must not be able to keep a caller from reading a folder
-by putting a pipe or a link to /etc into it. There, what a tar does not carry is left out (``left_out``).
+For outgoing tars of an instance, its programs must not be able to keep a caller from reading a folder by putting a pipe
+or a link to /etc into it. There, unsupported entries are skipped (``on_skipped``).
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ InThread = Callable[[Callable[[], T]], Awaitable[T]]
 
 CHUNK = 256 * 1024
 MAX_MEMBERS = 1_000_000
-"""So many files and folders one tar may have."""
+"""Files and folders in one tar."""
 MAX_DEPTH = 256
-"""Folders in folders. Python removes trees recursively, and gives up at about 900 levels."""
+"""Nesting depth of folders. Python removes trees recursively, and fails at about 900 levels."""
 _BAD_NAMES = (errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL, errno.EILSEQ)
-"""What names and links that make no sense end in: the tar's fault, not the machine's."""
+"""Errors caused by invalid names and links: the tar's fault, not the host's."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OLD_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Unpacked(NamedTuple):
-    """What came out of a tar."""
+    """Totals of an unpacked tar."""
 
     files: int
     size: int
-    """Bytes in these files."""
+    """Bytes in all files."""
 
 
-# --- as it goes by
+# --- streaming
 
 
 OnSkipped = Callable[[str, Exception], None]
@@ -59,13 +59,13 @@ OnSkipped = Callable[[str, Exception], None]
 async def pack_stream(
     path: Path, in_thread: InThread[None], name: str = "", *, on_skipped: OnSkipped | None = None
 ) -> AsyncGenerator[bytes]:
-    """The tar of a folder's content, or of one file under its own name, or another ``name``.
+    """Yield the tar of a folder's content, or of one file under its own name or ``name``.
 
-    ``left_out`` is told of what such a tar does not carry and of what cannot be read; without it, that is an error.
+    ``on_skipped`` is called with each entry that is unsupported or unreadable; without it, that is an error.
 
     Raises:
-        UsageError: there is something that such a tar does not carry.
-        OSError: something cannot be read.
+        UsageError: an entry is neither a file nor a folder nor a link, or its link leads out of the folder.
+        OSError: an entry cannot be read.
     """
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours, limit=CHUNK)
@@ -86,14 +86,14 @@ async def pack_stream(
 async def unpack_stream(
     stream: AsyncIterable[bytes], target: Path, in_thread: InThread[Unpacked], *, file_name: str = ""
 ) -> Unpacked:
-    """Unpack a tar into a folder, which is made if it is not there. What was unpacked before an error stays.
+    """Unpack a tar into a folder, which is created if missing. What was unpacked before an error stays.
 
     With a ``file_name``, a tar of one file, which does not begin with the folder itself, becomes the file ``target``;
-    where that is a folder, the file of that name in it, whatever it is called in the tar.
+    if that is a folder, the file ``file_name`` in it, whatever its name in the tar.
 
     Raises:
-        UsageError: it is not a tar, or one that must not be unpacked.
-        OSError: something cannot be written.
+        UsageError: not a tar, or one that must not be unpacked.
+        OSError: an entry cannot be written.
     """
     ours, theirs = socket.socketpair()
     _, writer = await asyncio.open_connection(sock=ours, limit=CHUNK)
@@ -101,7 +101,7 @@ async def unpack_stream(
     def work() -> Unpacked:
         with open(theirs.detach(), "rb", buffering=CHUNK) as source:
             done = unpack(source, target, file_name=file_name)
-            while source.read(CHUNK):  # what a tar program has put behind the end
+            while source.read(CHUNK):  # padding after the end of the tar
                 pass
             return done
 
@@ -111,7 +111,7 @@ async def unpack_stream(
             writer.write(data)
             try:
                 await writer.drain()
-            except OSError:  # the thread has had enough, and says why
+            except OSError:  # the thread has stopped reading; awaiting it raises its error
                 break
         else:
             writer.write_eof()
@@ -121,16 +121,16 @@ async def unpack_stream(
 
 
 async def _finish(writer: asyncio.StreamWriter, working: asyncio.Future[T]) -> None:
-    """Hang up, which ends the thread, and see it end."""
+    """Close the connection, which ends the thread, and wait for the thread."""
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     await asyncio.wait({working})
     if not working.cancelled():
-        working.exception()  # seen; who waits for it has it already
+        working.exception()  # mark as retrieved; the caller awaits it itself
 
 
-# --- making
+# --- packing
 
 
 def pack(path: Path, out: IO[bytes], name: str = "", *, on_skipped: OnSkipped | None = None) -> None:
@@ -156,7 +156,7 @@ def pack(path: Path, out: IO[bytes], name: str = "", *, on_skipped: OnSkipped | 
 
 
 def _walk(folder: Path, prefix: str, on_skipped: OnSkipped | None) -> Iterator[tuple[str, os.DirEntry[str]]]:
-    """All that is in a folder, each folder before what is in it."""
+    """Yield all entries below a folder, parents first."""
     try:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: entry.name)
@@ -176,7 +176,7 @@ def _walk(folder: Path, prefix: str, on_skipped: OnSkipped | None) -> Iterator[t
 def _member_info(
     name: str, found: os.DirEntry[str], opened: contextlib.ExitStack
 ) -> tuple[tarfile.TarInfo, IO[bytes] | None]:
-    """What a tar says of a file, a folder or a link, and the open file."""
+    """Return the tar header of a file, folder or link, and the open file."""
     about = tarfile.TarInfo(name)
     if found.is_symlink():
         about.type, about.linkname = tarfile.SYMTYPE, os.readlink(found.path)
@@ -193,7 +193,7 @@ def _member_info(
 
 @contextlib.contextmanager
 def _open_file(path: str | Path, name: str, flags: int) -> Iterator[IO[bytes]]:
-    """A regular file. Opening never waits, so a pipe that takes its place holds nobody up."""
+    """Open a regular file without blocking, even if a pipe has taken its place."""
     try:
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -218,7 +218,7 @@ def _file_info(name: str, file: IO[bytes]) -> tarfile.TarInfo:
 
 
 class _ZeroPadded:
-    """A file that goes on with zeros where it ended early: its size is in the tar already when it is read."""
+    """File padded with zeros if it shrinks while it is read: its size is in the tar header already."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -249,13 +249,13 @@ def unpack(source: IO[bytes], target: Path, *, file_name: str = "") -> Unpacked:
                 if about is None:
                     break
                 if number == MAX_MEMBERS or (alone and number):
-                    raise UsageError("the tar has more in it than it should")
+                    raise UsageError(f"the tar has more than {1 if alone else MAX_MEMBERS} members")
                 _extract(tar, about, root)
                 files, size = files + about.isreg(), size + (about.size if about.isreg() else 0)
-                tar.members.clear()  # type: ignore[attr-defined]  # it would remember them all
+                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all in memory
                 about = tar.next()
     except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-        raise UsageError(f"this is not a whole tar: {error}") from None
+        raise UsageError(f"this is not a complete tar: {error}") from None
     return Unpacked(files, size)
 
 
@@ -331,7 +331,7 @@ def _check_link(name: str, target: str) -> None:
 
 @contextlib.contextmanager
 def _open_parent(root: int, parts: list[str]) -> Iterator[int]:
-    """The folder that a member is in, made if it is not there."""
+    """Open the folder of a member, creating it if missing."""
     folder = os.dup(root)
     try:
         for number, part in enumerate(parts[:-1]):
@@ -349,7 +349,7 @@ def _open_subfolder(folder: int, name: str, shown: str) -> Iterator[int]:
     try:
         inner = os.open(name, _FOLDER, dir_fd=folder)
     except NotADirectoryError:
-        raise UsageError(f"'{shown}' is there and not a folder, or a link") from None
+        raise UsageError(f"'{shown}' exists and is a link or not a folder") from None
     try:
         yield inner
     finally:
@@ -357,12 +357,12 @@ def _open_subfolder(folder: int, name: str, shown: str) -> Iterator[int]:
 
 
 def _remove_existing(folder: int, name: str, shown: str) -> None:
-    """A file, or a link, that is there is replaced; what it is linked to is not touched."""
+    """Remove an existing file or link, so that it is replaced; the target of a link is not touched."""
     try:
         os.unlink(name, dir_fd=folder)
     except FileNotFoundError:
         return
     except (IsADirectoryError, PermissionError):
         if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            raise UsageError(f"'{shown}' is there, and is a folder") from None
+            raise UsageError(f"'{shown}' exists and is a folder") from None
         raise

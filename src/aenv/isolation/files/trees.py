@@ -1,8 +1,7 @@
-"""Remove or measure a folder that programs of others have filled, however deep it is.
+"""Remove or measure folders filled by untrusted programs, however deep they are.
 
-`shutil.rmtree` calls itself for every level and keeps a file open for each. A program that nests folders deeply enough
-makes it raise RecursionError, and everything in them stays on the disk. Paths have a limit as well: what lies deeper
-cannot be opened by its path.
+`shutil.rmtree` recurses and keeps a file open for every level. Folders that are nested deeply enough make it raise
+RecursionError, and their content stays on the disk. Paths are limited as well: deeper files cannot be opened by path.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from itertools import count
 from pathlib import Path
 
 LONG_PATH = 2000
-"""Bytes; about half of what Linux takes."""
+"""Bytes of a path, about half of PATH_MAX."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def remove_tree(path: str | Path, seconds: float | None = None) -> None:
-    """Remove a folder and everything in it, as far as possible; nothing is raised.
+    """Remove a folder and everything in it as far as possible, without raising.
 
-    No link is followed, even if one takes the place of a folder meanwhile. After ``seconds`` the rest is left, so that
-    a process that still writes to the folder cannot hold up the caller.
+    No symbolic link is followed, even if one replaces a folder meanwhile. After ``seconds`` the rest is left, so that a
+    process that still writes to the folder cannot block the caller.
     """
     until = None if seconds is None else time.monotonic() + seconds
     with contextlib.suppress(OSError):
@@ -38,7 +37,7 @@ def remove_tree(path: str | Path, seconds: float | None = None) -> None:
 
 
 def size_of_tree(path: str) -> int:
-    """Bytes that a folder with everything in it occupies on the disk; a sparse file counts as what there is of it."""
+    """Return the bytes that a folder and everything in it occupy on disk; holes of sparse files do not count."""
     total, folders = 0, list[tuple[_OpenFolder | None, str]]([(None, path)])
     while folders:
         start, folder = folders.pop()
@@ -52,12 +51,12 @@ def size_of_tree(path: str) -> int:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append((start, entry.path))
         except OSError:
-            continue  # it went while we looked
+            continue  # removed meanwhile
     return total
 
 
 class _OpenFolder:
-    """A folder that paths start at, open for as long as one of them is still to be looked at."""
+    """Folder kept open as the start of paths, until the last of them has been visited."""
 
     def __init__(self, path: str) -> None:
         self.descriptor = os.open(path, _FOLDER)
@@ -68,7 +67,7 @@ class _OpenFolder:
 
 
 def _list(folder: int, until: float | None = None) -> Iterator[str]:
-    """What is in an open folder; nothing more once the time is over."""
+    """Yield the names in an open folder, until the deadline."""
     for name in os.listdir(folder):
         if until is not None and time.monotonic() > until:
             return
@@ -76,7 +75,7 @@ def _list(folder: int, until: float | None = None) -> Iterator[str]:
 
 
 def _remove(name: str, root: int, spare: Iterator[str]) -> bool:
-    """Remove a file, or a folder whose own folders are moved up to the root first; whether anything was done."""
+    """Remove a file, or a folder after moving its subfolders up to the root; return whether anything changed."""
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=root)
         return True
@@ -99,14 +98,14 @@ def _move_up(name: str, folder: int, root: int, spare: Iterator[str]) -> bool:
         os.unlink(name, dir_fd=folder)
         return True
     with contextlib.suppress(OSError):
-        os.close(_open_folder(name, folder))  # a folder is moved only by who may write to it
+        os.close(_open_folder(name, folder))  # makes it writable, which moving a folder requires
         os.rename(name, next(spare), src_dir_fd=folder, dst_dir_fd=root)
         return True
     return False
 
 
 def _open_folder(name: str, folder: int | None = None) -> int:
-    """A folder, open; one that its owner may not enter or change is opened up first."""
+    """Open a folder, first granting its owner the permissions to enter and change it."""
     try:
         opened = os.open(name, _FOLDER, dir_fd=folder)
     except PermissionError:

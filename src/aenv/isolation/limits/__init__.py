@@ -1,1 +1,1 @@
-"""Bound what a sandbox may use: control groups, resource limits, host users and per-user kernel counters."""
+"""Limits on a sandbox: control groups, resource limits, host users and per-user kernel counters."""

@@ -1,4 +1,4 @@
-"""What a sandbox may use: control groups where the host lets us make them, resource limits everywhere."""
+"""Resource limits of a sandbox: control groups where this user may create them, rlimits everywhere."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from aenv.isolation.limits import user_shares
 TOP = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu")
 PERIOD = 100_000  # microseconds
-MAX_SPARES = 64  # groups without a sandbox
+MAX_SPARES = 64  # idle groups kept for reuse
 LOCKED_MODE = 0o700
-"""The mode of a group that its owner holds a lock of; without that lock it is abandoned."""
+"""Mode of a group whose owner holds a lock on its folder. A group with this mode and no lock is an orphan."""
 MAX_RESIDUE = 1 << 20
-"""Bytes that a group without processes may still count, mostly ahead, and be as good as a new one."""
+"""Bytes that the kernel may still charge to an empty group, mostly batched ahead, for the group to be reusable."""
 _USAGE_FILES = (
     ("memory_bytes", "memory.usage_in_bytes"), ("memory_bytes", "memory.current"),
     ("processes", "pids.current"), ("cpu_nanoseconds", "cpuacct.usage"), ("cpu_nanoseconds", "cpu.stat"),
@@ -36,7 +36,7 @@ class Limits:
     """Upper bounds for one sandbox."""
 
     memory: int = 2 << 30
-    """Bytes, files in the writable layer included."""
+    """Bytes, including files in the writable layer."""
     cpus: float = 1.0
     processes: int = 512
     disk: int = 512 << 20
@@ -45,21 +45,21 @@ class Limits:
 
 
 def group_name(prefix: str = "aenv") -> str:
-    """Return the name of the group that all of this process's groups are below, unless it is told another."""
+    """Return the default name of the group that holds all groups of this process."""
     return f"{prefix}-{os.getpid()}-{_token(os.getpid())}"
 
 
 @cache
 def _token(pid: int) -> str:
-    """What tells this process from one with the same number in another process namespace."""
+    """Return a random token that tells this process from one with the same pid in another pid namespace."""
     return secrets.token_hex(4)
 
 
 class Cgroups:
-    """Control groups below one of our own; none where this user may not make any.
+    """Control groups below one that this process owns; empty where this user may not create any.
 
-    Groups that a killed process has left behind are removed first. The one of our own is held until `remove`, or until
-    this process ends: see `is_held`.
+    Orphaned groups of killed processes are removed first. The owned group stays locked until `remove`, or until this
+    process ends: see `is_held`.
     """
 
     def __init__(self, name: str, top: Path = TOP) -> None:
@@ -68,38 +68,39 @@ class Cgroups:
         self._roots = _writable_roots(name, top, self._locks)
         self._unified = (top / "cgroup.controllers").exists()
         self._spare: list[tuple[Limits, Cgroup]] = []
-        """Those that have not been used for the longest time come first."""
+        """Idle groups, least recently used first."""
 
     @property
     def controllers(self) -> list[str]:
-        """What can be limited here."""
+        """Controllers that can be used here, sorted."""
         return sorted(self._roots)
 
     def make(self, limits: Limits) -> Cgroup | None:
-        """A group for one sandbox."""
+        """Return a group for one sandbox, a spare if there is one; None without control groups."""
         if not self._roots:
             return None
-        for place, (kind, group) in enumerate(self._spare):
-            if kind == limits:
-                del self._spare[place]
+        for index, (spare_limits, group) in enumerate(self._spare):
+            if spare_limits == limits:
+                del self._spare[index]
                 return group
         return self._create(limits)
 
     def make_spare(self, limits: Limits) -> None:
-        """Have one ready, for the next who asks: making it takes half a millisecond."""
-        if self._roots and all(kind != limits for kind, _ in self._spare):
+        """Keep one group with these limits ready for the next `make`: creating one takes half a millisecond."""
+        if self._roots and all(spare_limits != limits for spare_limits, _ in self._spare):
             self._add_spare(limits, self._create(limits))
 
     def give_back(self, limits: Limits, group: Cgroup) -> None:
-        """Its sandbox is gone. Another one may have it: to end a group and make one takes a millisecond, most of it
-        the kernel's later on. The one that was given back first is given out first, as it may have used up the CPU of
-        the tenth of a second that it was in.
+        """Return the group of a sandbox that has ended, for reuse by another one.
+
+        Removing a group and creating one takes a millisecond, most of it in the kernel later on. Spares are reused
+        first in, first out: a group may have used up the CPU quota of its current period of a tenth of a second.
         """
-        again = group.recycled()
-        if again is None:
+        recycled = group.recycled()
+        if recycled is None:
             group.remove()
         else:
-            self._add_spare(limits, again)
+            self._add_spare(limits, recycled)
 
     def _add_spare(self, limits: Limits, group: Cgroup) -> None:
         self._spare.append((limits, group))
@@ -122,7 +123,7 @@ class Cgroups:
         return group
 
     def clear(self, *, but: Collection[Path] = ()) -> None:
-        """Take away all groups that have no processes."""
+        """Remove all groups without processes, except those in ``but``."""
         self._spare.clear()
         for root in set(self._roots.values()):
             for path in root.iterdir() if root.is_dir() else ():
@@ -130,7 +131,7 @@ class Cgroups:
                     Cgroup([path]).remove()
 
     def remove(self) -> None:
-        """Take everything of ours away."""
+        """Remove all groups of this process and release their locks."""
         self.clear()
         for root in set(self._roots.values()):
             with contextlib.suppress(OSError):
@@ -140,7 +141,7 @@ class Cgroups:
 
 
 def sweep(prefix: str = "aenv", top: Path = TOP) -> None:
-    """Remove groups named ``prefix-*`` that nobody holds any more. Those with processes stay, until a later time."""
+    """Remove orphaned groups named ``prefix-*``. Groups that still have processes stay until a later sweep."""
     parents = _unified_parents(top) if (top / "cgroup.controllers").exists() else [
         top / controller for controller in CONTROLLERS
     ]  # fmt: skip
@@ -156,7 +157,7 @@ def sweep(prefix: str = "aenv", top: Path = TOP) -> None:
 
 
 def is_held(group: Path) -> bool:
-    """Return whether a process that lives, in whatever process namespace, holds this group."""
+    """Return True if a live process, in whatever pid namespace, holds the lock of this group."""
     try:
         if not _is_marked(group):
             return False
@@ -169,17 +170,17 @@ def is_held(group: Path) -> bool:
 
 
 def _create_locked(path: Path, locks: list[int]) -> None:
-    """Make a group and lock its folder: the kernel takes the lock away when this process ends, however it does."""
+    """Create a group and lock its folder; the kernel releases the lock when this process ends, even by SIGKILL."""
     while True:
         path.mkdir(exist_ok=True)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(fd, fcntl.LOCK_SH)
-            os.chmod(path, LOCKED_MODE)  # only now: nobody takes a group for abandoned that does not have this mode
+            os.chmod(path, LOCKED_MODE)  # after the lock: a group is taken for an orphan only if it has this mode
             if os.path.samestat(os.fstat(fd), os.stat(path)):
                 locks.append(fd)
                 return
-        except FileNotFoundError:  # it was one from before, and somebody has just removed it
+        except FileNotFoundError:  # an older group of this name, which another process has just removed
             pass
         except BaseException:
             os.close(fd)
@@ -192,7 +193,7 @@ def _is_marked(path: Path) -> bool:
 
 
 def _lock_orphan(path: Path) -> int | None:
-    """A descriptor that keeps others from holding the group while it is open; None if somebody holds it, or may."""
+    """Lock an orphaned group exclusively and return the descriptor; None if it has, or may get, an owner."""
     if not _is_marked(path):
         return None
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -206,26 +207,26 @@ def _lock_orphan(path: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The folders that are one sandbox's group."""
+    """Control group of one sandbox: a folder per hierarchy."""
 
     paths: list[Path]
     before: int = 0
-    """Nanoseconds of CPU that sandboxes have used that had it before."""
+    """Nanoseconds of CPU used by earlier sandboxes in this group."""
     _usage_files: list[tuple[str, str]] = field(default_factory=list, compare=False, repr=False)
-    """What is counted, and the files that say so, as far as they are known to be there: to try all takes longer."""
+    """Cache of the usage files that exist, with what each counts: trying all of them takes longer."""
     _oom_file: list[str] = field(default_factory=list, compare=False, repr=False)
-    """The same for the file that counts out-of-memory kills."""
+    """Cache of the file that counts out-of-memory kills."""
 
     def open_for_joining(self) -> list[int]:
-        """Descriptors; a process with one thread that writes 0 to each of them is in the group.
+        """Open file descriptors for joining; a single-threaded process that writes 0 to each is in the group.
 
-        Version 1 has a file for threads, too: a thread that moves itself alone waits for nobody, while moving a
-        process waits until every CPU has been through the scheduler, which takes the kernel some ten milliseconds.
+        Version 1 also has a file for threads. Moving one thread does not wait, while moving a process waits for an RCU
+        grace period, which takes some ten milliseconds.
         """
         return [_open_first(f"{path}/tasks", f"{path}/cgroup.procs") for path in self.paths]
 
     def usage(self) -> dict[str, int]:
-        """Bytes of memory and processes now, nanoseconds of CPU so far; what the host counts of these."""
+        """Return current memory bytes and processes, and CPU nanoseconds so far, as far as the host counts them."""
         used: dict[str, int] = {}
         known, found = self._usage_files, []
         for name, file in known or [(name, f"{path}/{file}") for path in self.paths for name, file in _USAGE_FILES]:
@@ -241,7 +242,7 @@ class Cgroup:
         return used
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel has killed at its memory limit."""
+        """Return how many processes of the group the kernel has killed at its memory limit."""
         known = self._oom_file
         for file in known or [f"{path}/{file}" for path in self.paths for file in _OOM_FILES]:
             with contextlib.suppress(OSError, ValueError, IndexError):
@@ -252,21 +253,21 @@ class Cgroup:
         return 0
 
     def recycled(self) -> Cgroup | None:
-        """For another sandbox; None when something is left in it, or is counted for it, that is not that one's."""
+        """Return the group for use by another sandbox; None if processes, memory or OOM kills are left in it."""
         used = self.usage()
         if used.get("processes", 1) or used.get("memory_bytes", 0) > MAX_RESIDUE or self.oom_kills():
             return None
         return replace(self, before=self.before + used.get("cpu_nanoseconds", 0))
 
     def remove(self) -> None:
-        """The folders go once the processes have; a group that is busy stays."""
+        """Remove the folders; a group that still has processes stays."""
         for path in self.paths:
             with contextlib.suppress(OSError):
                 path.rmdir()
 
 
 def _writable_roots(name: str, top: Path, locks: list[int]) -> dict[str, Path]:
-    """Make the group of this name for every controller that can be used here, and hold it."""
+    """Create and lock the group of this name for every controller that can be used here."""
     if (top / "cgroup.controllers").exists():
         return _unified_roots(name, top, locks)
     roots: dict[str, Path] = {}
@@ -279,13 +280,13 @@ def _writable_roots(name: str, top: Path, locks: list[int]) -> dict[str, Path]:
 
 
 def _unified_roots(name: str, top: Path, locks: list[int]) -> dict[str, Path]:
-    """Version 2: beside our own group rather than below it, as only a group without processes can limit others."""
+    """Version 2: create a sibling of our own group, not a child: only a group without processes can limit children."""
     for parent in _unified_parents(top):
         path = parent / name
         with contextlib.suppress(OSError):
             _create_locked(path, locks)
             enabled = [controller for controller in CONTROLLERS if _enable(controller, parent, path)]
-            if set(CONTROLLERS) - {"cpu"} <= set(enabled):  # else the limits of the process do more
+            if set(CONTROLLERS) - {"cpu"} <= set(enabled):  # else rlimits bound more
                 return dict.fromkeys(enabled, path)
             os.close(locks.pop())
             path.rmdir()
@@ -293,14 +294,14 @@ def _unified_roots(name: str, top: Path, locks: list[int]) -> dict[str, Path]:
 
 
 def _unified_parents(top: Path) -> list[Path]:
-    """The groups that one of our own may be in: the one above ours, and the top."""
+    """Return possible parents of a group of ours: the parent of this process's group, and the top."""
     own = own_group(top)
     parents = (top,) if own == top else (own.parent, top)
     return [parent for parent in dict.fromkeys(parents) if _can_have_children(parent)]
 
 
 def _can_have_children(group: Path) -> bool:
-    """Not if it has processes: its controllers would refuse, or leave groups below it that nobody can join."""
+    """Return False for a group with processes: enabling controllers fails there, or leaves children no one can join."""
     try:
         return not (group / "cgroup.type").exists() or not (group / "cgroup.procs").read_text().strip()
     except OSError:
@@ -308,13 +309,13 @@ def _can_have_children(group: Path) -> bool:
 
 
 def own_group(top: Path = TOP) -> Path:
-    """The group of version 2 that this process is in."""
+    """Return the version 2 group that this process is in."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     return top / next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), "")
 
 
 def _enable(controller: str, parent: Path, path: Path) -> bool:
-    """Have a controller limit what is below ``path``. A user may where the system has handed them the group."""
+    """Enable a controller for children of ``path``. Ordinary users may do so where the group is delegated to them."""
     try:
         for place in (parent, path):
             if controller not in (place / "cgroup.subtree_control").read_text().split():
@@ -325,7 +326,7 @@ def _enable(controller: str, parent: Path, path: Path) -> bool:
 
 
 def _limit_files(controller: str, limits: Limits, *, unified: bool) -> list[tuple[str, str]]:
-    """What to write into which files of a group."""
+    """Return which files of a group to write, and their contents."""
     if controller == "memory":
         most = str(limits.memory)
         return [("memory.max", most), ("memory.swap.max", "0")] if unified else [("memory.limit_in_bytes", most)]
@@ -338,7 +339,7 @@ def _limit_files(controller: str, limits: Limits, *, unified: bool) -> list[tupl
 
 
 def _write(path: str, text: str) -> None:
-    """Most of making a group is this, so it is done without ceremony."""
+    """Write a small file with bare system calls: this is most of the cost of creating a group."""
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC)
         try:
@@ -346,7 +347,7 @@ def _write(path: str, text: str) -> None:
         finally:
             os.close(fd)
     except OSError:
-        if not path.endswith("memory.swap.max"):  # which not every kernel counts
+        if not path.endswith("memory.swap.max"):  # absent on kernels without swap accounting
             raise
 
 
@@ -359,7 +360,7 @@ def _read(path: str) -> bytes:
 
 
 def _open_first(*paths: str) -> int:
-    """The first of them that is there."""
+    """Open the first of these files that exists."""
     for path in paths[:-1]:
         with contextlib.suppress(FileNotFoundError):
             return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
@@ -367,17 +368,17 @@ def _open_first(*paths: str) -> int:
 
 
 def set_resource_limits(limits: Limits, *, alone: bool) -> None:
-    """Set limits of the process.
+    """Set the rlimits of this process.
 
-    ``alone``: there is no control group, so these have to do. Memory that they leave out is refused as far as a filter
-    can: see `seccomp.countable`. This process must have the right to load one.
+    ``alone``: there is no control group, so rlimits are the only bound. A seccomp filter then refuses memory that they
+    do not count, as far as it can: see `seccomp.countable`. This process must be allowed to load a filter.
     """
-    # 1 and not 0: a core goes to the host's crash handler, where there is one, whatever the limit; but not at 1.
+    # 1 and not 0: the kernel pipes a core to the host's crash handler at any limit but 1.
     _lower_limit(resource.RLIMIT_CORE, 1)
     _lower_limit(resource.RLIMIT_NOFILE, limits.open_files)
     if alone:
         _lower_limit(resource.RLIMIT_DATA, limits.memory)
-        from aenv.isolation.kernel import (  # here: the other limits are imported on systems that are not Linux
+        from aenv.isolation.kernel import (  # imported here: `Limits` is also used on systems other than Linux
             linux,
             seccomp,
         )
@@ -386,22 +387,20 @@ def set_resource_limits(limits: Limits, *, alone: bool) -> None:
 
 
 def raise_open_files_limit() -> None:
-    """Let this process have as many descriptors as it may: it needs some for every sandbox."""
+    """Raise the soft limit of open file descriptors to the hard limit: every sandbox takes some."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def limit_processes(limits: Limits, pid: int = 0) -> None:
-    """For a process, its own by default, in a user namespace of its own: the kernel counts all that are in there."""
+    """Limit the processes of a user namespace through one of its processes, by default this one."""
     _, hard = resource.prlimit(pid, resource.RLIMIT_NPROC)
     most = limits.processes if hard == resource.RLIM_INFINITY else min(limits.processes, hard)
     resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
 
 
 def limit_parent_processes() -> None:
-    """The same for a preloaded parent. All of its forks count for it, so it may have a large share, but not all that
-    the host's user may have.
-    """
+    """Limit the processes of a preloaded parent: all its forks count, so it gets a large share of the host user's."""
     _, hard = resource.prlimit(0, resource.RLIMIT_NPROC)
     if hard != resource.RLIM_INFINITY:
         part, whole = user_shares.PARENT
@@ -410,7 +409,7 @@ def limit_parent_processes() -> None:
 
 
 def counts_processes_per_namespace() -> bool:
-    """Whether this kernel counts a user's processes for each user namespace; older ones count all on the host."""
+    """Return True if the kernel counts processes per user namespace (since 5.14); older ones count per host user."""
     major, _, rest = os.uname().release.partition(".")
     minor = "".join(itertools.takewhile(str.isdigit, rest))
     return (int(major), int(minor or 0)) >= (5, 14)

@@ -1,8 +1,7 @@
-"""A control group of this process's own, below which it may make others.
+"""Delegated control group: move this process to a group in which it may create child groups.
 
-On most hosts with control groups of version 2 they are systemd's, which hands a part of them to any user who asks for
-a *delegated scope*: that is how an ordinary user's sandboxes get limits that hold. Where there is nobody to ask, or
-the answer is no, everything stays as it was.
+On most hosts with control groups of version 2, systemd owns them and gives any user who asks a *delegated scope*. That
+is how an ordinary user's sandboxes get enforced limits. Without systemd, or if it refuses, nothing changes.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from pathlib import Path
 from aenv.isolation.limits.cgroups import TOP, own_group
 
 LEAF = "server"
-"""The group that this process goes to: one that has processes cannot limit the groups below it."""
+"""Child group that this process moves to: a group with processes cannot limit its children."""
 REPLY_SECONDS, MOVE_SECONDS = 5.0, 2.0
-"""Seconds for systemd to answer, and then to do it, on a host that has far too much to do; else a hundredth of them."""
+"""Seconds for systemd to reply, and then to move the process. Only overloaded hosts need more than a hundredth."""
 
 
 def enter_delegated_group(top: Path = TOP) -> bool:
-    """Move this process to a group below one that is ours; whether that could be done.
+    """Move this process to a child of a delegated group; return whether that worked.
 
-    For servers, before they start other processes: a whole scope ends when its last process does.
+    Servers call this before they start other processes: a scope ends with its last process.
     """
     if not (top / "cgroup.controllers").exists():
         return False
@@ -37,7 +36,7 @@ def enter_delegated_group(top: Path = TOP) -> bool:
 
 
 def _is_delegated(group: Path) -> bool:
-    """Whether nobody else minds what we do below it: systemd says so of a unit with ``Delegate=yes``."""
+    """Return True if this process may manage the group: systemd marks units that have ``Delegate=yes``."""
     if _systemd_runs():
         try:
             return os.getxattr(group, "user.delegate") == b"1" and _is_alone(group)
@@ -58,9 +57,9 @@ def _systemd_runs() -> bool:
 
 
 def _request_scope(name: str) -> bool:
-    """Have systemd put this process into a new scope; it has not happened yet when the answer is there."""
+    """Ask systemd to move this process to a new scope; the move happens some time after the reply."""
     if not _systemd_runs() or os.environ.get("SYSTEMD_EXEC_PID") == str(os.getpid()):
-        return False  # what systemd has started as a service stays in that service
+        return False  # a process that systemd started as a service stays in that service
     if os.geteuid() == 0:
         bus = "--system"
     else:
@@ -89,7 +88,7 @@ def _request_scope(name: str) -> bool:
 
 
 def _wait_until_in(name: str, top: Path) -> bool:
-    """Wait until it is."""
+    """Wait until this process is in the scope; False if that takes more than `MOVE_SECONDS`."""
     deadline = time.monotonic() + MOVE_SECONDS
     while own_group(top).name != name:
         if time.monotonic() > deadline:

@@ -1,8 +1,8 @@
-"""Users of the host for sandboxes that root makes: never one for two warm parents that live at the same time.
+"""Host user ids for sandboxes that root creates; no two live zygotes share one.
 
-A user is claimed by a lock on one byte of a file that all platforms of this machine share. The lock belongs to the open
-file and not to a process: the warm parent claims its user itself, and the kernel gives it back when the last process
-that has the file open is gone, whoever was killed before, and whichever server has adopted the sandboxes meanwhile.
+A zygote claims its user id by locking one byte of a file that all platforms of this machine share. It is an open file
+description lock: the kernel releases it when the last process that has the file open is gone, whichever processes were
+killed before, and whichever server has adopted the sandboxes meanwhile.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import struct
 from collections.abc import Sequence
 
 FIRST, COUNT = 900_000, 50_000
-"""Users that own nothing on any host."""
+"""Range of user ids, which own nothing on any host."""
 FOLDERS = ("/run", "/dev/shm", "/tmp")
-"""Where the file may be, in this order: what a host has none of, or shows read-only, is passed over."""
+"""Candidate folders of the lock file, in this order; missing and read-only ones are skipped."""
 NAME = "aenv-users.lock"
 
 
 def claim(folders: Sequence[str] = FOLDERS, *, first: int = FIRST, count: int = COUNT) -> int:
-    """Return a user that nobody else has while this process, or a fork of it that keeps the descriptor, lives.
+    """Claim a user id for as long as this process, or a fork of it that keeps the descriptor, lives.
 
-    The descriptor stays open, also when another program is executed.
+    The descriptor stays open across exec.
 
     Raises:
-        OSError: all users are taken, or the file cannot be had.
+        OSError: all user ids are taken, or the lock file cannot be opened.
     """
     fd = _open(folders)
-    begin = secrets.randbelow(count)  # not the one that was given back last: something of it may still be ending
+    begin = secrets.randbelow(count)  # not the id released last: some of its processes may still be ending
     for place in range(count):
         user = first + (begin + place) % count
         try:
@@ -47,17 +47,17 @@ def claim(folders: Sequence[str] = FOLDERS, *, first: int = FIRST, count: int = 
 
 
 def is_claimed(user: int, folders: Sequence[str] = FOLDERS) -> bool:
-    """Return whether a warm parent that lives has this user."""
+    """Return True if a live zygote has claimed this user id."""
     fd = _open(folders)
     try:
-        told = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, user))
+        lock = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, user))
     finally:
         os.close(fd)
-    return bool(struct.unpack_from("h", told)[0] != fcntl.F_UNLCK)
+    return bool(struct.unpack_from("h", lock)[0] != fcntl.F_UNLCK)
 
 
 def _lock(kind: int, user: int) -> bytes:
-    """``struct flock`` for the byte that stands for a user."""
+    """Return a ``struct flock`` for the byte of a user id."""
     return struct.pack("hh4xqqi4x", kind, os.SEEK_SET, user, 1, 0)
 
 
@@ -72,6 +72,6 @@ def _open(folders: Sequence[str]) -> int:
         about = os.fstat(fd)
         if about.st_uid == os.geteuid() and not about.st_mode & 0o077:
             return fd
-        os.close(fd)  # somebody else has made it, and could take every user
+        os.close(fd)  # another user created it, and could claim every id
         refused = OSError(errno.EPERM, f"{folder}/{NAME} belongs to another user")
-    raise refused or OSError(errno.ENOENT, f"there is no folder for {NAME}")
+    raise refused or OSError(errno.ENOENT, f"no folder for {NAME}")

@@ -1,4 +1,4 @@
-"""What a sandbox uses, by its processes: for hosts on which its control group cannot tell, or there is none."""
+"""Resource usage of a sandbox summed over its processes, for hosts without control groups or their counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def members(groups: Iterable[Path]) -> list[int]:
-    """The processes in a control group."""
+    """Return the pids in a control group, from the first of its folders that can be read."""
     for group in groups:
         with contextlib.suppress(OSError):
             return [int(word) for word in (group / "cgroup.procs").read_text().split()]
@@ -22,7 +22,7 @@ def members(groups: Iterable[Path]) -> list[int]:
 
 
 def listening_process(path: Path) -> int | None:
-    """Who listens on a unix socket: a sandbox cannot say which process it is on the host, but the kernel can."""
+    """Return the host pid of the process that listens on a unix socket; a sandbox cannot tell its own host pid."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(1.0)
         probe.connect(str(path))
@@ -31,7 +31,7 @@ def listening_process(path: Path) -> int | None:
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that it has started."""
+    """Return the pids of a process and all its descendants."""
     found, todo = [], [root]
     while todo:
         pid = todo.pop()
@@ -43,7 +43,7 @@ def tree(root: int) -> list[int]:
 
 
 def usage(pids: Iterable[int]) -> dict[str, int]:
-    """Like `Cgroup.usage`. Of memory only what is a process's own, as most of it is shared with the warm parent."""
+    """Return usage like `Cgroup.usage`. Only unshared memory counts, as most pages are shared with the zygote."""
     cpu = memory = count = 0
     for pid in pids:
         with contextlib.suppress(OSError, IndexError, ValueError):

@@ -1,8 +1,8 @@
-"""What a user namespace may have of the things that the kernel counts for each user of the host: inotify and fanotify.
+"""Limits per user namespace on resources that the kernel counts per host user: inotify and fanotify.
 
-All that an instance has counts for the host's user as well, who may have 128 inotify instances on most systems. Without
-a limit in its own namespace, one instance could take them all, and every editor and server of that user went without.
-Namespaces are counted in the same way; the system-call filter lets an instance make none.
+What an instance uses also counts for the host user, who may have 128 inotify instances on most systems. Without a limit
+in its own namespace, one instance could take them all, and every editor and server of that user would fail. Namespaces
+are counted in the same way; the system-call filter lets an instance create none.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _HOST_LIMITS = {
     "max_fanotify_groups": "fanotify/max_user_groups",
     "max_fanotify_marks": "fanotify/max_user_marks",
 }
-"""Files below /proc/sys/user, one per user namespace, and those below /proc/sys/fs that have the host's limit."""
+"""Files below /proc/sys/user, which are per user namespace, and those below /proc/sys/fs with the host's limit."""
 INSTANCE = (1, 8)
-"""The share of one instance."""
+"""Share of one instance."""
 PARENT = (3, 4)
-"""The share of a warm parent with all its instances: the rest is for the host's user."""
+"""Share of a zygote with all its instances; the rest is left to the host user."""
 
 
 def limits_for(share: tuple[int, int]) -> list[tuple[str, str]]:
-    """Return what to write into which files of /proc/sys/user; nothing where they cannot be written."""
+    """Return which files of /proc/sys/user to write, and their contents; empty where they are read-only."""
     part, whole = share
     found = []
     with contextlib.suppress(OSError):
@@ -39,7 +39,7 @@ def limits_for(share: tuple[int, int]) -> list[tuple[str, str]]:
 
 
 def apply_limits(share: tuple[int, int]) -> None:
-    """Set them for the user namespace that this process is in, and has all rights over."""
+    """Set the limits of this process's user namespace, in which it must have all capabilities."""
     for name, text in limits_for(share):
         with contextlib.suppress(OSError), open(f"/proc/sys/user/{name}", "w") as file:
             file.write(text)

@@ -1,8 +1,7 @@
-"""Where a sandbox may connect to: host names, wildcards and networks, each with a port if only that one is meant.
+"""Allow list of a sandbox's outgoing connections: host names, wildcards and networks, each with an optional port.
 
-A name is looked up only when it is on the list, since looking names up is a way out, too. An address behind a name
-must be a public one, or lie in a network that the list names: else a name under somebody's control would lead to the
-machine's own services.
+A name is resolved only if it is on the list, since DNS queries can carry data out, too. The address of a listed name
+must be public or in a listed network: otherwise a name under an attacker's control could lead to services of this host.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ _PRIVATE = [
         "224.0.0.0/3",
     )
 ]  # fmt: skip
-"""IPv4 networks that are not out in the internet. Written down, as what Python says of them depends on its release."""
+"""IPv4 networks that are not public. Listed here because `ipaddress` classifies them differently between releases."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _PUBLIC = [ipaddress.IPv6Network("2000::/3"), _NAT64]
 _RESERVED = [ipaddress.IPv6Network(text) for text in ("2001::/23", "2001:db8::/32", "3fff::/20")]
-"""IPv6: what is out in the internet, and what within it is not. The second has Teredo and the documentation's."""
+"""Public IPv6 networks, and the reserved ones within them, which include Teredo and documentation prefixes."""
 _IN_LAST_WORD = [ipaddress.IPv6Network(text) for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")]
 """IPv6 networks whose last 32 bits are an IPv4 address: compatible, mapped, translated (SIIT), NAT64."""
 _TEREDO = ipaddress.IPv6Network("2001::/32")
@@ -39,7 +38,7 @@ _ISATAP, _ISATAP_MASK = 0x00005EFE, 0xFCFFFFFF
 
 
 class EgressRefused(Exception):
-    """Not allowed; the message says why."""
+    """The connection is not allowed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +58,29 @@ class _Entry:
 
 
 class AllowList:
-    """What may be reached."""
+    """Parsed allow list of hosts and networks."""
 
     def __init__(self, entries: Iterable[str]) -> None:
-        """Raises ValueError, with a sentence, for an entry that makes no sense."""
+        """Parse the entries.
+
+        Raises:
+            ValueError: an entry is neither a host name nor a network; the message says what to write.
+        """
         self.texts = list(entries)
         self._entries = [_parse(text) for text in self.texts]
 
     @property
     def networks(self) -> list[Network]:
-        """Those on the list."""
+        """Networks on the list."""
         return [entry.network for entry in self._entries if entry.network is not None]
 
     def check_name(self, host: str, port: int) -> None:
-        """Raises Refused unless this name may be looked up."""
+        """Raise `EgressRefused` unless this name may be resolved."""
         if not any(entry.matches_name(normalize_host(host), port) for entry in self._entries):
             raise EgressRefused(f"{host}:{port} is not on the list of what this environment may reach")
 
     def check_address(self, address: Address, port: int, *, behind: str | None = None) -> None:
-        """Raises Refused unless this address may be connected to. ``behind``: the listed name that led to it."""
+        """Raise `EgressRefused` unless this address may be connected to. ``behind``: the listed name it belongs to."""
         if getattr(address, "scope_id", None):
             raise EgressRefused(f"{address} names a network interface of this machine")
         first, *others = equivalent_addresses(address)
@@ -94,22 +97,22 @@ class AllowList:
                 raise EgressRefused(f"{found} is a private address; only a network on the list, like {each}, opens it")
 
     def lists_address(self, address: Address, port: int) -> bool:
-        """Whether a network on the list holds this address."""
+        """Return True if a network on the list contains this address."""
         return any(entry.matches_address(address, port) for entry in self._entries)
 
 
 def is_public(address: Address) -> bool:
-    """Whether it is out in the internet, and not this machine, its network or the cloud's metadata."""
+    """Return True for a public internet address: not this host, its network or a cloud's metadata service."""
     if isinstance(address, ipaddress.IPv4Address):
         return not any(address in network for network in _PRIVATE)
     return any(address in network for network in _PUBLIC) and not any(address in network for network in _RESERVED)
 
 
 def equivalent_addresses(address: Address) -> list[Address]:
-    """Return what an address stands for: itself, then the IPv4 addresses that it holds, which some router or the kernel
-    may send to in its place. A mapped address is an IPv4 address in all respects.
+    """Return an address and the IPv4 addresses embedded in it, to which a router or the kernel may send instead.
 
-    A NAT64 prefix that a network has chosen for itself cannot be told from any other public address.
+    An IPv4-mapped address counts as IPv4 only. A network-specific NAT64 prefix cannot be told from other public
+    addresses.
     """
     if isinstance(address, ipaddress.IPv4Address):
         return [address]
@@ -135,18 +138,18 @@ def _embedded_ipv4(address: ipaddress.IPv6Address) -> Iterator[int]:
 
 
 def _rfc6052_ipv4(whole: int) -> Iterator[int]:
-    """RFC 6052: after a prefix of 48, 56, 64 or 96 bits, around 8 bits that are 0, and then nothing."""
+    """Yield the IPv4 addresses of RFC 6052: after a prefix of 48, 56, 64 or 96 bits, split around 8 zero bits."""
     if last := whole & 0xFFFFFFFF:
         yield last
     suffix = whole & (1 << 56) - 1
-    for before in (16, 8, 0):  # bits of it that lie in the first half
+    for before in (16, 8, 0):  # bits of the IPv4 address in the upper 64 bits
         after = 32 - before
         if whole >> 56 & 0xFF == 0 and suffix & (1 << 56 - after) - 1 == 0:
             yield (whole >> 64 & (1 << before) - 1) << after | suffix >> 56 - after
 
 
 def normalize_host(host: str) -> str:
-    """A name as names are compared."""
+    """Return a host name in the form used for comparison: lower case, IDNA, without a trailing dot."""
     host = host.rstrip(".").lower()
     if host.isascii():
         return host
@@ -173,7 +176,7 @@ def _parse(text: str) -> _Entry:
 
 
 def _split(text: str) -> tuple[str, int | None]:
-    """Host and port; an IPv6 address with a port has brackets."""
+    """Split an entry into host and port; an IPv6 address with a port has brackets."""
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")
         port = rest.removeprefix(":")

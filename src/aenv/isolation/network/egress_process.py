@@ -1,7 +1,7 @@
-"""Start and steer the egress proxy (`egress_proxy`): one process that carries what sandboxes may send out.
+"""Start and control the egress proxy process (`egress_proxy`), one per engine.
 
-It is started for the first sandbox that has a door and ends with the engine. Should it die, the next one takes over
-all doors: the engine keeps the listening sockets.
+It starts with the first sandbox that has an egress endpoint, and ends with the engine. If it dies, a new process takes
+over all endpoints: the engine keeps their listening sockets.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from aenv.tracing.logging import getLogger
 log = getLogger("egress")
 
 RESTART_SECONDS = 1.0
-"""Between two processes, should one end at once."""
+"""Seconds before a proxy process that has died is replaced, so that one that dies at once does not cause a loop."""
 
 
 class EgressEndpoint:
-    """One sandbox's, from before its network is there until it is gone."""
+    """Egress proxy endpoint of one sandbox, from before its network exists until the sandbox is gone."""
 
     def __init__(self, name: str, allow: tuple[str, ...], egress: EgressProcess) -> None:
         self.id = name
@@ -37,11 +37,11 @@ class EgressEndpoint:
 
     @property
     def channel(self) -> int:
-        """What the sandbox is to send its listening socket through."""
+        """File descriptor that the sandbox sends its listening socket through."""
         return self._theirs.fileno()
 
     async def open(self) -> None:
-        """Wait for the sandbox's socket, and have it served. Where no sandbox comes to be, it returns all the same."""
+        """Wait for the sandbox's listening socket and have it served; return without one if the sandbox fails."""
         self._theirs.close()
         loop = asyncio.get_running_loop()
         self._received = loop.create_future()
@@ -55,13 +55,13 @@ class EgressEndpoint:
             await self._egress.add(self)
 
     def adopt(self, listener: int) -> None:
-        """The sandbox has been there for long, and this is its socket."""
+        """Use the listening socket of a sandbox that already runs."""
         self.listener = listener
         self._theirs.close()
         self._ours.close()
 
     def close(self) -> None:
-        """Hang up on all that goes through it."""
+        """Close the endpoint and all connections through it."""
         self._theirs.close()
         if self._received is None:
             self._ours.close()
@@ -88,7 +88,10 @@ class EgressEndpoint:
 
 
 class EgressProcess:
-    """Opens and closes doors. ``say`` hears what a sandbox was refused."""
+    """Handle of the egress proxy process; opens and closes endpoints.
+
+    ``on_refused`` is called with the sandbox's name and a log line for each refused connection.
+    """
 
     def __init__(self, on_refused: Callable[[str, str], None]) -> None:
         self._on_refused = on_refused
@@ -100,24 +103,24 @@ class EgressProcess:
         self._closed = False
 
     def endpoint(self, name: str, allow: tuple[str, ...]) -> EgressEndpoint:
-        """For a sandbox that is about to be made; whatever becomes of it, the door must be closed."""
+        """Create the endpoint of a sandbox that is about to start. The caller must close it in any case."""
         return EgressEndpoint(name, allow, self)
 
     async def adopt(self, name: str, allow: tuple[str, ...], listener: int) -> EgressEndpoint:
-        """The door of a sandbox that an engine before this one has made."""
+        """Create the endpoint of a sandbox that an earlier engine has handed over."""
         endpoint = EgressEndpoint(name, allow, self)
         endpoint.adopt(listener)
         await self.add(endpoint)
         return endpoint
 
     async def add(self, endpoint: EgressEndpoint) -> None:
-        """Serve it from now on."""
+        """Serve an endpoint from now on."""
         self._endpoints[endpoint.id] = endpoint
         await self._start()
         await self._send({"op": "open", "id": endpoint.id, "allow": endpoint.allow}, [endpoint.listener])
 
     def remove(self, endpoint: EgressEndpoint) -> None:
-        """Serve it no more."""
+        """Stop serving an endpoint."""
         if self._endpoints.pop(endpoint.id, None) is not None:
             self._send_close(endpoint.id)
 
@@ -129,10 +132,10 @@ class EgressProcess:
         except BlockingIOError:
             asyncio.get_running_loop().call_later(0.05, self._send_close, name)
         except OSError:
-            return  # it has died, and all doors with it
+            return  # the proxy process has died, and its connections with it
 
     async def end(self) -> None:
-        """Close all doors, and end the process."""
+        """Close all endpoints and stop the process."""
         self._closed = True
         if self._restarting is not None:
             self._restarting.cancel()
@@ -167,7 +170,7 @@ class EgressProcess:
             except BlockingIOError:
                 await asyncio.sleep(0.001)
             except OSError:
-                return  # it has died: the next one is told of all doors
+                return  # the process has died; `_restart` sends all endpoints to the next one
             else:
                 return
 
@@ -185,7 +188,7 @@ class EgressProcess:
             return
         self._close_control()
         if self._endpoints and not self._closed:
-            log.warning("the process that carries sandboxes' connections has ended; another takes over")
+            log.warning("the egress proxy process has ended; starting another")
             self._restarting = asyncio.create_task(self._restart())
 
     def _close_control(self) -> None:

@@ -1,9 +1,9 @@
-"""The door of sandboxes that may reach some hosts: an HTTP and SOCKS5 proxy, in a process of its own.
+"""Egress proxy: an HTTP and SOCKS5 proxy process through which sandboxes reach the hosts on their allow list.
 
-A sandbox's network has nothing but a loopback. On it a socket listens that was handed out to here, so what connects
-to it arrives outside; no route leads out. Names are looked up here, and the address that was checked is the one that
-is connected to. The process serves all sandboxes of one engine, costs nothing while nobody connects, and ends with
-its engine. It never runs anything, and gives up all rights but that of an ordinary user.
+A sandbox's network namespace has only a loopback and no route out. The sandbox opens a listening socket on it and
+passes it to this process, so connections to it are accepted outside. Names are resolved here, and the proxy connects to
+the very address that it has checked. One process serves all sandboxes of an engine, uses no CPU while idle, and ends
+with its engine. It starts no programs and drops all privileges.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from aenv.isolation.network.proxy_protocols import ProxyFailed, ProxyRequest, Ta
 
 MESSAGE = 1 << 18
 CONNECTIONS = 256
-"""At a time, of one sandbox; more wait."""
+"""Concurrent connections of one sandbox; more wait."""
 LOOKUPS = 4
-"""At a time, of one sandbox: names that nobody answers for must not keep the threads from the others."""
+"""Concurrent lookups of one sandbox: names that no server answers must not take all threads from other sandboxes."""
 THREADS = 16
 HEAD_SECONDS = 30.0
 CONNECT_SECONDS = 20.0
 IDLE_SECONDS = 300.0
 CHUNK = 1 << 16
 REPORT_AGAIN_SECONDS = 60.0
-"""Seconds after which a refusal of the same host is worth a line again."""
+"""Seconds before the same refusal is logged again."""
 MAX_REPORTED = 100
-"""Different refusals that are remembered."""
+"""Distinct refusals remembered for `REPORT_AGAIN_SECONDS`; more are not logged."""
 NOBODY = 65534
 
 OnRefused = Callable[[str], None]
 
 
 class ProxyEndpoint:
-    """One sandbox's way out."""
+    """Server side of one sandbox's egress endpoint: accepts, checks and relays its connections."""
 
     def __init__(
         self, listener: socket.socket, allow: AllowList, lookups: ThreadPoolExecutor, on_refused: OnRefused
@@ -62,7 +62,7 @@ class ProxyEndpoint:
         self._listen()
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Stop listening and close all connections."""
         self._pause()
         self._listener.close()
         for task in self._connections:
@@ -83,7 +83,7 @@ class ProxyEndpoint:
             client, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError:  # out of descriptors: the ones who wait are served when others have gone
+        except OSError:  # out of file descriptors: pending connections wait until others have closed
             self._pause()
             asyncio.get_running_loop().call_later(0.5, self._listen)
             return
@@ -97,7 +97,7 @@ class ProxyEndpoint:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._connections.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            print(f"a connection of a sandbox broke: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
+            print(f"egress connection failed: {error!r}", file=sys.stderr, flush=True)  # noqa: T201
         self._listen()
 
     async def _serve(self, client: socket.socket) -> None:
@@ -130,7 +130,7 @@ class ProxyEndpoint:
                 self._send_refusal(f"network: {why}\n")
 
     async def _reach(self, target: Target) -> socket.socket:
-        """A connection to the first address of the target that is allowed and answers."""
+        """Connect to the first address of the target that is allowed and answers."""
         addresses = await self._addresses(target)
         last: OSError | None = None
         for address in addresses:
@@ -191,16 +191,16 @@ class ProxyEndpoint:
                         lambda: socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM),
                     )
             except TimeoutError:
-                raise ProxyFailed(504, f"nobody says where {target.host} is") from None
+                raise ProxyFailed(504, f"looking up {target.host} timed out") from None
             except (OSError, UnicodeError) as error:
-                why = error.strerror if isinstance(error, OSError) else "that is not a name"
+                why = error.strerror if isinstance(error, OSError) else "invalid host name"
                 raise ProxyFailed(502, f"{target.host} cannot be found: {why}") from None
         texts = dict.fromkeys(str(address[0]).partition("%")[0] for _, _, _, _, address in found)
         return [ipaddress.ip_address(text) for text in texts]
 
 
 def _is_this_machine(address: Address) -> bool:
-    """Whether it is one of this machine's own: what connects to those comes from the same address."""
+    """Return True for an address of this host: the kernel then chooses the same address as the source."""
     with socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((str(address), 9))  # sends nothing
@@ -210,7 +210,7 @@ def _is_this_machine(address: Address) -> bool:
 
 
 async def _relay(client: socket.socket, server: socket.socket, request: ProxyRequest) -> None:
-    """Carry both ways until both have said all, or neither says anything for long."""
+    """Copy bytes in both directions until both ends have closed, or for `IDLE_SECONDS` without any."""
     loop = asyncio.get_running_loop()
     last_activity = loop.time()
 
@@ -223,12 +223,15 @@ async def _relay(client: socket.socket, server: socket.socket, request: ProxyReq
         with contextlib.suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
-    async def back() -> None:
+    async def copy_reply() -> None:
         await request.accept(client, server)
         await copy(server, client)
 
     await loop.sock_sendall(server, request.first)
-    directions: set[asyncio.Future[None]] = {asyncio.ensure_future(copy(client, server)), asyncio.ensure_future(back())}
+    directions: set[asyncio.Future[None]] = {
+        asyncio.ensure_future(copy(client, server)),
+        asyncio.ensure_future(copy_reply()),
+    }
     try:
         while left := {direction for direction in directions if not direction.done()}:
             if any(
@@ -246,7 +249,7 @@ async def _relay(client: socket.socket, server: socket.socket, request: ProxyReq
 
 
 class EgressProxy:
-    """All doors of one engine, opened and closed over its control socket."""
+    """All endpoints of one engine, opened and closed over its control socket."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
@@ -256,7 +259,7 @@ class EgressProxy:
         self._engine_gone = asyncio.Event()
 
     async def run(self) -> None:
-        """Until the engine is gone."""
+        """Serve until the engine closes the control socket."""
         asyncio.get_running_loop().add_reader(self._control, self._read)
         await self._engine_gone.wait()
 
@@ -282,26 +285,26 @@ class EgressProxy:
             )
 
     def _send_refusal(self, name: str, text: str) -> None:
-        """Have the engine write it into the sandbox's log; a line is not worth waiting for."""
+        """Have the engine write a line to the sandbox's log; dropped if that would block."""
         with contextlib.suppress(OSError):
             self._control.send(json.dumps({"id": name, "text": text}).encode())
 
 
 def main() -> None:
-    """``python -m aenv.isolation.network.egress_proxy``: its argument is the descriptor of the control socket."""
+    """Run ``python -m aenv.isolation.network.egress_proxy FD``, where FD is the control socket."""
     control = socket.socket(fileno=int(sys.argv[1]))
     raise_open_files_limit()
     _drop_privileges()
-    linux.die_with_parent()  # should it be gone already, the control socket says so
+    linux.die_with_parent()  # if the parent is gone already, the control socket is closed
     asyncio.run(EgressProxy(control).run())
-    os._exit(0)  # a thread may still wait for a name
+    os._exit(0)  # a lookup thread may still block
 
 
 def _drop_privileges() -> None:
-    """What strangers send is read here: nothing of the user's, or root's, rights is needed for it."""
+    """Give up the user's or root's privileges: this process parses untrusted input and needs none."""
     os.chdir("/")
     with contextlib.suppress(OSError):
-        socket.getaddrinfo("localhost", 80)  # loads what looking names up takes: nobody may not read it later
+        socket.getaddrinfo("localhost", 80)  # load the resolver's libraries, which `nobody` may be unable to read later
     with contextlib.suppress(OSError):
         os.setsid()
     if os.geteuid() == 0:

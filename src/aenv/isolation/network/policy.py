@@ -1,8 +1,9 @@
-"""Which network a sandbox has.
+"""Network policy of a sandbox.
 
-``none``: nothing, not even a loopback. ``loopback``: its own, and nothing else. ``blackhole``: the same, but what is
-sent elsewhere is lost and not refused, as behind a firewall. ``egress``: its own loopback, and on it a door to a list
-of hosts (`aenv.isolation.network.egress_proxy`). ``host``: the host's own network, with everything on it.
+``none``: no network, not even a loopback. ``loopback``: only a loopback of its own. ``blackhole``: the same, but
+packets to other addresses are dropped and not refused, as behind a firewall. ``egress``: a loopback of its own, with an
+HTTP and SOCKS5 proxy on it that reaches the hosts of an allow list (`aenv.isolation.network.egress_proxy`). ``host``:
+the host's own network.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 
 Mode = Literal["none", "loopback", "blackhole", "egress", "host"]
 PROXY_PORT = 3128
-"""Where the door is, on the sandbox's own loopback."""
+"""Port of the egress proxy on the sandbox's own loopback."""
 _BACKLOG = 1024
 _SET_FLAGS, _ADD_ROUTE = 0x8914, 0x890B
-_DEVICE = struct.calcsize("@L16s16s16sHhLBB3hhP") - 8  # where struct rtentry has it
+_DEVICE = struct.calcsize("@L16s16s16sHhLBB3hhP") - 8  # offset of rt_dev in struct rtentry
 _MODES: tuple[Mode, ...] = ("none", "loopback", "blackhole", "host")
 _VARIABLE = re.compile(r"\$[A-Za-z_][A-Za-z0-9_]*")
 _PORTS = {"http": 80, "https": 443}
@@ -34,25 +35,25 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What was chosen."""
+    """Network policy chosen for a sandbox."""
 
     mode: Mode = "loopback"
     allow: tuple[str, ...] = ()
-    """For ``egress``: as `AllowList` reads it, but for variables, which `filled` replaces."""
+    """Allow list for ``egress``: entries of `AllowList`, or variables, which `resolve_variables` replaces."""
 
     @classmethod
     def parse(cls, value: Any) -> Network:
-        """As people write it: one of four words, or the list of hosts that may be reached.
+        """Parse the value of a config.json: one of four modes, or a list of hosts that may be reached.
 
         Raises:
-            ValueError: with a sentence that says what to write.
+            ValueError: the message says what to write.
         """
         if isinstance(value, str):
             for word in _MODES:
                 if value == word:
                     return cls(word)
             raise ValueError(
-                f"'{value}' is not a network; write none, loopback, blackhole or host, "
+                f"invalid network '{value}'; expected none, loopback, blackhole or host, "
                 'or a list of hosts: ["pypi.org"]'
             )
         if not isinstance(value, Sequence):
@@ -63,10 +64,10 @@ class Network:
         return cls("egress", tuple(value))
 
     def resolve_variables(self, variables: Mapping[str, str]) -> Network:
-        """With the servers whose URLs these variables have in the place of each ``$NAME``.
+        """Replace each ``$NAME`` on the allow list with the host of the URL in that variable.
 
         Raises:
-            ValueError: a variable has something else.
+            ValueError: a variable has no URL in it.
         """
         if self.mode != "egress":
             return self
@@ -80,17 +81,17 @@ class Network:
 
     @property
     def config_value(self) -> str | list[str]:
-        """As people write it."""
+        """Value that `parse` reads, as in a config.json."""
         return list(self.allow) if self.mode == "egress" else self.mode
 
     @property
     def variables(self) -> dict[str, str]:
-        """What tells programs of the door."""
+        """Environment variables that point programs to the egress proxy."""
         if self.mode != "egress":
             return {}
-        # An http address for all: a SOCKS one, which works as well, is an error in clients that lack a package.
-        listener = f"http://127.0.0.1:{PROXY_PORT}"
-        named = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), listener) | {
+        # Always an http URL: a SOCKS URL would work, but clients without a SOCKS package raise an error for it.
+        proxy = f"http://127.0.0.1:{PROXY_PORT}"
+        named = dict.fromkeys(("http_proxy", "https_proxy", "all_proxy"), proxy) | {
             "no_proxy": "localhost,127.0.0.1,::1"
         }
         return named | {name.upper(): value for name, value in named.items()}
@@ -101,28 +102,28 @@ def _is_variable(entry: Any) -> bool:
 
 
 def _url_hosts(name: str, url: str) -> list[str]:
-    """Where a URL leads, as entries of a list."""
+    """Return the host of a URL as entries of an allow list."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or _PORTS[parts.scheme]
         if not host:
             raise KeyError(host)
     except (ValueError, KeyError):
-        raise ValueError(f"the variable {name} names a server by its URL, like https://example.com/v1") from None
-    # A name that leads to this machine opens nothing by itself, but whoever writes "localhost" means it.
+        raise ValueError(f"the variable {name} must be a URL, like https://example.com/v1") from None
+    # A name does not open addresses of this host by itself, but "localhost" is meant to.
     hosts = [host, "127.0.0.1", "::1"] if host == "localhost" else [host]
     return [f"[{one}]:{port}" if ":" in one else f"{one}:{port}" for one in hosts]
 
 
 def configure(plan: SyscallPlan, mode: str) -> Outcome | None:
-    """What a new network namespace needs. The door to the hosts on a list is what the call that comes back opens."""
-    from aenv.isolation.kernel.syscall_plan import MemoryBlock  # here, so that reading a config.json does not load it
+    """Plan the set-up of a new network namespace; return the call that opens the egress listener, if there is one."""
+    from aenv.isolation.kernel.syscall_plan import MemoryBlock  # imported here: parsing a config.json needs none of it
 
     if mode in ("none", "host"):
         return None
     control = plan.do("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
     up = MemoryBlock(struct.pack("16sh22x", b"lo", 1))
-    plan.do("ioctl", control, _SET_FLAGS, up, what="switching the loopback on")
+    plan.do("ioctl", control, _SET_FLAGS, up, what="bringing the loopback up")
     plan.do("close", control)
     if mode == "blackhole":
         _add_blackhole_route(plan)
@@ -131,25 +132,25 @@ def configure(plan: SyscallPlan, mode: str) -> Outcome | None:
     listener = plan.do("socket", socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC, 0)
     address = struct.pack("=H2s4s8x", socket.AF_INET, PROXY_PORT.to_bytes(2, "big"), bytes((127, 0, 0, 1)))
     for name, *more in (("bind", MemoryBlock(address), len(address)), ("listen", _BACKLOG)):
-        plan.do(str(name), listener, *more, what="opening the listener")
+        plan.do(str(name), listener, *more, what="opening the egress listener")
     return listener
 
 
 def send_listener(listener: int, channel: int) -> None:
-    """Give the door to whoever holds it, at the other end of this socket: it works from outside the namespace, and the
-    sandbox keeps no descriptor of it.
+    """Send the egress listener over a channel to the engine. It works from outside the namespace; the sandbox keeps no
+    descriptor of it.
     """
     with socket.socket(fileno=listener), socket.socket(fileno=os.dup(channel)) as outside:
         socket.send_fds(outside, [b"listener"], [listener])
 
 
 def _add_blackhole_route(plan: SyscallPlan) -> None:
-    """A route for all addresses into the loopback, where they are nobody's: who connects waits until it gives up."""
+    """Route all addresses to the loopback, where no host has them: connecting times out."""
     from aenv.isolation.kernel.syscall_plan import MemoryBlock
 
     anywhere, up = struct.pack("=H14x", socket.AF_INET), 0x1
     # struct rtentry: the destination, no gateway, the mask; flags; the device's name
     route = struct.pack("@L16s16s16sHhLBB3hhPLLH6x", 0, anywhere, bytes(16), anywhere, up, *[0] * 12)
     control = plan.do("socket", socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, 0)
-    plan.do("ioctl", control, _ADD_ROUTE, MemoryBlock(route, ((_DEVICE, b"lo\0"),)), what="a route to nowhere")
+    plan.do("ioctl", control, _ADD_ROUTE, MemoryBlock(route, ((_DEVICE, b"lo\0"),)), what="adding the blackhole route")
     plan.do("close", control)

@@ -1,4 +1,4 @@
-"""What a client says to a proxy, and what it is answered: HTTP with and without CONNECT, and SOCKS5."""
+"""Protocols of the egress proxy: HTTP with and without CONNECT, and SOCKS5."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _AUTHORITY = re.compile(
 
 
 class ProxyFailed(Exception):
-    """What was asked for cannot be had; as an HTTP status and a sentence."""
+    """The request failed, with an HTTP status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class ProxyFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where somebody wants to go."""
+    """Host and port that a client wants to reach."""
 
     host: str
     port: int
@@ -41,30 +41,30 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest(ABC):
-    """What a client asked for."""
+    """Request of a client to the proxy."""
 
     target: Target
     first: bytes
-    """What the server is to hear first."""
+    """First bytes to send to the server."""
 
     @abstractmethod
     async def accept(self, client: socket.socket, server: socket.socket) -> None:
-        """Tell the client that it has what it asked for, up to where bytes go through as they are."""
+        """Reply that the server is connected, up to the point from which bytes are relayed unchanged."""
 
     async def refuse(self, client: socket.socket, status: int, why: str, more: str = "") -> None:
-        """Tell the client that it has not."""
+        """Reply that the request is refused or has failed."""
         await send_error(client, status, why, more)
 
 
 class Tunnel(ProxyRequest):
-    """``CONNECT host:port``."""
+    """HTTP tunnel: ``CONNECT host:port``."""
 
     async def accept(self, client: socket.socket, server: socket.socket) -> None:
         await asyncio.get_running_loop().sock_sendall(client, b"HTTP/1.1 200 Connection established\r\n\r\n")
 
 
 class Forward(ProxyRequest):
-    """``GET http://host/path``. One request per connection: the next one may be for another host."""
+    """Forwarded HTTP request: ``GET http://host/path``. One per connection: the next may be for another host."""
 
     async def accept(self, client: socket.socket, server: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -77,7 +77,7 @@ class Forward(ProxyRequest):
 
 
 class Socks(ProxyRequest):
-    """SOCKS5, without a password."""
+    """SOCKS5 connection, without authentication."""
 
     async def accept(self, client: socket.socket, server: socket.socket) -> None:
         await asyncio.get_running_loop().sock_sendall(client, _socks_reply(0))
@@ -90,7 +90,7 @@ class Socks(ProxyRequest):
 
 
 async def send_error(client: socket.socket, status: int, why: str, more: str = "") -> None:
-    """A plain answer in words. The reason is in the first line as well: that is what most clients show."""
+    """Send an error response as text. The reason phrase repeats the message: most clients show only that."""
     body = f"{why}\n{more}\n" if more else f"{why}\n"
     reason = re.sub(r"[^ -~]", "?", why)[:300]
     head = (
@@ -101,11 +101,11 @@ async def send_error(client: socket.socket, status: int, why: str, more: str = "
 
 
 async def read_request(client: socket.socket) -> ProxyRequest:
-    """What the client asks for.
+    """Read and parse a client's request.
 
     Raises:
-        Failed: it makes no sense.
-        EOFError: the client hung up.
+        ProxyFailed: the request is malformed.
+        EOFError: the client closed the connection.
     """
     data = await _receive(client)
     if data[0] == 5:
@@ -114,13 +114,13 @@ async def read_request(client: socket.socket) -> ProxyRequest:
     line, _, headers = head.partition(b"\r\n")
     parts = line.decode("latin-1").split(" ")
     if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-        raise ProxyFailed(400, "that is not HTTP")
+        raise ProxyFailed(400, "not an HTTP request")
     method, url, version = parts
     if method == "CONNECT":
         return Tunnel(_parse_authority(url, None), rest)
     scheme, colon, after = url.partition("://")
     if not colon or scheme.lower() != "http":
-        raise ProxyFailed(400, "this is a proxy; ask it for http://host/path, or to CONNECT host:port")
+        raise ProxyFailed(400, "this is a proxy; request http://host/path or CONNECT host:port")
     authority = re.split(r"[/?#]", after, maxsplit=1)[0]
     target = _parse_authority(authority, 80)
     path = after[len(authority) :].partition("#")[0]
@@ -136,17 +136,17 @@ def _parse_authority(authority: str, default: int | None) -> Target:
     found = _AUTHORITY.fullmatch(authority)
     port = int(found["port"]) if found and found["port"] else default
     if found is None or port is None or not 0 < port < 65536:
-        raise ProxyFailed(400, "there is no host and port to go to")
+        raise ProxyFailed(400, "the request has no valid host and port")
     return Target(found["six"] or found["host"], port)
 
 
 def _end_to_end_headers(block: bytes) -> list[tuple[bytes, bytes]]:
-    """All that are not between the client and us."""
+    """Return the headers to forward: all but the hop-by-hop ones."""
     found: list[tuple[bytes, bytes]] = []
     for line in block.split(b"\r\n") if block else ():
         name, colon, value = line.partition(b":")
         if not colon or not re.fullmatch(rb"[!#-'*+.0-9A-Z^-z|~-]+", name) or b"\n" in value or b"\r" in value:
-            raise ProxyFailed(400, "a header makes no sense")
+            raise ProxyFailed(400, "invalid header")
         found.append((name, value))
     named = {
         word.strip().lower() for name, value in found if name.lower() == b"connection" for word in value.split(b",")
@@ -155,19 +155,19 @@ def _end_to_end_headers(block: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def _with_connection_close(head: bytes) -> bytes:
-    """The head of a server's answer, saying that this connection ends with it."""
+    """Return the head of a server's response with ``Connection: close``."""
     line, _, block = head.partition(b"\r\n")
     kept = [h for h in block.split(b"\r\n") if h.partition(b":")[0].strip().lower() not in _HOP_BY_HOP] if block else []
     return b"\r\n".join([line, *kept, b"Connection: close"]) + _END
 
 
 async def _read_head(source: socket.socket, data: bytes = b"") -> tuple[bytes, bytes]:
-    """Up to the empty line, and what came after it."""
+    """Read up to the empty line; return the head and the bytes received after it."""
     while _END not in data and len(data) <= MAX_HEAD:
         data += await _receive(source)
     head, _, rest = data.partition(_END)
     if len(head) > MAX_HEAD:
-        raise ProxyFailed(431, "the head is too long")
+        raise ProxyFailed(431, f"the message head is longer than {MAX_HEAD} bytes")
     return head, rest
 
 
