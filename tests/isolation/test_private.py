@@ -196,7 +196,7 @@ def test_a_change_on_the_host_is_seen_by_the_next_instance(tmp_path: Path, platf
 
 def test_a_missing_file_is_named_with_what_there_is(tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, ENVIRONMENT, name="without")
-    with SyncEnvironment(str(project)) as env, pytest.raises(FunctionFailed, match=r"no file private/table\.csv"):
+    with SyncEnvironment(str(project)) as env, pytest.raises(FunctionFailed, match=r"no such file: private/table\.csv"):
         env.call_function("table", {})
 
 

@@ -392,7 +392,7 @@ def test_a_storage_that_is_too_full_is_read_only_until_it_is_given_more(ann: Use
         ({"storage_size": "10Mi", "replicas": 3}, "one writer"),
         ({"pvc_name": "new"}, "say its size"),
         ({"storage_size": "much"}, "is not a size"),
-        ({"storage_size": "10Mi", "mount_path": "/usr/lib"}, "belongs to the system"),
+        ({"storage_size": "10Mi", "mount_path": "/usr/lib"}, "part of the instance's system"),
         ({"storage_size": "10Mi", "mount_path": "../x"}, "is not an absolute, normalized path"),
         ({"storage_size": "10Mi", "pvc_name": "../x"}, "is not a name"),
         ({"memory_limit": "lots"}, "is not a size"),
