@@ -1,4 +1,4 @@
-"""What a sandbox uses is known on every host, with a control group or without."""
+"""A sandbox's usage is known on every host, with control groups or without."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 
 from aenv.client.instance_client import InstanceClient
 from aenv.engines.base import SandboxSpec
+from aenv.engines.native import engine as engine_module
 from aenv.engines.native.engine import NativeEngine
 from aenv.http.url import ServerUrl
 from aenv.isolation.limits import process_usage
+from aenv.isolation.limits.cgroups import Cgroups
 from tests.conftest import run
 
 SOURCE = """
@@ -36,16 +38,17 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("grouped", [True, False])
-def test_cpu_memory_and_processes_of_a_sandbox_are_told(folder: Path, sandboxes: None, grouped: bool) -> None:
+def test_the_engine_knows_cpu_memory_and_processes_of_a_sandbox(
+    folder: Path, sandboxes: None, grouped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not grouped:  # a user who may create no control groups
+        monkeypatch.setattr(engine_module, "Cgroups", lambda name: Cgroups(name, folder / "none"))
     project = folder / "project"
     project.mkdir()
     (project / "env.py").write_text(SOURCE)
 
     async def main() -> None:
         engine = NativeEngine(folder / "native")
-        if not grouped:
-            engine._cgroups.remove()
-            engine._cgroups._roots.clear()  # as for a user whom the host lets make none
         try:
             ref = await engine.start(SandboxSpec("x", project, project))
             client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
@@ -64,7 +67,7 @@ def test_cpu_memory_and_processes_of_a_sandbox_are_told(folder: Path, sandboxes:
     run(main())
 
 
-def test_nobody_uses_nothing(tmp_path: Path) -> None:
+def test_no_process_uses_nothing(tmp_path: Path) -> None:
     assert process_usage.usage([]) == {}
     assert process_usage.usage([2**22 + 1]) == {}
     assert process_usage.members([tmp_path]) == []

@@ -1,4 +1,4 @@
-"""What is the native engine's own: which warm parents it keeps, and for how long."""
+"""The native engine's zygotes, preloaded parents and pool: which it keeps, and for how long."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from aenv.http.url import ServerUrl
 from aenv.isolation.limits import process_usage
 from aenv.schema import paths
 from aenv.testing.contracts import SOURCE
+from tests.isolation.host import Process, processes
 
 
 @pytest.fixture
@@ -55,31 +56,34 @@ def test_instances_go_on_when_their_project_changes(folder: Path) -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_what_was_loaded_for_many_is_kept_for_as_long_as_any_of_them_is_asked_for(folder: Path) -> None:
+def test_a_preloaded_parent_ends_when_its_environment_is_not_requested_any_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aenv.engines.native.pool.KEPT", 1.0)
+
     async def main() -> None:
         project = folder / "project"
         project.mkdir()
         (project / "env.py").write_text(SOURCE)
-        engine = NativeEngine(folder / "native")
+        engine = NativeEngine(folder / "native", pool=0)
         try:
-            for number in range(4):
-                spec = SandboxSpec("mine@1.0.0", project, project, {"NUMBER": str(number)})
-                await engine.stop(await engine.start(spec))
-            loaded = set(engine._families)
-            assert len(loaded) == 1
-            *others, last = engine._specs
-            for key in others:
-                engine._pool._expire(key)
-            await asyncio.sleep(0.1)
-            assert engine._families == loaded
-            engine._pool._expire(last)
-            while engine._families:  # noqa: ASYNC110
+            while not _preloaded():
+                await engine.stop(await engine.start(SandboxSpec("mine@1.0.0", project, project)))
+            while _preloaded():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            assert (engine._specs, engine._kin, engine._parents._made) == ({}, {}, {})
         finally:
             await engine.close()
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def _preloaded() -> list[Process]:
+    """The preloaded parents below this process."""
+    everything = processes()
+    found = {os.getpid()}
+    while more := {p.pid for p in everything.values() if p.parent in found} - found:
+        found |= more
+    return [everything[pid] for pid in found if everything[pid].is_preloaded and everything[pid].alive]
 
 
 TELLS = """
@@ -92,7 +96,7 @@ def tell() -> dict:
 """
 
 
-def test_what_is_ready_serves_whoever_comes_with_variables_of_their_own(
+def test_a_pooled_sandbox_serves_a_request_with_variables_of_its_own(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("aenv.engines.native.pool.WINDOW", 600.0)
@@ -103,44 +107,51 @@ def test_what_is_ready_serves_whoever_comes_with_variables_of_their_own(
         (project / "env.py").write_text(TELLS)
         engine = NativeEngine(folder / "native")
 
-        async def made(number: int, **more: str) -> SandboxRef:
+        async def start(number: int, **more: str) -> SandboxRef:
             return await engine.start(SandboxSpec("mine@1.0.0", project, project, {"NUMBER": str(number), **more}))
 
-        async def told(ref: SandboxRef) -> dict[str, Any]:
-            client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
-            try:
-                with pytest.raises(NotFound, match="has its variables"):  # they are given once
-                    await client.call(paths.SETTLE, {"NUMBER": "stolen"}, timeout=60)
-                return dict(json.loads((await client.call("/tools/tell", {}, timeout=60))["content"][0]["text"]))
-            finally:
-                client.close()
-
-        async def spare() -> str:
-            while not engine._pool.ready():  # noqa: ASYNC110
+        async def pooled() -> Path:
+            """The socket of a pooled sandbox: `running` has all others, those that are being made among them."""
+            while True:
+                others = {ref.data_url async for ref in engine.running()}
+                ready = [path for path in (folder / "native").glob("*.sock") if f"unix:{path}" not in others]
+                for path in ready:
+                    if process_usage.listening_process(path) not in (None, os.getpid()):
+                        return path
                 await asyncio.sleep(0.01)
-            return next(iter(engine._pool.ready())).id
 
         try:
-            first = await told([await made(number, AENV_SEED="17") for number in range(6)][2])
-            ready = await spare()
-            ref = await made(9, AENV_SEED="17")
-            assert ref.id == ready
-            assert await told(ref) == {**first, "number": "9"}  # drawn from the same seed
-            dead = engine._sandboxes[await spare()]
-            dead.zygote.kill(dead.id)
-            await dead.gone.wait()
-            dead.exit = None  # nobody has noticed yet
-            assert (await told(await made(10)))["number"] == "10"
-            hangs = process_usage.listening_process(engine._sandboxes[await spare()].path)
+            refs = [await start(number, AENV_SEED="17") for number in range(6)]
+            first = await _tell(refs[2])
+            ref, expected = refs[0], Path()
+            while ref.data_url != f"unix:{expected}":
+                expected = await pooled()
+                ref = await start(9, AENV_SEED="17")
+            assert await _tell(ref) == {**first, "number": "9"}  # drawn from the same seed
+            dead = process_usage.listening_process(await pooled())
+            assert dead is not None
+            os.kill(dead, signal.SIGKILL)
+            assert (await _tell(await start(10)))["number"] == "10"
+            hangs = process_usage.listening_process(await pooled())
             assert hangs is not None
-            monkeypatch.setattr("aenv.engines.native.zygote_handle.SETTLE_SECONDS", 0.5)
+            monkeypatch.setattr("aenv.engines.native.sandbox_handle.VARIABLES_SECONDS", 0.5)
             os.kill(hangs, signal.SIGSTOP)
-            assert (await told(await made(11)))["number"] == "11"
-            assert not Path(f"/proc/{hangs}").exists()
+            while Path(f"/proc/{hangs}").exists():
+                assert (await _tell(await start(11)))["number"] == "11"
         finally:
             await engine.close()
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+async def _tell(ref: SandboxRef) -> dict[str, Any]:
+    client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
+    try:
+        with pytest.raises(NotFound, match="has its variables"):  # they are sent once
+            await client.call(paths.SETTLE, {"NUMBER": "stolen"}, timeout=60)
+        return dict(json.loads((await client.call("/tools/tell", {}, timeout=60))["content"][0]["text"]))
+    finally:
+        client.close()
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.1, 0.4])

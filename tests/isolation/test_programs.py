@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from aenv.engines.base import SandboxSpec
+from aenv.client.instance_client import InstanceClient
+from aenv.engines.base import SandboxRef, SandboxSpec
 from aenv.engines.native.engine import NativeEngine
+from aenv.http.url import ServerUrl
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
 
@@ -36,7 +43,7 @@ def project(tmp_path: Path) -> Path:
     return made
 
 
-def test_each_has_an_address_layout_and_a_hash_seed_of_its_own(project: Path) -> None:
+def test_each_program_has_an_address_layout_and_a_hash_seed_of_its_own(project: Path) -> None:
     with ExitStack() as open_ones:
         envs = [
             open_ones.enter_context(SyncEnvironment(str(project), environment_variables={"NUMBER": str(number)}))
@@ -53,7 +60,32 @@ def test_each_has_an_address_layout_and_a_hash_seed_of_its_own(project: Path) ->
         assert not one["found"]
 
 
-def test_a_platform_can_forbid_forks_for_all(tmp_path: Path) -> None:
-    spec = SandboxSpec("mine@1.0.0", tmp_path, tmp_path)
-    assert NativeEngine(tmp_path / "native", pool=0, fork=False)._allowed(spec).fork is False
-    assert NativeEngine(tmp_path / "native", pool=0)._allowed(spec).fork is True
+@pytest.mark.parametrize("fork", [True, False])
+def test_a_platform_can_forbid_forks_for_all(project: Path, folder: Path, fork: bool) -> None:
+    async def main() -> None:
+        engine = NativeEngine(folder / "native", pool=0, fork=fork)
+        spec = SandboxSpec("mine@1.0.0", project, project)
+        try:
+            hashes = [await _hash(await engine.start(spec)) for _ in range(3)]
+        finally:
+            await engine.close()
+        assert len(set(hashes)) == (1 if fork else 3)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.fixture
+def folder(sandboxes: None) -> Iterator[Path]:
+    """A folder with a path that is short enough for sockets."""
+    made = Path(tempfile.mkdtemp(prefix="aenv-e-", dir="/tmp"))
+    yield made
+    shutil.rmtree(made)
+
+
+async def _hash(ref: SandboxRef) -> int:
+    client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token)
+    try:
+        answer = await client.call("/tools/about", {}, timeout=60)
+    finally:
+        client.close()
+    return int(json.loads(answer["content"][0]["text"])["hash"])

@@ -161,9 +161,9 @@ def test_what_ended_while_no_server_was_there_is_said_to_have(data: Path, machin
     for process in machine.zygotes():
         if process.depth == 2:
             process.kill()
-    eventually(machine.sandboxes, "instances outlive their warm parent")
+    eventually(machine.sandboxes, "instances outlive their zygote")
     with lasting(data, auth=False) as second:
-        assert {ask(second, f"/{name}")["reason"] for name in (one, other)} == {"its warm parent was killed"}
+        assert {ask(second, f"/{name}")["reason"] for name in (one, other)} == {"its zygote was killed"}
         assert ask(second, "/*/list") == []
         assert call(second, make(second), "increment") == "1"
 

@@ -1,4 +1,4 @@
-"""Sandboxes with a kernel of their own, in user space: gVisor's ``runsc``, where it is installed.
+"""The gVisor engine: sandboxes with a kernel of their own in user space, by ``runsc``, where it is installed.
 
 Stronger than the native engine, since little of the host's kernel is in reach, and slower: each sandbox starts Python
 for itself. It sees the same programs and a copy of the project; what it changes lives in its own memory.
@@ -56,7 +56,7 @@ class GvisorEngine(ProcessEngine):
         return find_runsc()
 
     def _warn(self) -> None:
-        """There is nothing to warn of."""
+        """Log nothing: these sandboxes are isolated."""
 
     def _socket(self, name: str) -> Path:
         return self._place(name) / "s" / "s"
@@ -131,16 +131,16 @@ class GvisorEngine(ProcessEngine):
 
 
 def find_runsc() -> str:
-    """Where it is.
+    """Return the path of a usable ``runsc``.
 
     Raises:
-        Unavailable: nowhere, or it is too old.
+        Unavailable: it is missing or too old.
     """
     found = shutil.which("runsc")
     if found is None:
         raise Unavailable("there is no runsc on the PATH; install gVisor, or use the native engine")
-    tried = subprocess.run([found, "--host-uds=create", "--version"], capture_output=True, text=True, check=False)
-    if tried.returncode != 0:
+    probed = subprocess.run([found, "--host-uds=create", "--version"], capture_output=True, text=True, check=False)
+    if probed.returncode != 0:
         raise Unavailable(
             f"{found} is too old: it cannot share a socket with the host (--host-uds); install a newer one"
         )
@@ -148,41 +148,66 @@ def find_runsc() -> str:
 
 
 def _make_bundle(place: Path, spec: SandboxSpec, token: str, shown: list[str]) -> None:
-    """What ``runsc`` is told, and the files that are the sandbox's own."""
+    """Write an OCI bundle for ``runsc``: the sandbox's own files, and config.json. ``shown``: for imports."""
     root = place / "root"
     sockets = place / "s"
     for folder in (root, sockets, place / "state"):
         folder.mkdir(parents=True)
-    project = root / rootfs.PROJECT[1:]
-    withheld_at = ""
-    if spec.files is None:
-        shutil.copytree(spec.project, project, ignore=_LEFT_OUT, symlinks=True)
-        if private_folder.has_folder(
-            str(project)
-        ):  # the runtime reads it there, and removes it before it loads anything
-            withheld_at = _WITHHELD
-            (project / private_folder.FOLDER).rename(root / withheld_at[1:])
-    else:
-        project.mkdir()
-        for name in spec.files:
-            source = spec.project / name
-            if source.is_dir():
-                shutil.copytree(source, project / name, ignore=_LEFT_OUT, symlinks=True)
-            else:
-                shutil.copyfile(source, project / name)
+    withheld_at = _copy_project(spec, root)
     for path, text in rootfs.FILES.items():
         target = root / path[1:]
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text)
-    mounts = [_fresh(path) for path in ("/tmp", "/var/tmp", rootfs.HOME, "/dev/shm")]
-    for path in (*rootfs.SYSTEM, *rootfs.ETC, *rootfs.interpreter_paths(), *shown):
+    mounts = [
+        {"destination": "/proc", "type": "proc", "source": "proc"},
+        *(_fresh(path) for path in ("/dev", "/tmp", "/var/tmp", rootfs.HOME, "/dev/shm")),
+        *_show_host(root, [*rootfs.SYSTEM, *rootfs.ETC, *rootfs.interpreter_paths(), *shown]),
+        _bind(str(sockets), _SOCKETS, "rw"),
+        _bind(str(root / rootfs.PROJECT[1:]), rootfs.SNAPSHOT, "ro"),  # changes below PROJECT stay in memory
+    ]
+    config = {
+        "ociVersion": "1.0.0",
+        "hostname": "sandbox",
+        "root": {"path": str(root), "readonly": False},
+        "mounts": mounts,
+        "process": _process_config(spec, token, shown, withheld_at),
+        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]},
+    }
+    (place / "config.json").write_text(json.dumps(config))
+
+
+def _copy_project(spec: SandboxSpec, root: Path) -> str:
+    """Copy the project into a root. Return where its private files are in there, or ""."""
+    project = root / rootfs.PROJECT[1:]
+    if spec.files is None:
+        shutil.copytree(spec.project, project, ignore=_LEFT_OUT, symlinks=True)
+        if not private_folder.has_folder(str(project)):
+            return ""
+        (project / private_folder.FOLDER).rename(root / _WITHHELD[1:])
+        return _WITHHELD  # the runtime reads it there, and removes it before it loads any code
+    project.mkdir()
+    for name in spec.files:
+        source = spec.project / name
+        if source.is_dir():
+            shutil.copytree(source, project / name, ignore=_LEFT_OUT, symlinks=True)
+        else:
+            shutil.copyfile(source, project / name)
+    return ""
+
+
+def _show_host(root: Path, paths: list[str]) -> list[dict[str, Any]]:
+    """Return read-only mounts of those paths of the host that exist; make links as the host has them."""
+    mounts = []
+    for path in paths:
         if os.path.islink(path):
             (root / path[1:]).parent.mkdir(parents=True, exist_ok=True)
             (root / path[1:]).symlink_to(os.readlink(path))
         elif os.path.exists(path):
             mounts.append(_bind(path, path, "ro"))
-    mounts.append(_bind(str(sockets), _SOCKETS, "rw"))
-    mounts.append(_bind(str(project), rootfs.SNAPSHOT, "ro"))  # what is changed at PROJECT is in memory
+    return mounts
+
+
+def _process_config(spec: SandboxSpec, token: str, shown: list[str], withheld_at: str) -> dict[str, Any]:
     variables = {
         "PATH": _PATH, "HOME": rootfs.HOME, "USER": "env", "LANG": "C.UTF-8", "TMPDIR": "/tmp",
         **({"PYTHONPATH": ":".join(shown)} if shown else {}), **spec.variables, "AENV_TOKEN": token,
@@ -193,24 +218,16 @@ def _make_bundle(place: Path, spec: SandboxSpec, token: str, shown: list[str]) -
         "--grace", "1", "--snapshot", rootfs.SNAPSHOT, "--withheld", withheld_at, "--", *spec.arguments,
     ]  # fmt: skip
     limits = {"RLIMIT_NOFILE": spec.limits.open_files, "RLIMIT_CORE": 0, "RLIMIT_NPROC": spec.limits.processes}
-    config = {
-        "ociVersion": "1.0.0",
-        "hostname": "sandbox",
-        "root": {"path": str(root), "readonly": False},
-        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}, _fresh("/dev"), *mounts],
-        "process": {
-            # The owner of its files, of whom there is no other in a rootless sandbox; without any capability.
-            "user": {"uid": 0, "gid": 0},
-            "args": command,
-            "env": [f"{name}={value}" for name, value in variables.items()],
-            "cwd": rootfs.PROJECT,
-            "capabilities": {},
-            "noNewPrivileges": True,
-            "rlimits": [{"type": kind, "hard": most, "soft": most} for kind, most in limits.items()],
-        },
-        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "network", "ipc", "uts", "mount")]},
+    return {
+        # The owner of the sandbox's files: a rootless sandbox has no other user. It has no capability.
+        "user": {"uid": 0, "gid": 0},
+        "args": command,
+        "env": [f"{name}={value}" for name, value in variables.items()],
+        "cwd": rootfs.PROJECT,
+        "capabilities": {},
+        "noNewPrivileges": True,
+        "rlimits": [{"type": kind, "hard": most, "soft": most} for kind, most in limits.items()],
     }
-    (place / "config.json").write_text(json.dumps(config))
 
 
 def _bind(source: str, target: str, mode: str) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from pathlib import Path
 from aenv.engines.base import Exit
 from aenv.engines.fd_holders import FdHolderClient
 from aenv.engines.native.handover_records import SANDBOX, ZYGOTE, SandboxRecord, ZygoteRecord
-from aenv.engines.native.zygote_handle import SandboxHandle, ZygoteHandle
+from aenv.engines.native.sandbox_handle import SandboxHandle
+from aenv.engines.native.zygote_handle import ZygoteHandle
 from aenv.engines.sandbox_log import Log
 from aenv.errors import Unavailable
 from aenv.isolation.limits.cgroups import Cgroup
@@ -89,7 +90,7 @@ class Adoption:
     async def _go_on(self, name: str, zygote: ZygoteHandle) -> None:
         control = socket.socket(fileno=self._controls.pop(name)[1])
         try:
-            there = await zygote.taken_over(name, control, self._keeper.process(name))
+            there = await zygote.adopt(name, control, self._keeper.process(name))
         except Unavailable as error:
             log.warning("%s", error.message)
             await zygote.end()

@@ -1,6 +1,7 @@
-"""Sandboxes that are ready before anybody asks for them.
+"""A pool of sandboxes that are ready, which means that their environment answers, before they are requested.
 
-Only what was asked for a moment ago is kept ready: as many as were asked for within the last seconds, at most a few.
+Only sandboxes like those of recent requests are pooled: as many as were requested in the last seconds, at most a few.
+Ways 1 and 2 of docs/design/instance-creation.md take from it.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 WINDOW = 3.0
-"""Seconds of demand that count."""
+"""Seconds for which a request counts as demand."""
 MOST = 8
+"""Pooled sandboxes per key."""
 PATIENCE = 0.03
-"""Seconds to leave the machine to who has just been given one, before making the next."""
+"""Seconds to wait after a request before making the next sandbox: the new instance has a first call to answer."""
 KEPT = 20.0
-"""Seconds that one is kept without being asked for."""
+"""Seconds without a request after which the sandboxes of a key are ended."""
 
 
 class Pool(Generic[T]):
-    """Ready things by key. ``make`` makes one, ``end`` ends one, ``alive`` tells whether one can still be used,
-    ``forget`` hears of a key that nobody asks for any more.
+    """Ready sandboxes by key. ``make`` makes one, ``end`` ends one, ``alive`` tells whether one can still be used,
+    ``forget`` is called for a key without requests for `KEPT` seconds.
     """
 
     def __init__(
@@ -44,18 +46,18 @@ class Pool(Generic[T]):
         self._most = most
         self._clock = clock
         self._ready: dict[str, deque[T]] = defaultdict(deque)
-        self._asked: dict[str, deque[float]] = defaultdict(deque)
+        self._requests: dict[str, deque[float]] = defaultdict(deque)
         self._filling: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Future[None]] = set()
         self._expiring: dict[str, asyncio.TimerHandle] = {}
 
     def has(self, key: str) -> bool:
-        """Whether any is ready."""
+        """Return whether any is ready."""
         return bool(self._ready.get(key))
 
     def take(self, key: str) -> T | None:
-        """One that is ready, if there is any. Asking is what makes more of them."""
-        self._asked[key].append(self._clock())
+        """Take out one that is ready, if there is any, and count the request as demand."""
+        self._requests[key].append(self._clock())
         ready = self._ready[key]
         while ready:
             one = ready.popleft()
@@ -64,11 +66,11 @@ class Pool(Generic[T]):
         return None
 
     def was_new(self, key: str) -> bool:
-        """Whether the last one who asked was the first."""
-        return len(self._asked[key]) == 1
+        """Return whether the last `take` of this key was the first."""
+        return len(self._requests[key]) == 1
 
     def refill(self, key: str) -> None:
-        """Make what is likely to be asked for next, in the background."""
+        """Make what will probably be requested next, in the background."""
         if key not in self._filling and self._most > 0:
             task = asyncio.create_task(self._fill(key))
             self._filling[key] = task
@@ -78,11 +80,11 @@ class Pool(Generic[T]):
         self._expiring[key] = asyncio.get_running_loop().call_later(KEPT, self._expire, key)
 
     def ready(self) -> Iterable[T]:
-        """All that are ready."""
+        """Return all that are ready."""
         return [one for ready in self._ready.values() for one in ready]
 
     def drop(self, keep: Callable[[T], bool]) -> list[T]:
-        """Take out, for the caller to end, all that are not worth keeping."""
+        """Take out all for which ``keep`` is false; the caller ends them."""
         dropped: list[T] = []
         for key, ready in list(self._ready.items()):
             dropped += [one for one in ready if not keep(one)]
@@ -90,7 +92,7 @@ class Pool(Generic[T]):
         return dropped
 
     async def close(self) -> None:
-        """Stop making; what is ready stays for the caller to end."""
+        """Stop making sandboxes. The caller ends those that are ready."""
         self._most = 0
         for timer in self._expiring.values():
             timer.cancel()
@@ -100,22 +102,22 @@ class Pool(Generic[T]):
         await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
 
     def _wanted(self, key: str) -> int:
-        asked = self._asked[key]
-        while asked and asked[0] < self._clock() - WINDOW:
-            asked.popleft()
-        return min(len(asked) - 1, self._most)  # what was asked for once may never be asked for again
+        requests = self._requests[key]
+        while requests and requests[0] < self._clock() - WINDOW:
+            requests.popleft()
+        return min(len(requests) - 1, self._most)  # a single request may stay the only one
 
     async def _fill(self, key: str) -> None:
         await asyncio.sleep(PATIENCE)
         while len(self._ready[key]) < self._wanted(key):
             try:
                 one = await self._make(key)
-            except Exception:  # who asks next gets the error for themselves
+            except Exception:  # the next request meets the error, and reports it
                 return
             self._ready[key].append(one)
 
     def _expire(self, key: str) -> None:
-        self._asked.pop(key, None)
+        self._requests.pop(key, None)
         self._expiring.pop(key, None)
         self._forget(key)
         for one in self._ready.pop(key, ()):

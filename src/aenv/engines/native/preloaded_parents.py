@@ -1,6 +1,7 @@
-"""Processes that have an environment loaded, kept so that the next instances of it are forks of them.
+"""Keep preloaded parents: processes that have imported an environment's code, for later sandboxes to be forks of.
 
-One is made when something is asked for a second time: for what is asked for once, loading it twice gains nothing.
+A parent is started on the second request for a key: for code that is requested once, importing it twice gains nothing.
+Ways 3 and 4 of docs/design/instance-creation.md fork them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ T = TypeVar("T")
 
 
 class PreloadedParents(Generic[T]):
-    """Parents by key. ``make`` makes one, or None for what cannot be forked; ``end`` ends one."""
+    """Parents by key. ``make`` starts one, or returns None if the code cannot be forked; ``end`` ends one."""
 
     def __init__(
         self,
@@ -27,94 +28,97 @@ class PreloadedParents(Generic[T]):
         self._make = make
         self._end = end
         self._alive = alive
-        self._made: dict[str, asyncio.Future[T | None] | None] = {}
-        """None: it was asked for once."""
+        self._parents: dict[str, asyncio.Future[T | None] | None] = {}
+        """By key: None after the first request, then the parent. The result None stands for code that is unfit."""
         self._ending: set[asyncio.Future[None]] = set()
 
-    async def of(self, key: str, spec: SandboxSpec) -> T | None:
-        """The parent to fork from, if there is to be one."""
+    async def get(self, key: str, spec: SandboxSpec) -> T | None:
+        """Return the parent to fork from, and wait for one that is loading. None: this request loads the code itself.
+
+        The second request for a key starts a parent, and does not wait for it: it is faster by itself.
+        """
         if not ptrace.supported():
             return None
         if self.is_new(key):
-            self.note(key)
+            self.note_request(key)
             return None
-        making = self._made[key]
-        parent = _parent(making)
-        if making is None or (parent is not None and not self._alive(parent)):
-            self._discard(making)  # a dead one still has a socket and a control group
-            self._made[key] = asyncio.ensure_future(self._make(spec))
-            return None  # sooner ready by itself than after somebody else
+        loading = self._parents[key]
+        parent = _loaded(loading)
+        if loading is None or (parent is not None and not self._alive(parent)):
+            self._discard(loading)  # a dead one still has a socket and a control group
+            self._parents[key] = asyncio.ensure_future(self._make(spec))
+            return None
         try:
-            return await asyncio.shield(making)
-        except Exception:  # who asks next, and loads it for itself, says what is wrong
-            self._made.pop(key, None)
+            return await asyncio.shield(loading)
+        except Exception:  # the request loads the code itself, and reports what is wrong with it
+            self._parents.pop(key, None)
             return None
 
     def is_new(self, key: str) -> bool:
-        """Whether nobody has asked for it."""
-        return key not in self._made
+        """Return whether there was no request for the key."""
+        return key not in self._parents
 
     def has(self, key: str) -> bool:
-        """Whether one was made, or is being made."""
-        return self._made.get(key) is not None
+        """Return whether a parent was started."""
+        return self._parents.get(key) is not None
 
-    def ready(self, key: str) -> T | None:
-        """The parent, if there is one to fork from now."""
-        parent = _parent(self._made.get(key))
+    def loaded(self, key: str) -> T | None:
+        """Return the parent if it is alive and has loaded the code."""
+        parent = _loaded(self._parents.get(key))
         return parent if parent is not None and self._alive(parent) else None
 
-    def note(self, key: str) -> None:
-        """Somebody has asked for it, and is served otherwise."""
-        self._made.setdefault(key, None)
+    def note_request(self, key: str) -> None:
+        """Count a request that is served without a parent: the next one starts a parent."""
+        self._parents.setdefault(key, None)
 
     def is_unfit(self, key: str) -> bool:
-        """Whether it is known that it cannot be forked."""
-        made = self._made.get(key)
-        return made is not None and _is_made(made) and made.result() is None
+        """Return whether the code is known to be unfit for forking."""
+        loading = self._parents.get(key)
+        return loading is not None and _is_done(loading) and loading.result() is None
 
-    def unfit(self, key: str) -> None:
-        """It turned out that it cannot be forked: do not try again."""
-        made = self._made.get(key)
+    def set_unfit(self, key: str) -> None:
+        """End the parent and start no other one: the code turned out to be unfit for forking."""
+        loading = self._parents.get(key)
         never: asyncio.Future[T | None] = asyncio.get_running_loop().create_future()
         never.set_result(None)
-        self._made[key] = never
-        self._discard(made)
+        self._parents[key] = never
+        self._discard(loading)
 
     def forget(self, key: str) -> None:
-        """Nobody asks for it any more."""
-        self._discard(self._made.pop(key, None))
+        """End the parent, and forget all about the key."""
+        self._discard(self._parents.pop(key, None))
 
     def drop(self, keep: Callable[[T], bool]) -> None:
-        """End all that are not worth keeping."""
-        for key, made in list(self._made.items()):
-            parent = _parent(made)
+        """End all parents for which ``keep`` is false."""
+        for key, loading in list(self._parents.items()):
+            parent = _loaded(loading)
             if parent is not None and not keep(parent):
                 self.forget(key)
 
     async def close(self) -> None:
-        """End them all."""
-        for key in list(self._made):
+        """End all parents."""
+        for key in list(self._parents):
             self.forget(key)
         await asyncio.gather(*self._ending, return_exceptions=True)
 
-    def _discard(self, made: asyncio.Future[T | None] | None) -> None:
-        if made is not None:
-            ending = asyncio.ensure_future(self._end_made(made))
+    def _discard(self, loading: asyncio.Future[T | None] | None) -> None:
+        if loading is not None:
+            ending = asyncio.ensure_future(self._end_when_loaded(loading))
             self._ending.add(ending)
             ending.add_done_callback(self._ending.discard)
 
-    async def _end_made(self, made: asyncio.Future[T | None]) -> None:
+    async def _end_when_loaded(self, loading: asyncio.Future[T | None]) -> None:
         try:
-            parent = await made
+            parent = await loading
         except Exception:
             return
         if parent is not None:
             await self._end(parent)
 
 
-def _parent(made: asyncio.Future[T | None] | None) -> T | None:
-    return made.result() if made is not None and _is_made(made) else None
+def _loaded(loading: asyncio.Future[T | None] | None) -> T | None:
+    return loading.result() if loading is not None and _is_done(loading) else None
 
 
-def _is_made(making: asyncio.Future[T | None]) -> bool:
-    return making.done() and not making.cancelled() and making.exception() is None
+def _is_done(loading: asyncio.Future[T | None]) -> bool:
+    return loading.done() and not loading.cancelled() and loading.exception() is None

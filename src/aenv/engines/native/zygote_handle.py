@@ -1,4 +1,7 @@
-"""A warm parent and the sandboxes that are forked from it, as the engine sees them from outside."""
+"""A zygote, as the engine sees it from outside: start it, send it requests, hear of the end of what it forked.
+
+docs/design/instance-creation.md shows where its requests come from, and what the zygote does with them.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from aenv.client.caller_variables import index_of
-from aenv.client.instance_client import InstanceClient
-from aenv.engines.base import Exit, SandboxRef, SandboxSpec
+from aenv.engines.base import Exit, SandboxSpec
 from aenv.engines.exits import classify
 from aenv.engines.fd_holders import Holder, Process
-from aenv.engines.native.handover_records import SANDBOX, ZYGOTE, SandboxRecord, ZygoteRecord
-from aenv.engines.sandbox_log import Log
+from aenv.engines.native.handover_records import ZYGOTE, ZygoteRecord
+from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
-from aenv.http.url import ServerUrl
-from aenv.isolation.files import custom_rootfs
-from aenv.isolation.files.rootfs import PROJECT, SNAPSHOT
+from aenv.isolation.files.rootfs import PROJECT
 from aenv.isolation.forking.zygote_spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
-from aenv.isolation.limits import process_usage
-from aenv.isolation.limits.cgroups import Cgroup
-from aenv.isolation.network.egress_process import EgressEndpoint
-from aenv.schema import paths
 from aenv.tracing.logging import getLogger
 
 log = getLogger("zygote")
@@ -43,16 +38,14 @@ SEND_SECONDS = 30.0
 """For a zygote to read a request."""
 GONE_SECONDS = 20.0
 """For a zygote to report the end of a sandbox that it was told to kill."""
-SETTLE_SECONDS = 5.0
-"""For one that was made ahead to take its variables: then another is made."""
 KEEP_SECONDS = 20.0
-"""For a warm parent to end what nobody knows any more."""
+"""For a zygote to end the sandboxes that a new server does not know, and to list the others."""
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
-"""Variables of the user's that a warm parent gets: sandboxes find all of its in their /proc/self/environ."""
+"""Environment variables that a zygote gets: sandboxes find all of them in their /proc/self/environ."""
 
 
 class ZygoteHandle:
-    """The warm parent of one project's sandboxes, seen from outside."""
+    """The zygote of one version of a project, or a fork of it that controls one preloaded parent."""
 
     def __init__(self, spec: SandboxSpec, folder: Path, holder: Holder, origin: ZygoteHandle | None = None) -> None:
         self.name = secrets.token_hex(4)
@@ -61,34 +54,39 @@ class ZygoteHandle:
         self._folder = folder
         self._holder = holder
         self.origin = origin
-        """The one that this one was forked from, if any."""
+        """The zygote that this one was forked from, if any."""
         self._offshoots: set[ZygoteHandle] = set()
         self._control: socket.socket | None = None
         self._process: Process | None = None
-        self._ready: asyncio.Future[None] | None = None
-        self._kept: asyncio.Future[set[str]] | None = None
+        self._started: asyncio.Future[None] | None = None
+        self._listed: asyncio.Future[set[str]] | None = None
         self.sandboxes: dict[str, SandboxHandle] = {}
         self.packages: list[str] = origin.packages if origin is not None else []
-        """Modules of others that the project imports."""
+        """Third-party modules that the project imports."""
         self.alive = False
 
     @property
     def log(self) -> Path:
-        """What it has to say."""
+        """The file that its stdout and stderr go to."""
         return self._folder / f"zygote-{self.name}.log"
 
     @property
     def in_use(self) -> bool:
-        """Whether anything would end with it."""
+        """Whether a sandbox or another zygote would end with it."""
         return bool(self.sandboxes or self._offshoots)
 
     async def start(self, shown: list[str]) -> None:
-        """``shown``: further folders of the host that sandboxes see, and import from."""
+        """Start the process; return when it can fork. ``shown``: further folders for sandboxes to import from.
+
+        Raises:
+            Unavailable: it ended, or this host cannot do it.
+            EnvironmentTimeoutError: it did not start in time.
+        """
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         self._control = ours
-        self._ready = loop.create_future()
+        self._started = loop.create_future()
         command = [sys.executable, "-m", "aenv.isolation.forking.zygote"]
         variables = {name: value for name, value in os.environ.items() if name in PASSED_ON}
         with theirs, self.log.open("wb") as log_file:
@@ -97,7 +95,7 @@ class ZygoteHandle:
                     self.name, command, theirs.fileno(), log_file.fileno(), variables
                 )
             except BaseException:
-                self._ready = None  # nobody waits for it
+                self._started = None  # so that `end` fails no future that nothing awaits
                 await self.end()
                 raise
         volume = self.spec.volume
@@ -120,99 +118,77 @@ class ZygoteHandle:
         self.alive = True
         try:
             async with asyncio.timeout(ZYGOTE_SECONDS):
-                await self._ready
+                await self._started
         except TimeoutError:
             await self.end()
             raise EnvironmentTimeoutError(
-                f"the warm parent of {self._project} did not start within {ZYGOTE_SECONDS:g} s; see {self.log}",
+                f"the zygote of {self._project} did not start within {ZYGOTE_SECONDS:g} s; see {self.log}",
                 details={"budget": "startup", "seconds": ZYGOTE_SECONDS},
             ) from None
         except BaseException:
             await self.end()
             raise
-        self._be_held()
+        self._hold()
 
     async def multiply(self) -> ZygoteHandle:
-        """A second one, in all like this one."""
+        """Fork a second zygote like this one, to control a preloaded parent."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         other = ZygoteHandle(self.spec, self._folder, self._holder, self)
         with theirs:
             await self._send(spawn_message(Spawn(other.name, op="multiply")), [theirs.fileno()])
-        other._belong(ours)
-        other._be_held()
+        other._connect(ours)
+        other._hold()
         return other
 
-    def _be_held(self) -> None:
+    def _hold(self) -> None:
         assert self._control is not None
-        book = ZygoteRecord(name=self.name, spec=self.spec, origin=self.origin.name if self.origin else None)
-        with book.file() as file:
+        record = ZygoteRecord(name=self.name, spec=self.spec, origin=self.origin.name if self.origin else None)
+        with record.file() as file:
             self._holder.hold(f"{ZYGOTE}{self.name}", [file.fileno(), self._control.fileno()])
 
-    def _belong(self, control: socket.socket) -> None:
-        """It runs, and this is how to speak to it."""
+    def _connect(self, control: socket.socket) -> None:
+        """Use a control socket whose other end a running zygote has."""
         self._control = control
         asyncio.get_running_loop().add_reader(control, self._read)
         self.alive = True
         if self.origin is not None:
             self.origin._offshoots.add(self)
 
-    async def taken_over(self, name: str, control: socket.socket, process: Process | None) -> set[str]:
-        """Be one that a server before this one has made, with all ``sandboxes`` that it is to go on with and none
-        else; those that are there.
+    async def adopt(self, name: str, control: socket.socket, process: Process | None) -> set[str]:
+        """Take over a zygote of the previous server. It ends all but those in ``sandboxes``; return the ids of those.
 
         Raises:
-            Unavailable: it is not there itself.
+            Unavailable: the zygote is gone, or does not answer.
         """
         self.name = name
         self._process = process
-        self._kept = asyncio.get_running_loop().create_future()
-        self._kept.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be gone before we ask
-        self._belong(control)
+        self._listed = asyncio.get_running_loop().create_future()
+        self._listed.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # it may fail before it is awaited
+        self._connect(control)
         names = [*self.sandboxes, *(offshoot.name for offshoot in self._offshoots)]
         await self._send(json.dumps({"op": "keep", "id": "", "ids": names}).encode(), [])
         try:
             async with asyncio.timeout(KEEP_SECONDS):
-                return await self._kept
+                return await self._listed
         except TimeoutError:
-            raise Unavailable(f"the warm parent of {self._project} does not answer") from None
+            raise Unavailable(f"the zygote of {self._project} does not answer") from None
 
     async def spawn(self, sandbox: SandboxHandle, op: str = "spawn") -> dict[str, Any]:
-        """Fork one; return what it says: that its environment answers, or that others can be forked from it.
+        """Make a sandbox, or a preloaded parent; return what it answers. ``op``: see `Spawn.op`.
 
         Raises:
-            LoadError: its code cannot be imported.
+            LoadError: the environment's code cannot be imported.
             EnvironmentTimeoutError: it did not answer in time.
             Unavailable: the zygote or the sandbox is gone.
         """
-        name = sandbox.id
-        self.sandboxes[name] = sandbox
+        self.sandboxes[sandbox.id] = sandbox
         if not self.alive:
-            self.forget(name)
+            self.forget(sandbox.id)
             raise Unavailable(f"the zygote of {self._project} is gone; try again")
-        listener = socket.socket(socket.AF_UNIX)
-        status, status_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        log_pipe, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(log_end, True)
-        os.set_blocking(status_end, True)
-        parameters = parameters_file(sandbox.parameters())
-        joins = sandbox.group.open_for_joining() if sandbox.group else []
-        try:
-            listener.bind(str(sandbox.path))
-            listener.listen(512)
-            fds = [listener.fileno(), status_end, log_end, parameters, *sandbox.channels, *joins]
-            message = spawn_message(Spawn(name, sandbox.spec.limits, op, sandbox.spec.network.mode, sandbox.spec.fork))
-            await self._send(message, fds)
-        except BaseException:
-            os.close(status)
-            os.close(log_pipe)
-            self.forget(name)
-            raise
-        finally:
-            listener.close()
-            for fd in (status_end, log_end, parameters, *joins):
-                os.close(fd)
-        sandbox.read_log_from(log_pipe)
+        status = await self._request(sandbox, op)
         if sandbox.door is not None:
             try:
                 await sandbox.door.open()
@@ -230,24 +206,51 @@ class ZygoteHandle:
             ) from None
         if answer is None:
             await self.until_gone(sandbox)
-            ended = sandbox.exit or Exit(-1, "it ended")
-            said = _quote(sandbox.log.since(0)[0])
-            if ended.code >= 0 and op != "branch":
-                raise LoadError(f"the environment's code ended the process while it was loaded: {ended.reason}{said}")
-            raise Unavailable(f"the sandbox did not start: {ended.reason}{said}")
+            raise _start_error(sandbox, op)
+        return self._parse(answer)
+
+    async def _request(self, sandbox: SandboxHandle, op: str) -> int:
+        """Send the zygote a request with the descriptors of a new sandbox; return the read end of its status pipe."""
+        listener = socket.socket(socket.AF_UNIX)
+        status, status_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        log_pipe, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        os.set_blocking(log_end, True)
+        os.set_blocking(status_end, True)
+        parameters = parameters_file(sandbox.parameters())
+        joins = sandbox.group.open_for_joining() if sandbox.group else []
+        spec = sandbox.spec
         try:
-            told = json.loads(answer)
+            listener.bind(str(sandbox.path))
+            listener.listen(512)
+            fds = [listener.fileno(), status_end, log_end, parameters, *sandbox.channels, *joins]
+            await self._send(spawn_message(Spawn(sandbox.id, spec.limits, op, spec.network.mode, spec.fork)), fds)
+        except BaseException:
+            os.close(status)
+            os.close(log_pipe)
+            self.forget(sandbox.id)
+            raise
+        finally:
+            listener.close()
+            for fd in (status_end, log_end, parameters, *joins):
+                os.close(fd)
+        sandbox.read_log_from(log_pipe)
+        return status
+
+    def _parse(self, answer: bytes) -> dict[str, Any]:
+        """Return a sandbox's answer, which is foreign and may be anything. Raise the error that it reports."""
+        try:
+            message = json.loads(answer)
         except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict):
-            raise Unavailable("the sandbox did not say whether it started")
-        if "error" in told:
-            message_text = str(told["error"]).replace(PROJECT + "/", f"{self._project}/")
-            raise (LoadError if told.get("code") in ("load", "usage") else Unavailable)(message_text)
-        return told
+            message = None
+        if not isinstance(message, dict):
+            raise Unavailable("the sandbox did not report whether it started")
+        if "error" in message:
+            text = str(message["error"]).replace(PROJECT + "/", f"{self._project}/")
+            raise (LoadError if message.get("code") in ("load", "usage") else Unavailable)(text)
+        return message
 
     async def until_gone(self, sandbox: SandboxHandle) -> None:
-        """Wait for the end of a killed sandbox. A zygote that does not report it is ended, with all it forked."""
+        """Wait for the end of a killed sandbox. End a zygote that does not report it, with all that it forked."""
         try:
             async with asyncio.timeout(GONE_SECONDS):
                 await sandbox.gone.wait()
@@ -256,7 +259,7 @@ class ZygoteHandle:
             await self.end()
 
     def kill(self, name: str) -> None:
-        """End one sandbox with all that runs in it."""
+        """Kill one sandbox, with all that runs in it."""
         sandbox = self.sandboxes.get(name)
         if sandbox is not None:
             sandbox.stopped = True
@@ -268,12 +271,13 @@ class ZygoteHandle:
                 self._control.send(json.dumps({"op": "kill", "id": name}).encode())
 
     def forget(self, name: str) -> None:
+        """Remove a sandbox that the zygote was never asked for."""
         sandbox = self.sandboxes.pop(name, None)
         if sandbox is not None and sandbox.exit is None:
             sandbox.ended(Exit(-1, "it was never started"))
 
     async def end(self) -> None:
-        """End the zygote; the kernel ends everything that it forked, and then it is gone itself."""
+        """End the zygote, and with it everything that it forked. Idempotent."""
         self._lost()
         if self.origin is not None:
             self.origin._send_kill(self.name)  # it ends when its control socket is closed, unless it hangs
@@ -321,183 +325,44 @@ class ZygoteHandle:
 
     def _handle(self, message: dict[str, Any]) -> None:
         if message["op"] == "kept":
-            if self._kept is not None and not self._kept.done():
-                self._kept.set_result(set(message["ids"]))
+            if self._listed is not None and not self._listed.done():
+                self._listed.set_result(set(message["ids"]))
         elif message["op"] == "exit":
             sandbox = self.sandboxes.pop(message["id"], None)
             if sandbox is not None:
                 sandbox.ended(classify(message["code"], out_of_memory=sandbox.ran_out_of_memory))
-        elif self._ready is not None and not self._ready.done():
+        elif self._started is not None and not self._started.done():
             if message["op"] == "ready":
-                self._ready.set_result(None)
+                self._started.set_result(None)
             else:
                 kind = LoadError if message.get("code") == "load" else Unavailable
-                self._ready.set_exception(kind(message["error"]))
+                self._started.set_exception(kind(message["error"]))
 
     def _lost(self) -> None:
-        """The control socket ended: the parent is gone, and with it all of its sandboxes."""
+        """Note the end of the zygote, and so of all of its sandboxes: the control socket was closed."""
         self.alive = False
         if self.origin is not None:
             self.origin._offshoots.discard(self)
         self._holder.drop(f"{ZYGOTE}{self.name}")
-        if self._kept is not None and not self._kept.done():
-            self._kept.set_exception(Unavailable(f"the warm parent of {self._project} is gone"))
+        if self._listed is not None and not self._listed.done():
+            self._listed.set_exception(Unavailable(f"the zygote of {self._project} is gone"))
         if self._control is not None:
             with contextlib.suppress(RuntimeError):
                 asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
             self._control = None
-        if self._ready is not None and not self._ready.done():
-            said = self.log.read_text(errors="replace") if self.log.exists() else ""
-            self._ready.set_exception(Unavailable(f"the warm parent ended while starting{_quote(said)}"))
+        if self._started is not None and not self._started.done():
+            output = self.log.read_text(errors="replace") if self.log.exists() else ""
+            self._started.set_exception(Unavailable(f"the zygote ended while starting{_quote(output)}"))
         for name in list(self.sandboxes):
-            self.sandboxes.pop(name).ended(Exit(-9, "its warm parent was killed"))
-
-
-class SandboxHandle:
-    """One sandbox, seen from outside."""
-
-    def __init__(
-        self, name: str, spec: SandboxSpec, path: Path, zygote: ZygoteHandle, group: Cgroup | None,
-        token: str = "", log: Log | None = None,
-    ) -> None:  # fmt: skip
-        self.id = name
-        self.spec = spec
-        self.ref = SandboxRef(name, f"unix:{path}", token or secrets.token_urlsafe(24))
-        self.path = path
-        self.zygote = zygote
-        self.group = group
-        self.spare = False
-        self.packages_only = False
-        """For a preloaded parent: whether it imports the project's packages and not its code."""
-        self.reads: frozenset[str] | None = None
-        """Of one that others are forked from: the variables that loading it depended on; None: all of them."""
-        self.process: int | None = None
-        self.exit: Exit | None = None
-        self.stopped = False
-        """Whether the platform has told the zygote to kill it."""
-        self.gone = asyncio.Event()
-        self.door: EgressEndpoint | None = None
-        self.log = log or Log()
-        self._pipe = -1
-        """What it writes comes through here."""
-
-    def parameters(self) -> dict[str, Any]:
-        """What the runtime inside is told."""
-        spec = self.spec
-        return {
-            "path": str(Path(PROJECT) / spec.code.relative_to(spec.project)),
-            "directory": PROJECT,
-            "snapshot": SNAPSHOT if spec.base is None else custom_rootfs.SNAPSHOT,
-            "name": spec.name,
-            "token": self.ref.token,
-            "variables": {**spec.network.variables, **spec.variables},
-            "arguments": spec.arguments,
-            "spare": self.spare,
-            "packages": self.zygote.packages,
-            "packages_only": self.packages_only,
-        }
-
-    async def settle(self, spec: SandboxSpec) -> None:
-        """Made ahead without variables: be the one that was asked for.
-
-        Raises:
-            AEnvError: it cannot be reached, or does not answer.
-        """
-        client = InstanceClient(ServerUrl.parse(self.ref.data_url), token=self.ref.token, patience=0.0)
-        try:
-            await client.call(paths.SETTLE, spec.variables, timeout=SETTLE_SECONDS)
-        finally:
-            client.close()
-        self.spec = spec
-
-    def usage(self) -> dict[str, Any]:
-        """What its control group knows, and for the rest what its processes use."""
-        used: dict[str, Any] = dict(self.group.usage()) if self.group else {}
-        if "cpu_nanoseconds" in used:
-            return used
-        if self.group is not None:
-            return {**process_usage.usage(process_usage.members(self.group.paths)), **used}
-        if self.process is None:
-            found = process_usage.listening_process(self.path)
-            self.process = found if found != os.getpid() else None  # we made the socket; it does not listen itself yet
-        return process_usage.usage(process_usage.tree(self.process)) if self.process is not None else {}
-
-    @property
-    def ran_out_of_memory(self) -> bool:
-        """Whether the kernel killed any of its processes at its memory limit, and that is how it ended."""
-        return not self.stopped and self.group is not None and self.group.oom_kills() > 0
-
-    @property
-    def channels(self) -> list[int]:
-        """What it is to hand its door out through."""
-        return [self.door.channel] if self.door else []
-
-    def be_held(self, holder: Holder, note: str) -> None:
-        """Have what it takes to find it again held by somebody who outlives this process."""
-        book = SandboxRecord(
-            id=self.id, zygote=self.zygote.name, spec=self.spec, path=self.path, note=note, token=self.ref.token,
-            groups=self.group.paths if self.group else [], cpu_before=self.group.before if self.group else 0,
-            healthy=self.ref.healthy, logged=self._pipe >= 0,
-        )  # fmt: skip
-        fds = [self.log.fd, self._pipe, self.door.listener if self.door else -1]
-        with book.file() as file:
-            holder.hold(f"{SANDBOX}{self.id}", [file.fileno(), *(fd for fd in fds if fd >= 0)], worth=True)
-
-    def read_log_from(self, fd: int) -> None:
-        self._pipe = fd
-        asyncio.get_running_loop().add_reader(fd, self._read_log)
-
-    def _read_log(self) -> bool:
-        """Whether there may be more of it now."""
-        try:
-            data = os.read(self._pipe, 65536)
-        except BlockingIOError:
-            return False
-        if not data:
-            self._close_pipe()
-            return False
-        self.log.append(data)
-        return True
-
-    def _close_pipe(self) -> None:
-        if self._pipe >= 0:
-            asyncio.get_running_loop().remove_reader(self._pipe)
-            os.close(self._pipe)
-            self._pipe = -1
-
-    def ended(self, how: Exit) -> None:
-        self.exit = how
-        while self._pipe >= 0 and self._read_log():  # what it wrote last may not have been read yet
-            pass
-        if self.door is not None:
-            self.door.close()
-        self.gone.set()
-
-    def clean(self) -> None:
-        """Remove what the host knows of it but for its control group. A second time there is nothing to do."""
-        self._close_pipe()
-        self.log.close()
-        self.path.unlink(missing_ok=True)
-
-
-def parent_name(spec: SandboxSpec) -> str:
-    """The same for all sandboxes that can be forked from one warm parent."""
-    place = str(spec.project) if spec.files is None else str(spec.code)
-    place = place if spec.base is None else f"{place} on {spec.base}"
-    place = f"{place} of {spec.tenant}" if spec.tenant else place
-    place = place if spec.mcp else f"{place} without MCP"
-    place = f"{place} with {spec.volume}" if spec.volume else place
-    index = index_of(spec.fetching)
-    place = f"{place} from {index}" if index else place
-    return f"{place} in the host's network" if spec.network.mode == "host" else place
+            self.sandboxes.pop(name).ended(Exit(-9, "its zygote was killed"))
 
 
 async def _read_once(fd: int, seconds: float) -> bytes | None:
-    """The one message that comes through a pipe; None when its writer ended without a word.
+    """Read the one message that comes through a pipe; None if its writer ended without one. Closes the pipe.
 
     Raises:
-        TimeoutError: it did not come in time.
+        TimeoutError: no message came in time.
     """
     loop = asyncio.get_running_loop()
     came: asyncio.Future[bytes] = loop.create_future()
@@ -528,6 +393,15 @@ def _late(future: asyncio.Future[Any], seconds: float) -> asyncio.TimerHandle:
             future.set_exception(TimeoutError())
 
     return asyncio.get_running_loop().call_later(seconds, fail)
+
+
+def _start_error(sandbox: SandboxHandle, op: str) -> LoadError | Unavailable:
+    """Return the error for a sandbox that ended without an answer."""
+    ended = sandbox.exit or Exit(-1, "it ended")
+    output = _quote(sandbox.log.since(0)[0])
+    if ended.code >= 0 and op != "branch":
+        return LoadError(f"the environment's code ended the process while it was loaded: {ended.reason}{output}")
+    return Unavailable(f"the sandbox did not start: {ended.reason}{output}")
 
 
 def _quote(text: str) -> str:

@@ -9,7 +9,7 @@ configure its network, give up every capability. Only then may any foreign instr
 Nothing foreign can interfere in between. The parent is the only process that could reach the child, and it is stopped:
 `check_harmless` verifies, with the parent stopped, that it has one thread, no descendants and no system-call filter of
 its own. No process of ours ever enters a namespace of the child or shares memory with it. docs/design/sandbox.md has
-the whole picture.
+the whole picture, and docs/design/instance-creation.md the states of a child.
 
 One child is made ahead of demand. It waits, stopped and without rights, until a request turns it into an instance by
 sending it that instance's descriptors.
@@ -97,7 +97,7 @@ class ForkRequest:
         self.close()
 
 
-class Child:
+class StoppedChild:
     """A stopped fork of a preloaded parent, from its birth until it runs as an instance."""
 
     def __init__(self, process: ptrace.Stopped) -> None:
@@ -173,16 +173,16 @@ class PreloadedParent:
     filters: int
     """System-call filters that it was given."""
     waiting: deque[ForkRequest] = field(default_factory=deque)
-    ready: deque[Child] = field(default_factory=deque)
+    stopped: deque[StoppedChild] = field(default_factory=deque)
     ahead: int = 0
-    """Children to keep ready. 0 until the first one was made, and after one could not be made."""
+    """Children to pre-fork. 0 until the first one was made, and after one could not be made."""
 
     @property
     def wants_child(self) -> bool:
         """Whether to fork another one now."""
-        return len(self.ready) < len(self.waiting) + self.ahead
+        return len(self.stopped) < len(self.waiting) + self.ahead
 
-    def fork(self, plan: SyscallPlan, flags: int, *, has_door: bool) -> Child:
+    def fork(self, plan: SyscallPlan, flags: int, *, has_door: bool) -> StoppedChild:
         """Have it fork, and take the child to where it has no rights. The parent is stopped all the while.
 
         ``plan`` and ``has_door`` are `isolating`'s. Blocks: the caller bounds it.
@@ -198,7 +198,7 @@ class PreloadedParent:
             pid = ptrace.wait_for_fork(self.pid, flags)
             pinned.append(pid)  # as its parent is
             try:
-                child = Child(ptrace.Stopped(pid))
+                child = StoppedChild(ptrace.Stopped(pid))
                 try:
                     check_harmless(self)
                     child.isolate(plan, has_door=has_door)

@@ -10,6 +10,8 @@ have no rights and cannot see the zygote: it is in a process namespace above the
 
 A zygote has a user namespace in which it may make namespaces, a process namespace of which it is the first process (so
 that everything it forked dies with it), a procfs of that namespace, and a root with nothing of the host but programs.
+
+docs/design/instance-creation.md has the states of what it forks, and the ways that a request can go.
 """
 
 from __future__ import annotations
@@ -164,7 +166,7 @@ class _Zygote:
         self._isolating: tuple[Kind, SyscallPlan, bool] | None = None
         self._selector = selectors.DefaultSelector()
         self._make_ahead_at: float | None = None
-        self._blank: PreforkedSandbox | None = None
+        self._preforked: PreforkedSandbox | None = None
         self._recent: Kind | None = None
         """The kind of the last sandbox that loaded its code itself."""
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -253,16 +255,16 @@ class _Zygote:
             self._make_ahead_at = time.monotonic() + PAUSE  # the end of this one is reported first
 
     def _spawn(self, name: str, message: dict[str, Any], data: bytes, fds: list[int]) -> None:
-        """Make a sandbox that loads its code itself; the blank one, if it is of that kind and alive."""
+        """Make a sandbox that loads its code itself; the pre-forked one, if it is of that kind and alive."""
         kind = _kind(message)
         if not message["fork"]:
             sandbox = self._sandbox(kind)
             self._children[self._fork(lambda: sandbox.run(message, fds))] = name
             return
-        blank, self._blank = self._blank, None
-        pid = blank.assign(data, fds) if blank is not None and blank.kind == kind else 0
-        if blank is not None:
-            blank.mailbox.close()
+        preforked, self._preforked = self._preforked, None
+        pid = preforked.assign(data, fds) if preforked is not None and preforked.kind == kind else 0
+        if preforked is not None:
+            preforked.mailbox.close()
         if not pid:
             sandbox = self._sandbox(kind)
             pid = self._fork(lambda: sandbox.run(message, fds))
@@ -276,11 +278,11 @@ class _Zygote:
         if self._parent is not None:
             self._make_more(self._parent)
         kind = self._recent
-        if self._blank is None and kind is not None:
+        if self._preforked is None and kind is not None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             sandbox = self._sandbox(kind)
             with theirs:
-                self._blank = PreforkedSandbox(self._fork(lambda: sandbox.wait(theirs)), kind, ours)
+                self._preforked = PreforkedSandbox(self._fork(lambda: sandbox.wait(theirs)), kind, ours)
 
     def _sandbox(self, kind: Kind) -> Sandbox:
         if kind not in self._furnishings:
@@ -301,10 +303,10 @@ class _Zygote:
             if self._parent is not None and pid == self._parent.pid:
                 self._end_parent()
         if self._parent is not None:
-            self._discard_ready(self._parent)
-        if self._blank is not None:
-            self._blank.mailbox.close()
-            self._blank = None
+            self._discard_stopped(self._parent)
+        if self._preforked is not None:
+            self._preforked.mailbox.close()
+            self._preforked = None
         self._reap()
         self._send({"op": "kept", "ids": list(self._children.values())})
 
@@ -378,7 +380,7 @@ class _Zygote:
         except OSError as error:
             self._could_not_fork(parent, str(error))
         else:
-            parent.ready.append(child)
+            parent.stopped.append(child)
             parent.ahead = preloaded.AHEAD
             self._assign(parent)
         if parent.wants_child:
@@ -396,8 +398,8 @@ class _Zygote:
 
     def _assign(self, parent: PreloadedParent) -> None:
         """Turn children that are ready into requested instances."""
-        while parent.ready and (request := parent.next_request()) is not None:
-            child = parent.ready.popleft()
+        while parent.stopped and (request := parent.next_request()) is not None:
+            child = parent.stopped.popleft()
             try:
                 with _bounded(STEP_SECONDS):
                     child.become(request)
@@ -414,10 +416,10 @@ class _Zygote:
             del self._requests[request.id]
             request.close()
 
-    def _discard_ready(self, parent: PreloadedParent) -> None:
+    def _discard_stopped(self, parent: PreloadedParent) -> None:
         parent.ahead = 0
-        while parent.ready:
-            parent.ready.popleft().close()
+        while parent.stopped:
+            parent.stopped.popleft().close()
 
     def _could_not_fork(self, parent: PreloadedParent, reason: str) -> None:
         """Fail the oldest request. Nothing is made ahead until a request succeeds."""
@@ -431,7 +433,7 @@ class _Zygote:
         parent, self._parent = self._parent, None
         assert parent is not None
         parent.channel.close()
-        self._discard_ready(parent)
+        self._discard_stopped(parent)
         for request in parent.waiting:
             self._fail(request, "the preloaded parent has ended")
 
@@ -468,7 +470,7 @@ class _Zygote:
 
     def _stopped(self, pid: int) -> None:
         """A child that nothing waits for: its parent was given up. Or a signal came to one that was made ahead."""
-        if self._parent is None or all(child.pid != pid for child in self._parent.ready):
+        if self._parent is None or all(child.pid != pid for child in self._parent.stopped):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -483,12 +485,12 @@ class _Zygote:
 
     def _lost(self, pid: int) -> None:
         """Something made ahead of demand was killed."""
-        if self._blank is not None and self._blank.pid == pid:
-            self._blank.mailbox.close()
-            self._blank = None
+        if self._preforked is not None and self._preforked.pid == pid:
+            self._preforked.mailbox.close()
+            self._preforked = None
         if self._parent is not None:
-            for child in [child for child in self._parent.ready if child.pid == pid]:
-                self._parent.ready.remove(child)
+            for child in [child for child in self._parent.stopped if child.pid == pid]:
+                self._parent.stopped.remove(child)
                 child.gone()
                 child.close()
 
