@@ -1,8 +1,8 @@
-"""The user's settings: a file of theirs, and variables that win over it.
+"""The user's settings: a JSON file, overridden by environment variables.
 
-The file is the first of ``~/.aenv/cli_config.json``, ``.aenv/cli_config.json`` here and ``/etc/aenv/cli_config.json``.
-It can hold a password and a token, so it is written for its owner alone. A file that cannot be understood is reported
-and never replaced.
+The file is the first of ``~/.aenv/cli_config.json``, ``.aenv/cli_config.json`` in the working directory and
+``/etc/aenv/cli_config.json``. It can hold a password and a token, so only its owner may read it (mode 0600). An invalid
+file is reported and never overwritten.
 """
 
 from __future__ import annotations
@@ -23,92 +23,92 @@ FILE_NAME = "cli_config.json"
 
 
 class Group(BaseModel):
-    """Settings that belong together. What other programs keep in the same file stays there."""
+    """A group of settings. Unknown keys, which other programs may have written, are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
 
 
 class BuildArgs(Group):
-    """For the image's builder."""
+    """Settings of the image builder."""
 
     socket: str = "unix:///var/run/docker.sock"
-    """Where Docker listens."""
+    """Socket of the Docker daemon."""
 
 
 class RegistryConfig(Group):
-    """Where images go."""
+    """Registry that images are pushed to."""
 
     host: str = "docker.io"
-    """The registry."""
+    """Host name of the registry."""
     username: str = ""
-    """Who pushes there; empty: whoever the builder is logged in as."""
+    """User name for the push; empty: the builder's own login."""
     password: str = ""
-    """Their password or token."""
+    """Password or token of that user."""
     namespace: str = "aenv"
-    """The part of an image's name between the registry and the environment."""
+    """Path of an image's name between the registry and the environment's name."""
 
 
 class UserBuildConfig(Group):
-    """For `aenv build`."""
+    """Settings of `aenv build`."""
 
     type: Literal["local"] = "local"
-    """Where images are built."""
+    """Place where images are built: this machine."""
     build_args: BuildArgs = Field(default_factory=BuildArgs)
     registry: RegistryConfig = Field(default_factory=RegistryConfig)
 
 
 class StorageCustom(Group):
-    """For the storage's type."""
+    """Deprecated: options of the archive storage."""
 
     prefix: str = "~/.aenv/envs"
-    """Older: a folder for archives. Bundles are in the hub."""
+    """Deprecated: folder for archives. Bundles are stored in the hub."""
 
 
 class StorageConfig(Group):
-    """Older: where archives went."""
+    """Deprecated: storage of archives."""
 
     type: Literal["local", "aenv_hub"] = "local"
-    """Older: bundles are in the hub either way."""
+    """Deprecated: bundles are always stored in the hub."""
     custom: StorageCustom = Field(default_factory=StorageCustom)
 
 
 class LoggingConfig(Group):
-    """How much is logged."""
+    """Settings of the log."""
 
     level: str = "INFO"
     """DEBUG, INFO, WARNING or ERROR."""
     format: str = ""
-    """Older: how a line looks."""
+    """Deprecated: format of a log line."""
     file: str = ""
-    """Older: a file to log to."""
+    """Deprecated: log file."""
     console: bool = True
-    """Older: whether to log to the terminal."""
+    """Deprecated: whether to log to the terminal."""
 
 
 class HubConfig(Group):
-    """Which hub the commands speak to."""
+    """The hub that commands use."""
 
     hub_backend: str = ""
-    """The hub's URL; empty: the hub on this machine, which needs no server."""
+    """URL of the hub; empty: the hub on this machine, which needs no server."""
     api_key: str = ""
-    """The token for it."""
+    """Token for the hub."""
     timeout: float = Field(default=30, gt=0, le=86400)
-    """Seconds that a request may take."""
+    """Timeout of a request in seconds."""
 
 
 class Settings(Group):
-    """All of them."""
+    """All settings of the user."""
 
     global_mode: Literal["local"] = "local"
-    """Where commands work."""
+    """Where commands run: on this machine."""
     build_config: UserBuildConfig = Field(default_factory=UserBuildConfig)
     storage_config: StorageConfig = Field(default_factory=StorageConfig)
     logging_config: LoggingConfig = Field(default_factory=LoggingConfig)
     hub_config: HubConfig = Field(default_factory=HubConfig)
     system_url: str | None = None
-    """The platform's URL; empty: this machine."""
+    """URL of the platform; empty: this machine."""
     owner: str | None = None
-    """Who instances and versions are said to belong to."""
+    """Owner of the instances and versions that commands create."""
 
 
 VARIABLES = {
@@ -118,20 +118,20 @@ VARIABLES = {
     "build_config.registry.password": ("AENV_REGISTRY_PASSWORD",),
     "system_url": ("AENV_SYSTEM_URL",),
 }
-"""Which variables win over the file."""
+"""Environment variables that override a key of the file."""
 SHORT = {"hub": "hub_config.hub_backend", "token": "hub_config.api_key", "registry": "build_config.registry.host"}
 SECRET = {"hub_config.api_key", "build_config.registry.password"}
 HIDDEN = "********"
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be had again: ``aenv`` in the user's cache folder."""
+    """Return the folder for data that can be downloaded or built again: ``aenv`` in the user's cache folder."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "aenv"
 
 
 def find() -> Path:
-    """The file that counts: AENV_CONFIG, else the first that exists, else the user's own, which need not exist."""
+    """Return the settings file: AENV_CONFIG, else the first that exists, else the user's own, which need not exist."""
     given = os.environ.get("AENV_CONFIG")
     if given:
         return Path(given).expanduser()
@@ -143,7 +143,7 @@ def find() -> Path:
 
 
 def load(path: Path | None = None) -> Settings:
-    """The settings as they count: defaults, then the file, then variables.
+    """Return the effective settings: environment variables override the file, which overrides the defaults.
 
     Raises:
         ConfigError: the file or a variable is not valid.
@@ -157,12 +157,12 @@ def load(path: Path | None = None) -> Settings:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """What the file says; nothing when there is none.
+    """Return the content of the file; an empty dict if it does not exist.
 
     Raises:
-        ConfigError: it is not valid.
+        ConfigError: the file is invalid.
     """
-    hint = {"hint": f"Mend or remove {path}; it was left as it is."}
+    hint = {"hint": f"Fix or remove {path}; it was not changed."}
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
@@ -172,7 +172,7 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     if not isinstance(document, dict):
-        raise ConfigError(f"{path} must hold an object, in {{ }}", hint)
+        raise ConfigError(f"{path} must contain a JSON object, in {{ }}", hint)
     try:
         validate(document, str(path))
     except ConfigError as error:
@@ -181,10 +181,10 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def validate(document: Mapping[str, Any], where: str) -> Settings:
-    """The document as settings.
+    """Validate a document and return it as settings.
 
     Raises:
-        ConfigError: with every problem, a line each. Values are not repeated: one may be a password.
+        ConfigError: with every problem, one per line. Values are not shown, since one may be a password.
     """
     try:
         return Settings.model_validate(document)
@@ -193,11 +193,11 @@ def validate(document: Mapping[str, Any], where: str) -> Settings:
             f"{'.'.join(map(str, each['loc']))}: {each['msg'][:1].lower()}{each['msg'][1:]}"
             for each in error.errors(include_input=False, include_url=False)
         ]
-        raise ConfigError("\n".join([f"{where}: not valid:", *lines])) from None
+        raise ConfigError("\n".join([f"{where}: invalid:", *lines])) from None
 
 
 def write(document: Mapping[str, Any], path: Path) -> None:
-    """Write the file for its owner alone, whole or not at all."""
+    """Write the file atomically, readable by its owner only."""
     validate(document, str(path))
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = path.resolve()
@@ -213,30 +213,30 @@ def write(document: Mapping[str, Any], path: Path) -> None:
 
 
 def set_value(path: Path, key: str, text: str) -> Any:
-    """Change one key of the file; the value as it was understood. A text stays a text, whatever it looks like.
+    """Change one key of the file and return the parsed value. ``text`` is parsed as JSON only if a string is invalid.
 
     Raises:
-        UsageError: there is no such key.
-        ConfigError: the value does not fit, or the file is not valid; nothing was written.
+        UsageError: the key is unknown.
+        ConfigError: the value or the file is invalid; nothing was written.
     """
     key = resolve(key)
     document = read(path)
-    for value in _readings(text):
+    for value in _interpretations(text):
         _put(document, key, value)
         try:
             settings = validate(document, key)
         except ConfigError as error:
             problem = error
             continue
-        understood = value_of(settings, key)
-        _put(document, key, understood)
+        parsed = value_of(settings, key)
+        _put(document, key, parsed)
         write(document, path)
-        return understood
+        return parsed
     raise problem
 
 
-def _readings(text: str) -> Iterator[Any]:
-    """What was typed can mean: itself, else the JSON that it is."""
+def _interpretations(text: str) -> Iterator[Any]:
+    """Yield the typed text itself, then its value as JSON."""
     yield text
     try:
         yield json.loads(text)
@@ -245,10 +245,10 @@ def _readings(text: str) -> Iterator[Any]:
 
 
 def resolve(key: str) -> str:
-    """The full name of a key or a group; ``hub_backend``, ``registry.host`` and ``build.registry.host`` are short ones.
+    """Return the full name of a key or group, given short as in ``hub_backend`` or ``build.registry.host``.
 
     Raises:
-        UsageError: it names nothing, or more than one thing.
+        UsageError: the name is unknown or ambiguous.
     """
     known = list(_keys(Settings()))
     if key in known:
@@ -263,14 +263,14 @@ def resolve(key: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"{key!r} can mean {' or '.join(found)}; say which one")
+        raise UsageError(f"setting {key!r} is ambiguous; use {' or '.join(found)}")
     close = difflib.get_close_matches(key, [*known, *(name.rpartition(".")[2] for name in known), *SHORT], n=1)
-    hint = f"Did you mean {close[0]}?" if close else "See them all: aenv config show"
-    raise UsageError(f"there is no setting {key!r}", {"hint": hint})
+    hint = f"Did you mean {close[0]}?" if close else "List all settings: aenv config show"
+    raise UsageError(f"unknown setting {key!r}", {"hint": hint})
 
 
 def value_of(settings: Settings, key: str) -> Any:
-    """A key's value; a group's is an object."""
+    """Return the value of a key; a dict for a group."""
     value: Any = settings
     for part in key.split("."):
         value = getattr(value, part)
@@ -278,12 +278,12 @@ def value_of(settings: Settings, key: str) -> Any:
 
 
 def variables_over(key: str) -> list[str]:
-    """The variables that are set and win over this key of the file."""
+    """Return the environment variables that are set and override this key of the file."""
     return [name for name in VARIABLES.get(key, ()) if os.environ.get(name)]
 
 
 def shown(settings: Settings) -> dict[str, Any]:
-    """All of them, with secrets hidden."""
+    """Return all settings with secrets masked."""
     document = settings.model_dump()
     for key in SECRET:
         if value_of(settings, key):
@@ -292,7 +292,7 @@ def shown(settings: Settings) -> dict[str, Any]:
 
 
 def leaves(document: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every key with its value."""
+    """Yield every dotted key with its value."""
     for name, value in document.items():
         if isinstance(value, Mapping):
             yield from leaves(value, f"{prefix}{name}.")

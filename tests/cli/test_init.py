@@ -24,7 +24,7 @@ def test_every_option_has_its_effect(aenv: Any, tmp_path: Path) -> None:
     assert json.loads((root / "config.json").read_text())["version"] == "2.0.0"
 
 
-def test_a_bad_name_is_refused_with_a_good_one(aenv: Any, tmp_path: Path) -> None:
+def test_an_invalid_name_is_rejected_with_a_valid_suggestion(aenv: Any, tmp_path: Path) -> None:
     done = aenv("init", "Bad_Name")
     assert done.returncode == 2
     assert done.stdout == ""

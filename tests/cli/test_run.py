@@ -156,7 +156,7 @@ def test_an_unknown_key_is_a_warning_and_the_server_starts(serve: Any, project: 
     configure(project, memroy="2Gi")
     code, said = serve("--quiet", cwd=project).stop()
     assert code == 0
-    assert "Warning: config.json: deployConfig.memroy: nothing reads this key" in said
+    assert "Warning: config.json: deployConfig.memroy: unknown key, ignored" in said
     assert "did you mean memory?" in said
 
 
@@ -178,7 +178,7 @@ def test_broken_code_is_exit_code_4_with_the_line(aenv: Any, project: Path) -> N
 def test_nothing_at_the_path_is_exit_code_2(aenv: Any, tmp_path: Path) -> None:
     done = aenv("run", "no-such-thing")
     assert done.returncode == 2
-    assert f"there is nothing at {tmp_path / 'no-such-thing'}" in done.stderr
+    assert f"no such file or folder: {tmp_path / 'no-such-thing'}" in done.stderr
 
 
 def test_a_port_in_use_is_exit_code_2(aenv: Any, serve: Any, project: Path) -> None:

@@ -225,7 +225,7 @@ def test_a_bundles_file_needs_no_hub(person):
     other = person()
     other.aenv("pull", file)
     assert (other.home / "hello/src/custom_env.py").is_file()
-    assert "is there already" in other.aenv("pull", file, code=2).stderr
+    assert "exists already" in other.aenv("pull", file, code=2).stderr
     data = Path(file).read_bytes()
     evil = other.home / "evil.aenv.tar"
     evil.write_bytes(data.replace(b"src/custom_env.py", b"../../../../tmp/x"))

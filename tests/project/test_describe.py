@@ -1,4 +1,4 @@
-"""What an environment offers, loaded without a sandbox; with sandboxes see tests/e2e."""
+"""Discovery of a project's declarations without a sandbox; for sandboxes see tests/e2e."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ def health() -> bool:
 
 @pytest.fixture(autouse=True)
 def _no_sandboxes(monkeypatch):
-    monkeypatch.setattr(local_lease, "_lease", None)  # of a platform that another test has used
+    monkeypatch.setattr(local_lease, "_lease", None)  # drop the lease that another test has taken
     monkeypatch.setenv("AENV_RUNTIME_DIR", "/dev/null/nowhere")
 
 
@@ -51,16 +51,16 @@ def described(tmp_path, text):
 
 
 @pytest.mark.attack("build")
-def test_without_sandboxes_foreign_code_does_not_run(tmp_path):
+def test_untrusted_code_does_not_run_without_a_sandbox(tmp_path):
     mark = tmp_path / "ran"
     (tmp_path / "env.py").write_text(f"open({str(mark)!r}, 'w').close()")
-    with pytest.raises(Unavailable, match="could not be loaded in a sandbox") as caught:
+    with pytest.raises(Unavailable, match="no sandbox could be created") as caught:
         asyncio.run(discovery.describe(tmp_path, "env"))
     assert "--no-sandbox" in caught.value.details["hint"]
     assert not mark.exists()
 
 
-def test_everything_is_found_where_the_user_chose_no_sandbox(tmp_path, monkeypatch):
+def test_all_declarations_are_found_without_a_sandbox_if_the_user_asks(tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET", "s3cret")
     schemas = described(tmp_path, GOOD)
     assert [tool["name"] for tool in schemas.tools] == ["add", "look"]
@@ -80,12 +80,12 @@ def test_everything_is_found_where_the_user_chose_no_sandbox(tmp_path, monkeypat
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code -9"),
     ],
 )
-def test_code_that_does_not_load_is_the_authors(tmp_path, text, said):
+def test_code_that_does_not_load_is_a_load_error(tmp_path, text, said):
     with pytest.raises(LoadError, match=said):
         described(tmp_path, text)
 
 
-def test_an_import_that_never_ends_is_ended_with_all_it_started(tmp_path, monkeypatch):
+def test_an_endless_import_is_killed_with_its_child_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(discovery, "PLAIN_SECONDS", 3.0)
     pids = tmp_path / "pids"
     text = (

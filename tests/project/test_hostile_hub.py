@@ -1,4 +1,4 @@
-"""A hub that lies: what it answers names no folder of this machine and ends in no traceback."""
+"""A malicious hub: its answers can neither name a folder of this machine nor cause a traceback."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aenv.schema.envhub import EnvVersion, Hub
 
 
 class LyingHub:
-    """Says whatever it was told to say."""
+    """A hub that returns prepared answers."""
 
     def __init__(self, blob: bytes = b"", missing: list[str] | None = None) -> None:
         self._blob = blob
@@ -42,7 +42,7 @@ def version(digest: str) -> EnvVersion:
     "digest",
     ["../private", "/{private}", "sha256:../../private", ".", "..", "x", "sha256:" + "0" * 63, f"sha256:{'0' * 64}/.."],
 )
-def test_a_digest_of_a_hub_names_no_other_folder(tmp_path: Path, digest: str) -> None:
+def test_an_invalid_digest_of_a_hub_cannot_name_a_folder(tmp_path: Path, digest: str) -> None:
     (tmp_path / "private").mkdir()
     (tmp_path / "cache" / "bundles").mkdir(parents=True)
     given = digest.format(private=tmp_path / "private")
@@ -52,7 +52,7 @@ def test_a_digest_of_a_hub_names_no_other_folder(tmp_path: Path, digest: str) ->
 
 @pytest.mark.attack("build")
 @pytest.mark.parametrize("blob", [b"", b"{}", b"[" * 10_000, b"\xff", b'{"name": "other"}'])
-def test_a_manifest_that_is_not_the_promised_one_is_refused(tmp_path: Path, blob: bytes) -> None:
+def test_a_manifest_that_does_not_match_its_digest_is_rejected(tmp_path: Path, blob: bytes) -> None:
     for digest in (digest_of(blob), digest_of(b"something else")):
         with pytest.raises(InvalidBundle):
             asyncio.run(fetch.cached(lying(blob), version(digest), tmp_path))
@@ -60,7 +60,7 @@ def test_a_manifest_that_is_not_the_promised_one_is_refused(tmp_path: Path, blob
 
 
 @pytest.mark.attack("build")
-def test_a_hub_that_misses_what_was_never_offered_gets_nothing(tmp_path: Path) -> None:
+def test_a_hub_cannot_request_blobs_that_are_not_in_the_bundle(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"name": "env", "version": "1.0.0"}')
     (tmp_path / "a.py").write_text("a = 1")
     packed = pack(tmp_path)

@@ -1,4 +1,4 @@
-"""Images. The builder is a program on PATH that writes down how it was called, and fails when it is told to."""
+"""Image builds, with a fake builder on PATH that records its command lines and fails on request."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ if sys.argv[1] in {broken!r}:
 
 @pytest.fixture
 def fake(tmp_path, monkeypatch):
-    """Make builders; what they were called with."""
+    """Install fake builders and read their recorded calls."""
     folder, log = tmp_path / "bin", tmp_path / "calls"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -94,7 +94,7 @@ def test_the_build_config_is_honoured(fake, project):
     ]  # fmt: skip
 
 
-def test_options_win(fake, project, monkeypatch):
+def test_options_override_the_build_config(fake, project, monkeypatch):
     fake.add("buildah")
     change(project, image_name="ignored", image_tag="ignored", dockerfile="ignored")
     monkeypatch.chdir(project)
@@ -122,7 +122,7 @@ def test_options_win(fake, project, monkeypatch):
     assert [each["content"] for each in artifacts(project)] == [one, two] == list(built.images)
 
 
-def test_several_platforms_are_one_list_for_podman(fake, project):
+def test_several_platforms_are_one_manifest_list_for_podman(fake, project):
     fake.add("podman")
     options = ImageOptions(tags=("a", "b"), platforms=("linux/amd64", "linux/arm64"), push=True)
     run(project, options)
@@ -144,23 +144,23 @@ def test_several_platforms_are_one_list_for_podman(fake, project):
     ]
 
 
-def test_a_builder_that_does_not_work_is_passed_over(fake, project):
+def test_a_builder_that_does_not_work_is_skipped(fake, project):
     fake.add("docker", broken=["version"])
     fake.add("buildah")
     run(project)
     assert {name for name, args, _ in fake.calls() if args[0] == "build"} == {"buildah"}
 
 
-def test_without_a_builder_there_is_the_bundle_alone(fake, project):
+def test_only_the_bundle_is_built_without_an_image_builder(fake, project):
     built, _ = run(project, want_image=None)
-    assert built.no_image == "there is no docker, podman or buildah"
+    assert built.no_image == "docker, podman and buildah are not installed"
     assert built.file.is_file()
     assert artifacts(project) == []
-    with pytest.raises(BuildFailed, match="no docker, podman or buildah"):
+    with pytest.raises(BuildFailed, match="docker, podman and buildah are not installed"):
         run(project)
 
 
-def test_a_failing_builder_fails_the_build_only_when_an_image_was_asked_for(fake, project):
+def test_a_failing_builder_fails_the_build_only_if_an_image_was_requested(fake, project):
     fake.add("docker", broken=["build"])
     with pytest.raises(BuildFailed, match="docker build ended with exit code 7: it went wrong"):
         run(project)
@@ -178,7 +178,7 @@ def test_an_image_that_was_not_pushed_is_not_recorded(fake, project):
 
 
 @pytest.mark.parametrize("builder", ["docker", "podman"])
-def test_the_registrys_password_is_on_no_command_line_and_in_no_file_afterwards(fake, project, builder, tmp_path):
+def test_the_registry_password_is_never_on_a_command_line_or_left_in_a_file(fake, project, builder, tmp_path):
     fake.add(builder)
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker/config.json").write_text('{"auths": {"other": {"auth": "x"}}, "credsStore": "desktop"}')
@@ -191,7 +191,7 @@ def test_the_registrys_password_is_on_no_command_line_and_in_no_file_afterwards(
     assert "reg.example.com" not in (tmp_path / "docker/config.json").read_text()
 
 
-def test_other_artifacts_and_ids_stay(fake, project):
+def test_other_artifacts_and_ids_are_kept(fake, project):
     fake.add("docker")
     path = project / "config.json"
     config = json.loads(path.read_text())
@@ -209,14 +209,14 @@ def test_other_artifacts_and_ids_stay(fake, project):
     [ImageOptions(name="--privileged"), ImageOptions(tags=("a b",)), ImageOptions(registry="a;b"),
      ImageOptions(namespace="A"), ImageOptions(dockerfile="nowhere")],
 )  # fmt: skip
-def test_a_name_that_is_none_never_reaches_the_builder(fake, project, options):
+def test_an_invalid_name_never_reaches_the_builder(fake, project, options):
     fake.add("docker")
     with pytest.raises(ConfigError):
         run(project, options)
     assert fake.commands() == []
 
 
-def test_templates_start_our_runtime_and_not_as_root():
+def test_template_images_start_the_runtime_as_an_ordinary_user():
     for template in scaffold.TEMPLATES:
         text = (scaffold.resources.files("aenv.project") / "templates" / template / "Dockerfile").read_text()
         lines = text.splitlines()
@@ -227,7 +227,7 @@ def test_templates_start_our_runtime_and_not_as_root():
         assert int(user) > 0
 
 
-def test_a_plan_needs_no_builder(project):
+def test_planning_a_build_needs_no_builder(project):
     plan = image_build.plan(manifest.load(project), ImageOptions(), RegistryConfig())
     (line,) = image_build.commands(Builder("docker", "docker", {}), plan, push=False)
     assert line[:2] == ["docker", "build"]
@@ -235,7 +235,7 @@ def test_a_plan_needs_no_builder(project):
 
 @pytest.mark.attack("build")
 @pytest.mark.parametrize("context", ["..", "../..", "/", "/etc", "link", "src/../.."])
-def test_a_project_gives_a_builder_nothing_that_lies_outside_of_it(fake, project, context):
+def test_a_build_context_outside_of_the_project_is_rejected(fake, project, context):
     fake.add("docker")
     (project / "link").symlink_to("/etc")
     change(project, context=context)
@@ -245,7 +245,7 @@ def test_a_project_gives_a_builder_nothing_that_lies_outside_of_it(fake, project
     assert fake.commands() == []
 
 
-def test_the_user_may_give_a_builder_any_folder(fake, project, monkeypatch):
+def test_the_user_may_choose_any_build_context(fake, project, monkeypatch):
     fake.add("docker")
     monkeypatch.chdir(project)
     run(project, ImageOptions(context=".."))

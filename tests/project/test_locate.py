@@ -14,7 +14,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("where", [".", "src", "src/custom_env.py"])
-def test_a_project_its_src_and_a_file_of_it_are_the_same_project(project: Path, where: str) -> None:
+def test_a_project_is_found_from_its_src_and_its_files(project: Path, where: str) -> None:
     found = locate(project / where)
     assert found.root == project
     assert found.code == project / where
@@ -22,7 +22,7 @@ def test_a_project_its_src_and_a_file_of_it_are_the_same_project(project: Path, 
     assert found.loaded.manifest.name == "my-env"
 
 
-def test_its_variables_are_there_with_its_name_and_version(project: Path) -> None:
+def test_variables_include_the_name_and_version(project: Path) -> None:
     config = project / "config.json"
     document = json.loads(config.read_text())
     document["deployConfig"]["environmentVariables"] = {"LIMIT": 3}
@@ -30,21 +30,21 @@ def test_its_variables_are_there_with_its_name_and_version(project: Path) -> Non
     assert locate(project).variables == {"LIMIT": "3", "envNAME": "my-env", "envversion": "1.0.0"}
 
 
-def test_code_without_a_config_is_found_too(tmp_path: Path) -> None:
+def test_code_without_a_config_is_located(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     found = locate(tmp_path / "src")
     assert found.loaded is None
     assert found.variables == {}
 
 
-def test_a_config_two_levels_up_is_somebody_else_s(tmp_path: Path) -> None:
+def test_a_config_two_levels_up_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "a" / "b").mkdir(parents=True)
     assert locate(tmp_path / "a" / "b").loaded is None
 
 
-def test_nothing_there_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is nothing at"):
+def test_a_missing_path_is_a_usage_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such file or folder"):
         locate(tmp_path / "none")
 
 

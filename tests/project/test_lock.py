@@ -1,4 +1,4 @@
-"""Locking requirements. uv looks in a folder of wheels here, so no network is needed."""
+"""Locking of requirements. uv uses a local folder of wheels, so no network is needed."""
 
 import io
 import os
@@ -15,7 +15,7 @@ from aenv.schema.requirements import is_current
 
 @pytest.fixture
 def wheels(tmp_path, monkeypatch):
-    """Two versions of a package and one that it needs, and nothing else to be had."""
+    """Provide two versions of a package, its dependency, and no other packages."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     for name, version, needs in (("needed", "3.1", ""), ("wanted", "1.0", "needed"), ("wanted", "1.1", "needed")):
@@ -46,7 +46,7 @@ def locked(root):
     return [line.rstrip("\\ ") for line in lines if line and not line.startswith((" ", "#"))]
 
 
-def test_everything_that_is_needed_is_locked_with_digests(project, wheels):
+def test_all_dependencies_are_locked_with_digests(project, wheels):
     (project / "requirements.txt").write_text("aenvironment\nwanted<1.1  # a comment\n")
     assert lock(project)
     assert locked(project) == ["needed==3.1", "wanted==1.0"]
@@ -55,7 +55,7 @@ def test_everything_that_is_needed_is_locked_with_digests(project, wheels):
     assert str(wheels) not in text
 
 
-def test_what_is_locked_stays_and_needs_no_network(project, wheels, monkeypatch):
+def test_a_current_lock_is_kept_and_needs_no_network(project, wheels, monkeypatch):
     (project / "requirements.txt").write_text("wanted==1.0\n")
     lock(project)
     before = (project / "requirements.lock").read_bytes()
@@ -79,7 +79,7 @@ def test_changed_requirements_keep_the_versions_that_still_fit(project, wheels):
 @pytest.mark.parametrize(
     "text", ["", "aenvironment\n", "# nothing\n\naenvironment>=0.1 ; python_version > '3'\n", None]
 )
-def test_nothing_to_lock_needs_no_uv_and_leaves_no_lock(project, text, monkeypatch):
+def test_empty_requirements_need_no_uv_and_leave_no_lock(project, text, monkeypatch):
     monkeypatch.setattr("aenv.project.lock.find_uv", lambda: pytest.fail("uv was asked for"))
     if text is not None:
         (project / "requirements.txt").write_text(text)
@@ -89,14 +89,14 @@ def test_nothing_to_lock_needs_no_uv_and_leaves_no_lock(project, text, monkeypat
     assert not lock(project)
 
 
-def test_what_cannot_be_had_is_told_and_changes_nothing(project, wheels):
+def test_an_unsatisfiable_requirement_is_reported_and_changes_nothing(project, wheels):
     (project / "requirements.txt").write_text("wanted>=9\n")
     with pytest.raises(ConfigError, match="wanted>=9"):
         lock(project)
     assert os.listdir(project) == ["requirements.txt"]
 
 
-def test_without_uv_it_is_said_how_to_get_it(monkeypatch):
+def test_a_missing_uv_is_reported_with_how_to_install_it(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name, path=None: None)
     with pytest.raises(UsageError, match="uv") as caught:
         find_uv()
@@ -113,13 +113,13 @@ setup(name={name!r}, version="1.0")
 
 @pytest.fixture
 def mark(tmp_path):
-    """A file that foreign code makes when it runs on the host."""
+    """Return the file that untrusted code creates if it runs on the host."""
     return tmp_path / "ran"
 
 
 @pytest.fixture
 def package(project, mark):
-    """A package in the project whose setup.py says that it ran."""
+    """Create a package in the project whose setup.py creates the mark."""
     folder = project / "pkg"
     folder.mkdir()
     (folder / "setup.py").write_text(SETUP.format(mark=str(mark), name="pkg"))
@@ -167,7 +167,7 @@ def package(project, mark):
         "-r missing.txt",
     ],
 )
-def test_a_line_that_would_run_code_on_the_host_is_refused_by_name(project, wheels, package, mark, line):
+def test_a_requirement_that_would_run_code_on_the_host_is_rejected(project, wheels, package, mark, line):
     (project / "more.txt").write_text("wanted\n./pkg\n")
     (project / "deeper").mkdir()
     (project / "deeper" / "more.txt").write_text("-r ../more.txt\n")
@@ -180,7 +180,7 @@ def test_a_line_that_would_run_code_on_the_host_is_refused_by_name(project, whee
 
 
 @pytest.mark.attack("build")
-def test_an_sdist_is_not_built_to_learn_what_it_needs(project, wheels, mark):
+def test_an_sdist_is_not_built_to_read_its_requirements(project, wheels, mark):
     with tarfile.open(wheels / "source_only-1.0.tar.gz", "w:gz") as archive:
         for name, text in (
             ("setup.py", SETUP.format(mark=str(mark), name="source-only")),
@@ -196,7 +196,7 @@ def test_an_sdist_is_not_built_to_learn_what_it_needs(project, wheels, mark):
 
 
 @pytest.mark.attack("build")
-def test_an_interpreter_that_the_project_brings_is_not_asked(project, wheels, mark):
+def test_an_interpreter_of_the_project_is_not_run(project, wheels, mark):
     binaries = project / ".venv" / "bin"
     binaries.mkdir(parents=True)
     (project / ".venv" / "pyvenv.cfg").write_text(f"home = {os.path.dirname(sys.executable)}\n")
@@ -211,16 +211,16 @@ def test_an_interpreter_that_the_project_brings_is_not_asked(project, wheels, ma
 
 @pytest.mark.attack("build")
 @pytest.mark.parametrize("name", ["uv.toml", "pyproject.toml", "../uv.toml"])
-def test_settings_of_uv_in_the_project_do_not_count(project, wheels, name, monkeypatch):
+def test_settings_of_uv_in_the_project_are_ignored(project, wheels, name, monkeypatch):
     monkeypatch.delenv("UV_NO_CONFIG")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(project.parent / "config"))
-    text = '[pip]\nprerelease = "allow"\nupgrade = "no"\nno-such-setting = 1\n'  # uv would refuse to read it
+    text = '[pip]\nprerelease = "allow"\nupgrade = "no"\nno-such-setting = 1\n'  # uv would reject it
     (project / name).write_text(text.replace("[pip]", "[tool.uv.pip]") if name == "pyproject.toml" else text)
     (project / "requirements.txt").write_text("wanted\n")
     assert lock(project)
 
 
-def test_the_users_own_settings_of_uv_count(project, wheels, monkeypatch):
+def test_settings_of_uv_of_the_user_apply(project, wheels, monkeypatch):
     monkeypatch.delenv("UV_NO_CONFIG")
     monkeypatch.delenv("UV_FIND_LINKS")
     own = project.parent / "config" / "uv"
@@ -231,7 +231,7 @@ def test_the_users_own_settings_of_uv_count(project, wheels, monkeypatch):
     assert lock(project)
 
 
-def test_options_and_included_files_that_run_nothing_are_taken(project, wheels):
+def test_harmless_options_and_included_files_are_accepted(project, wheels):
     (project / "more.txt").write_text("needed >= 3 ; python_version > '3.8'\n")
     (project / "limits.txt").write_text("wanted<1.1\n")
     text = f"--find-links {wheels}\n-r more.txt\n-c limits.txt\nwanted [extra] >=1,\\\n  <2\n"

@@ -31,7 +31,7 @@ def refusals(**keys: Any) -> list[str]:
     return refused(json.dumps(SMALLEST | keys))
 
 
-# --- reading -------------------------------------------------------------------------------------------------
+# --- loading -------------------------------------------------------------------------------------------------
 
 
 def test_a_name_and_a_version_are_enough() -> None:
@@ -79,7 +79,7 @@ def test_the_documented_file_is_read_without_a_warning(tmp_path: Path) -> None:
     assert loaded.manifest.ttl() == Duration(5400 * 10**9)
 
 
-def test_what_servers_write_into_deploy_config_is_known(tmp_path: Path) -> None:
+def test_keys_that_servers_write_into_deploy_config_are_known(tmp_path: Path) -> None:
     injected = {
         "environment_variables": {"A": "2"},
         "arguments": ["--x"],
@@ -100,7 +100,7 @@ def test_what_servers_write_into_deploy_config_is_known(tmp_path: Path) -> None:
     assert manifest.load(tmp_path).warnings == ()
 
 
-def test_an_unknown_key_is_a_warning_with_the_key_that_was_meant(tmp_path: Path) -> None:
+def test_an_unknown_key_gives_a_warning_with_the_probable_key(tmp_path: Path) -> None:
     document = SMALLEST | {
         "memory": "2Gi",
         "zebra": 1,
@@ -120,16 +120,16 @@ def test_an_unknown_key_is_a_warning_with_the_key_that_was_meant(tmp_path: Path)
     }
 
 
-def test_a_schema_reference_and_a_byte_order_mark_are_fine(tmp_path: Path) -> None:
+def test_a_schema_reference_and_a_byte_order_mark_are_accepted(tmp_path: Path) -> None:
     text = json.dumps({"$schema": "./x.json", **SMALLEST})
     (tmp_path / "config.json").write_text(text, encoding="utf-8-sig")
     assert manifest.load(tmp_path).warnings == ()
 
 
-# --- refusing ------------------------------------------------------------------------------------------------
+# --- rejecting -----------------------------------------------------------------------------------------------
 
 
-def test_every_problem_is_told_at_once_with_its_path_and_what_to_write() -> None:
+def test_all_problems_are_reported_at_once_with_path_and_advice() -> None:
     told = refusals(
         name="Bad_Name",
         version="latest",
@@ -150,10 +150,10 @@ def test_every_problem_is_told_at_once_with_its_path_and_what_to_write() -> None
         "config.json: name: 'Bad_Name' is not a name; use small letters, digits and dashes, like bad-name",
         "config.json: version: 'latest' is not a version; write it like 1.0.0",
         "config.json: tags: 'linux' is not a list; write it in [ ]",
-        "config.json: status: 'Done' is not a status; use one of Init, Pending, Creating, Created, Testing, "
+        "config.json: status: invalid status 'Done'; expected one of Init, Pending, Creating, Created, Testing, "
         "Verified, Ready, Released, Failed",
         "config.json: artifacts[0].type: 3 is not text; put it in quotes",
-        "config.json: artifacts[0].content: this key is required and not there",
+        "config.json: artifacts[0].content: this key is required",
         "config.json: buildConfig: null is not an object; write it in { }",
     ]
     assert {line.split(": ")[1] for line in told[7:]} == {
@@ -175,7 +175,7 @@ def test_every_problem_is_told_at_once_with_its_path_and_what_to_write() -> None
     ("text", "says"),
     [
         ('{\n  "name": 1 2\n}', "line 2, column 13: not valid JSON"),
-        ('{"name": "a" // why\n}', "JSON has no comments"),
+        ('{"name": "a" // why\n}', "JSON does not allow comments"),
         ("", "the file is empty"),
         ("[]", "must be an object"),
         ('{"name": "a", "name": "b"}', "'name' is written twice"),
@@ -185,32 +185,32 @@ def test_every_problem_is_told_at_once_with_its_path_and_what_to_write() -> None
         ("[" * 200_000, "nested too deeply"),
     ],
 )
-def test_text_that_is_not_good_json_is_refused_with_its_place(text: str, says: str) -> None:
+def test_invalid_json_is_rejected_with_its_place(text: str, says: str) -> None:
     (line,) = refused(text)
     assert line.startswith("config.json: ")
     assert says in line
 
 
-def test_a_comma_too_many_is_pointed_out() -> None:
+def test_a_trailing_comma_is_pointed_out() -> None:
     (line,) = refused('{"name": "a",}')
     assert "comma" in line
 
 
-def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no config\.json") as caught:
+def test_a_missing_config_is_reported_with_how_to_create_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no config\.json") as caught:
         manifest.load(tmp_path)
     assert "aenv init" in caught.value.details["hint"]
 
 
-def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(b'{"name": "\xff"}')
     with pytest.raises(ConfigError, match="not UTF-8"):
         manifest.load(tmp_path)
 
 
-def test_asking_for_more_than_the_limit_is_refused() -> None:
+def test_a_request_above_the_limit_is_rejected() -> None:
     (line,) = refusals(deployConfig={"cpuRequest": "2", "cpuLimit": "1"})
-    assert "cpuRequest is 2, more than cpuLimit, which is 1" in line
+    assert "cpuRequest (2) exceeds cpuLimit (1)" in line
 
 
 @pytest.mark.parametrize(
@@ -226,26 +226,26 @@ def test_storage_needs_a_size_and_a_single_replica(service: dict[str, Any], says
 
 
 @pytest.mark.parametrize("name", ["a", "0", "my-env", "a" * 253])
-def test_good_names_are_accepted(name: str) -> None:
+def test_valid_names_are_accepted(name: str) -> None:
     assert parse(name=name).name == name
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a-", "A", "a_b", "a.b", "a/b", "é", "a\n", "a" * 254])
-def test_bad_names_are_refused(name: str) -> None:
+def test_invalid_names_are_rejected(name: str) -> None:
     assert len(refusals(name=name)) == 1
 
 
 @pytest.mark.parametrize("version", ["1", "1.0.0", "0.1.0rc1", "1.0.0-v3", "1.0.0+build.5"])
-def test_good_versions_are_accepted(version: str) -> None:
+def test_valid_versions_are_accepted(version: str) -> None:
     assert parse(version=version).version == version
 
 
 @pytest.mark.parametrize("version", ["", "v1", "latest", "1..0", "1.0/2", "1 0", "1" * 200, "1" + "a" * 100 + "!"])
-def test_bad_versions_are_refused(version: str) -> None:
+def test_invalid_versions_are_rejected(version: str) -> None:
     assert len(refusals(version=version)) == 1
 
 
-# --- what the values mean ------------------------------------------------------------------------------------
+# --- merged values -------------------------------------------------------------------------------------------
 
 
 def test_resources_have_defaults() -> None:
@@ -255,7 +255,7 @@ def test_resources_have_defaults() -> None:
     assert resources.ephemeral_storage == manifest.Amount("5Gi", "5Gi")
 
 
-def test_older_keys_speak_before_the_shared_one_and_older_spellings_are_understood() -> None:
+def test_deprecated_keys_override_the_common_key_and_old_spellings_are_accepted() -> None:
     deploy = {"cpu": "2C", "cpuRequest": "500m", "memory": "2G", "memoryLimit": "4Gi", "ephemeralStorageLimit": "9Gi"}
     resources = parse(deployConfig=deploy).resources()
     assert resources.cpu == manifest.Amount("500m", "2")
@@ -263,14 +263,14 @@ def test_older_keys_speak_before_the_shared_one_and_older_spellings_are_understo
     assert resources.ephemeral_storage == manifest.Amount("9Gi", "9Gi")
 
 
-def test_the_service_block_speaks_before_the_flat_keys_and_defaults_fill_the_rest() -> None:
+def test_the_service_block_overrides_the_flat_keys() -> None:
     service = parse(deployConfig={"port": 9000, "replicas": 5, "service": {"replicas": 2}}).service()
     assert (service.port, service.replicas) == (9000, 2)
     assert service.storage_name == "my-env"
     assert service.mount_path == "/home/admin/data"
 
 
-def test_variables_become_text_and_an_instance_s_own_win() -> None:
+def test_variables_become_strings_and_those_of_an_instance_override_others() -> None:
     deploy = {"environmentVariables": {"A": 1, "B": True, "C": "x"}, "environment_variables": {"C": "y"}}
     assert parse(deployConfig=deploy).variables() == {"A": "1", "B": "true", "C": "y"}
 
@@ -279,15 +279,15 @@ def test_variables_become_text_and_an_instance_s_own_win() -> None:
     ("given_name", "stored"),
     [("DualContainer", "dualContainer"), ("Default", "singleContainer"), (None, "singleContainer"), ("mine", "mine")],
 )
-def test_pod_templates_are_told_apart_without_case(given_name: str | None, stored: str) -> None:
+def test_pod_template_names_are_case_insensitive(given_name: str | None, stored: str) -> None:
     assert parse(deployConfig={"podTemplate": given_name}).pod_template() == stored
 
 
-def test_an_empty_ttl_leaves_it_to_the_default() -> None:
+def test_an_empty_ttl_means_the_default() -> None:
     assert parse(deployConfig={"ttl": ""}).ttl() is None
 
 
-# --- writing -------------------------------------------------------------------------------------------------
+# --- saving --------------------------------------------------------------------------------------------------
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 values = st.recursive(
@@ -322,7 +322,7 @@ documents = st.fixed_dictionaries(
 
 
 @given(documents, st.randoms(use_true_random=False))
-def test_saving_what_was_loaded_keeps_every_key_value_and_place(
+def test_saving_a_loaded_manifest_keeps_all_keys_values_and_their_order(
     tmp_path_factory: pytest.TempPathFactory, document: dict[str, Any], random: Any
 ) -> None:
     keys = list(document)
@@ -339,7 +339,7 @@ deploy_keys = st.sampled_from(sorted(field.alias or name for name, field in mani
 
 
 @given(st.dictionaries(known_keys, values), st.dictionaries(deploy_keys, values))
-def test_any_document_is_kept_whole_or_refused_with_a_sentence(top: dict[str, Any], deploy: dict[str, Any]) -> None:
+def test_any_document_is_kept_unchanged_or_rejected_with_a_message(top: dict[str, Any], deploy: dict[str, Any]) -> None:
     document = SMALLEST | top | {"deployConfig": deploy}
     try:
         read = manifest.parse(json.dumps(document))
@@ -349,11 +349,11 @@ def test_any_document_is_kept_whole_or_refused_with_a_sentence(top: dict[str, An
         said = "config.json: fine"
         assert read.document() == document
         for meaning in (read.resources, read.service, read.variables, read.ttl, read.pod_template, read.image):
-            meaning()  # what was accepted has a meaning
+            meaning()  # an accepted document can be interpreted
     assert said.startswith("config.json: ")
 
 
-def test_a_changed_value_is_written_in_its_place_and_a_new_one_at_the_end(tmp_path: Path) -> None:
+def test_a_changed_value_stays_in_place_and_a_new_key_goes_to_the_end(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"zeta": 1, "version": "1.0.0", "name": "my-env"}')
     path.chmod(0o600)
@@ -374,7 +374,7 @@ def test_a_changed_value_is_written_in_its_place_and_a_new_one_at_the_end(tmp_pa
 # --- for editors ---------------------------------------------------------------------------------------------
 
 
-def test_the_published_schema_is_the_one_that_the_model_makes() -> None:
+def test_the_published_schema_matches_the_model() -> None:
     printed = subprocess.run(
         [sys.executable, "-m", "aenv.project.manifest"], capture_output=True, text=True, check=True
     ).stdout

@@ -1,4 +1,4 @@
-"""From a project to a bundle, to one file, and back: the same bytes, and nothing outside of the folder."""
+"""Pack a project into a bundle and a bundle file, and unpack it: same bytes, nothing outside of the folder."""
 
 import asyncio
 import io
@@ -25,7 +25,7 @@ def project(tmp_path):
 
 
 def tree(root: Path):
-    """Everything below a folder; the config.json as what it says, since it is written anew."""
+    """Return everything below a folder; config.json as parsed JSON, since its formatting may change."""
     found = {
         str(path.relative_to(root)): (
             os.readlink(path) if path.is_symlink() else (path.read_bytes(), path.stat().st_mode & 0o777)
@@ -46,7 +46,7 @@ def carried(project, target):
     return packed
 
 
-def test_what_is_unpacked_is_what_was_packed(project, tmp_path):
+def test_unpacking_restores_the_packed_files(project, tmp_path):
     (project / "run.sh").write_text("#!/bin/sh\n")
     (project / "run.sh").chmod(0o755)
     (project / "empty").touch()
@@ -76,7 +76,7 @@ def test_the_same_files_give_the_same_bytes(project, tmp_path):
     assert files[0] == files[1]
 
 
-def test_another_version_changes_the_config_and_nothing_else(project):
+def test_another_version_changes_only_the_config(project):
     one, other = pack(project).bundle, pack(project, version="2.0.0").bundle
     assert other.version == other.config["version"] == "2.0.0"
     assert one.files == other.files
@@ -84,10 +84,10 @@ def test_another_version_changes_the_config_and_nothing_else(project):
         pack(project, version="not a version")
 
 
-def test_a_file_that_changes_meanwhile_is_noticed(project):
+def test_a_file_that_changes_after_packing_is_detected(project):
     packed = pack(project)
     (project / "README.md").write_text("something else")
-    with pytest.raises(Conflict, match=r"README\.md was changed"):
+    with pytest.raises(Conflict, match=r"README\.md has changed"):
         [packed.read(digest) for digest in packed.bundle.blobs()]
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_changes_meanwhile_is_noticed(project):
     ("path", "target"),
     [("out", "/etc/passwd"), ("out", "../../x"), ("src/out", "../../x"), ("a\\b", None), ("x\n", None)],
 )
-def test_what_cannot_be_in_a_bundle_is_told_when_it_is_made(project, path, target):
+def test_unsafe_paths_are_rejected_when_a_bundle_is_made(project, path, target):
     if target is None:
         (project / path).touch()
     else:
@@ -105,25 +105,25 @@ def test_what_cannot_be_in_a_bundle_is_told_when_it_is_made(project, path, targe
     assert ".aenvignore" in caught.value.details["hint"]
 
 
-def test_the_file_unpacks_to_the_project(project, tmp_path):
+def test_a_bundle_file_unpacks_to_the_project(project, tmp_path):
     packed = pack(project)
     file = tmp_path / archive.file_name(packed.bundle)
     archive.write(packed, file)
-    with tarfile.open(file) as tar:  # any tar can read it
+    with tarfile.open(file) as tar:  # any tar program can read it
         assert tar.getnames()[0] == "bundle.json"
     with Archive(file) as opened:
         asyncio.run(unpack(opened.bundle, opened.fetch, tmp_path / "copy"))
     assert tree(tmp_path / "copy") == tree(project)
 
 
-def test_a_folder_that_is_there_is_not_touched(project, tmp_path):
+def test_an_existing_folder_is_not_touched(project, tmp_path):
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy/mine").touch()
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         carried(project, tmp_path / "copy")
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["mine"]
     (tmp_path / "link").symlink_to("nowhere")
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="exists already"):
         carried(project, tmp_path / "link")
     (tmp_path / "empty").mkdir()
     carried(project, tmp_path / "empty")
@@ -131,7 +131,7 @@ def test_a_folder_that_is_there_is_not_touched(project, tmp_path):
 
 
 @pytest.mark.parametrize("lie", [b"other", b"", b"x" * 100])
-def test_a_blob_that_lies_leaves_nothing(tmp_path, lie):
+def test_a_blob_that_does_not_match_its_digest_leaves_nothing(tmp_path, lie):
     good = digest_of(b"right")
     bundle = Bundle(
         name="a", version="1", config={"name": "a", "version": "1"},
@@ -146,7 +146,7 @@ def test_a_blob_that_lies_leaves_nothing(tmp_path, lie):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_does_not_fit_on_the_disk_is_not_begun(project, tmp_path, monkeypatch):
+def test_a_bundle_larger_than_the_free_space_is_not_unpacked(project, tmp_path, monkeypatch):
     full = shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000)
     monkeypatch.setattr("aenv.project.unpack.shutil.disk_usage", lambda path: full)
     with pytest.raises(EnvironmentError, match="do not fit"):
@@ -154,7 +154,7 @@ def test_what_does_not_fit_on_the_disk_is_not_begun(project, tmp_path, monkeypat
     assert os.listdir(tmp_path) == ["hello"]
 
 
-# --- files that somebody made to harm
+# --- malicious files
 
 
 def member(tar, name, data=b"", kind=tarfile.REGTYPE, **more):
@@ -221,7 +221,7 @@ HARM = {
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_a_file_made_to_harm_is_refused_and_leaves_nothing(harm, tmp_path):
+def test_a_malicious_bundle_file_is_rejected_and_leaves_nothing(harm, tmp_path):
     inner = tmp_path / "deep" / "deeper"
     inner.mkdir(parents=True)
     file = forged(tmp_path / "evil.aenv.tar", HARM[harm])
@@ -231,7 +231,7 @@ def test_a_file_made_to_harm_is_refused_and_leaves_nothing(harm, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_million_entries_are_refused_in_a_moment(tmp_path):
+def test_a_million_entries_are_rejected_quickly(tmp_path):
     file = tmp_path / "many.aenv.tar"
     many = manifest(files=[{"path": f"{n:07}", "mode": 420, "size": 0, "blobs": []} for n in range(1_000_000)])
     forged(file, lambda tar: member(tar, "bundle.json", many))
@@ -246,13 +246,13 @@ def test_a_million_entries_are_refused_in_a_moment(tmp_path):
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-def test_headers_that_grow_are_refused(tmp_path, form):
+def test_extended_headers_are_rejected(tmp_path, form):
     file = forged(tmp_path / "long.aenv.tar", lambda tar: member(tar, "x" * 5000, b""), form)
     with pytest.raises(InvalidBundle):
         Archive(file)
 
 
-def test_every_cut_and_every_changed_byte_is_noticed(project, tmp_path):
+def test_every_truncation_and_changed_byte_is_detected(project, tmp_path):
     packed = pack(project)
     file = tmp_path / "x.aenv.tar"
     archive.write(packed, file)
@@ -272,6 +272,6 @@ def test_every_cut_and_every_changed_byte_is_noticed(project, tmp_path):
                 asyncio.run(unpack(opened.bundle, opened.fetch, target))
         except InvalidBundle:
             assert not target.exists()
-        else:  # a bit of padding, or of what JSON says twice
+        else:  # a bit of padding, or of redundant JSON
             assert opened.bundle.digest() == packed.bundle.digest() or opened.bundle != packed.bundle
             shutil.rmtree(target)

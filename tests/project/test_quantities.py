@@ -9,18 +9,18 @@ from aenv.project import quantities
     ("value", "expected"),
     [("1", 1000), ("500m", 500), ("0.5", 500), (2, 2000), (0.25, 250), ("1C", 1000), ("1.5C", 1500)],
 )
-def test_cpu_is_read_in_thousandths_of_a_core(value: str | int | float, expected: int) -> None:
+def test_cpu_is_parsed_into_thousandths_of_a_core(value: str | int | float, expected: int) -> None:
     assert quantities.millicores(value) == expected
 
 
 @pytest.mark.parametrize("value", ["", "0", 0, "-1", "two", "1 core", "0.0001", "9" * 100])
-def test_what_is_not_an_amount_of_cpu_is_refused(value: str | int) -> None:
+def test_an_invalid_amount_of_cpu_is_rejected(value: str | int) -> None:
     with pytest.raises(ValueError, match="500m"):
         quantities.millicores(value)
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1C", "1"), ("500m", "500m"), (2, "2"), ("1.5", "1500m")])
-def test_cpu_is_spelled_as_kubernetes_takes_it(value: str | int, expected: str) -> None:
+def test_cpu_is_formatted_for_kubernetes(value: str | int, expected: str) -> None:
     assert quantities.canonical_cpu(value) == expected
 
 
@@ -28,7 +28,7 @@ def test_cpu_is_spelled_as_kubernetes_takes_it(value: str | int, expected: str) 
     ("value", "expected"),
     [("2Gi", 2**31), ("512Mi", 2**29), ("2G", 2 * 10**9), (2**30, 2**30), ("1.5Gi", 3 * 2**29), ("2048Ki", 2**21)],
 )
-def test_sizes_are_read_in_bytes(value: str | int, expected: int) -> None:
+def test_sizes_are_parsed_into_bytes(value: str | int, expected: int) -> None:
     assert quantities.size(value) == expected
 
 
@@ -44,7 +44,7 @@ def test_sizes_are_read_in_bytes(value: str | int, expected: int) -> None:
         (2, "write the unit too, like 2Gi"),
     ],
 )
-def test_a_slip_in_a_size_is_answered_with_what_was_meant(value: str | int, advice: str) -> None:
+def test_an_invalid_size_is_reported_with_the_probable_one(value: str | int, advice: str) -> None:
     with pytest.raises(ValueError, match=advice):
         quantities.size(value)
 

@@ -40,7 +40,7 @@ def test_a_project_has_all_its_files_and_nothing_else(tmp_path: Path, template: 
 
 
 @pytest.mark.parametrize("template", scaffold.TEMPLATES)
-def test_a_new_project_s_config_is_valid_and_carries_its_name(tmp_path: Path, template: str) -> None:
+def test_the_config_of_a_new_project_is_valid_and_has_its_name(tmp_path: Path, template: str) -> None:
     created = scaffold.create("my-env", version="2.1.0", template=template, parent_dir=tmp_path)
     loaded = manifest.load(created.root)
     assert loaded.warnings == ()
@@ -50,14 +50,14 @@ def test_a_new_project_s_config_is_valid_and_carries_its_name(tmp_path: Path, te
 
 
 @pytest.mark.parametrize("template", scaffold.TEMPLATES)
-def test_nothing_is_left_to_fill_in(tmp_path: Path, template: str) -> None:
+def test_templates_have_no_unfilled_placeholders(tmp_path: Path, template: str) -> None:
     created = scaffold.create("my-env", template=template, parent_dir=tmp_path)
     for path in created.files:
         assert "{{" not in (created.root / path).read_text()
 
 
 @pytest.mark.parametrize("template", scaffold.TEMPLATES)
-def test_a_new_project_s_own_tests_pass(tmp_path: Path, template: str) -> None:
+def test_the_tests_of_a_new_project_pass(tmp_path: Path, template: str) -> None:
     created = scaffold.create("my-env", template=template, parent_dir=tmp_path)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"],
@@ -69,7 +69,7 @@ def test_a_new_project_s_own_tests_pass(tmp_path: Path, template: str) -> None:
 
 
 @pytest.mark.parametrize("template", scaffold.TEMPLATES)
-def test_the_image_runs_as_nobody_special_and_starts_the_server(tmp_path: Path, template: str) -> None:
+def test_the_image_starts_the_server_as_an_ordinary_user(tmp_path: Path, template: str) -> None:
     created = scaffold.create("my-env", template=template, parent_dir=tmp_path)
     lines = (created.root / "Dockerfile").read_text().splitlines()
     assert "USER 10001" in lines
@@ -79,22 +79,22 @@ def test_the_image_runs_as_nobody_special_and_starts_the_server(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("name", "try_this"), [("Bad_Name", "bad-name"), ("MyEnv", "my-env"), ("..", "my-env")])
-def test_a_bad_name_is_refused_with_a_good_one(tmp_path: Path, name: str, try_this: str) -> None:
+def test_an_invalid_name_is_rejected_with_a_valid_suggestion(tmp_path: Path, name: str, try_this: str) -> None:
     with pytest.raises(UsageError) as caught:
         scaffold.create(name, parent_dir=tmp_path)
     assert caught.value.details["hint"] == f"Try: aenv init {try_this}"
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_bad_version_and_an_unknown_template_are_refused(tmp_path: Path) -> None:
+def test_an_invalid_version_and_an_unknown_template_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"write it like 1\.0"):
         scaffold.create("my-env", version="v1.0", parent_dir=tmp_path)
-    with pytest.raises(UsageError, match="there are: default, agent"):
+    with pytest.raises(UsageError, match="expected one of default, agent"):
         scaffold.create("my-env", template="../x", parent_dir=tmp_path)
 
 
-def test_a_directory_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="there is no directory"):
+def test_a_missing_parent_directory_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no such directory"):
         scaffold.create("my-env", parent_dir=tmp_path / "none")
 
 
@@ -103,7 +103,7 @@ def test_an_empty_directory_is_filled(tmp_path: Path) -> None:
     assert (scaffold.create("my-env", parent_dir=tmp_path).root / "config.json").exists()
 
 
-def test_a_directory_with_something_in_it_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_empty_is_rejected_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "my-env").mkdir()
     (tmp_path / "my-env" / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match=r"it has notes\.txt") as caught:
@@ -112,13 +112,13 @@ def test_a_directory_with_something_in_it_is_refused_and_left_alone(tmp_path: Pa
     assert files_below(tmp_path) == {"my-env/notes.txt"}
 
 
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_directory_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "my-env").write_text("mine")
     with pytest.raises(UsageError, match="not a directory"):
         scaffold.create("my-env", parent_dir=tmp_path, force=True)
 
 
-def test_force_replaces_template_files_and_keeps_all_others(tmp_path: Path) -> None:
+def test_force_replaces_template_files_and_keeps_others(tmp_path: Path) -> None:
     root = scaffold.create("my-env", parent_dir=tmp_path).root
     (root / "Dockerfile").write_text("changed")
     (root / "src" / "more.py").write_text("mine")
@@ -138,7 +138,7 @@ def test_force_does_not_turn_a_file_into_a_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_without_permission_nothing_is_made(tmp_path: Path) -> None:
+def test_nothing_is_created_without_permission(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(PermissionError):
         scaffold.create("my-env", parent_dir=tmp_path)
@@ -147,7 +147,7 @@ def test_without_permission_nothing_is_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("already_there", [False, True])
-def test_a_failure_half_way_leaves_everything_as_it_was(
+def test_a_failure_midway_restores_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, already_there: bool
 ) -> None:
     root = tmp_path / "my-env"
@@ -172,7 +172,7 @@ def test_a_failure_half_way_leaves_everything_as_it_was(
     assert not (root / "src").exists()
 
 
-def test_config_only_writes_one_file_beside_what_is_there(tmp_path: Path) -> None:
+def test_config_only_adds_one_file(tmp_path: Path) -> None:
     (tmp_path / "my-env").mkdir()
     (tmp_path / "my-env" / "notes.txt").write_text("mine")
     scaffold.create("my-env", parent_dir=tmp_path, config_only=True)

@@ -1,4 +1,4 @@
-"""Which files belong to a project."""
+"""Selection of a project's files by ignore rules."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ def found(root):
     return [source.path for source in sources(root)]
 
 
-def test_rules_of_every_folder_apply_below_it(tmp_path):
+def test_ignore_files_apply_below_their_folder(tmp_path):
     make(tmp_path, "a.log", "keep.log", "src/a.py", "src/data/big.bin", "src/data/small.txt", "build/x", "src/build/y")
     (tmp_path / ".gitignore").write_text("*.log\n!keep.log\n/build/\n")
     (tmp_path / "src/data/.gitignore").write_text("*.bin\n")
@@ -30,14 +30,14 @@ def test_rules_of_every_folder_apply_below_it(tmp_path):
     ]  # fmt: skip
 
 
-def test_aenvignore_has_the_last_word(tmp_path):
+def test_aenvignore_overrides_gitignore(tmp_path):
     make(tmp_path, "weights.bin", "notes.md", "src/a.py")
     (tmp_path / ".gitignore").write_text("*.bin\n")
     (tmp_path / ".aenvignore").write_text("!weights.bin\nnotes.md\n")
     assert found(tmp_path) == [".aenvignore", ".gitignore", "src/a.py", "weights.bin"]
 
 
-def test_caches_secrets_settings_and_version_control_stay_behind(tmp_path):
+def test_caches_secrets_settings_and_version_control_are_left_out(tmp_path):
     make(
         tmp_path, ".git/config", "src/__pycache__/a.pyc", ".venv/bin/python", ".env", ".env.local", "src/a.py",
         ".aenv/cli_config.json", ".aenv/config.schema.json", "dist/x-1.0.0.aenv.tar", "node_modules/x/y.js",
@@ -46,13 +46,13 @@ def test_caches_secrets_settings_and_version_control_stay_behind(tmp_path):
     assert found(tmp_path) == [".aenv/config.schema.json", "src/a.py"]
 
 
-def test_the_usual_rules_can_be_taken_back_but_git_cannot(tmp_path):
+def test_default_patterns_can_be_negated_except_for_git(tmp_path):
     make(tmp_path, ".env", ".git/config")
     (tmp_path / ".aenvignore").write_text("!.env\n!.git/\n")
     assert found(tmp_path) == [".aenvignore", ".env"]
 
 
-def test_a_bad_line_in_an_ignore_file_is_told(tmp_path):
+def test_an_invalid_line_of_an_ignore_file_is_reported(tmp_path):
     (tmp_path / ".gitignore").write_text("!\n")
     with pytest.raises(ConfigError, match=r"\.gitignore"):
         found(tmp_path)
@@ -73,8 +73,8 @@ def test_links_are_not_followed(tmp_path):
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_the_rules_are_gits(tmp_path):
-    """Whatever git would add is what we take, over a tangle of rules."""
+def test_ignore_rules_match_git(tmp_path):
+    """Compare our selection with the files that git would add, for a complex set of rules."""
     make(
         tmp_path, "a.txt", "b.txt", "doc/a.txt", "doc/b/c.txt", "doc/b/d.log", "out/x", "src/out/x",
         "src/deep/er/f.log",
@@ -98,7 +98,7 @@ def test_the_rules_are_gits(tmp_path):
 
 
 @pytest.mark.attack("bundles")
-def test_folders_nested_deeper_than_a_bundle_takes_are_refused_by_name(tmp_path):
+def test_folders_nested_too_deep_for_a_bundle_are_rejected(tmp_path):
     (tmp_path / "src" / "/".join("d" * 200)).mkdir(parents=True)
     with pytest.raises(ConfigError, match="folders deep"):
         sources(tmp_path)

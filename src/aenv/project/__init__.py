@@ -1,4 +1,4 @@
-"""An environment on disk: its config.json, and how a new one is made.
+"""Projects: an environment's source on disk, its config.json, bundle, image, and publication to a hub.
 
-This room reads and writes files of a project. It runs none of the author's code and talks to no server.
+Nothing here runs the author's code in this process; `discovery` loads it in a sandbox.
 """

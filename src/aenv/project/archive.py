@@ -1,8 +1,8 @@
-"""A bundle as one file, to carry where no hub is.
+"""A bundle as a single file, for use without a hub.
 
-A plain tar: the manifest, then each blob under the name of its digest. Nothing in it depends on the machine or the
-clock, so the same project gives the same bytes. It is not compressed, since what a compressor writes changes with
-its version. Reading accepts exactly what writing writes: no other member, name or kind.
+A plain tar: the manifest, then each blob under the name of its digest. The content does not depend on the machine or
+the clock, so the same project gives the same bytes. It is not compressed, since the output of a compressor changes with
+its version. Reading accepts exactly the members, names and types that writing produces.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _END = b"\0" * _BLOCK
 
 
 def file_name(bundle: Bundle) -> str:
-    """What the file of a bundle is called."""
+    """Return the file name of a bundle."""
     return f"{bundle.name}-{bundle.version}{BUNDLE_SUFFIX}"
 
 
 def write(packed: Packed, path: Path) -> None:
-    """Write the file, whole or not at all."""
+    """Write the file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
-            _put(file, MANIFEST, packed.bundle.model_dump_json().encode())  # with the keys in their author's order
+            _put(file, MANIFEST, packed.bundle.model_dump_json().encode())  # keys stay in the author's order
             for digest in packed.bundle.blobs():
                 _put(file, _member(digest), packed.read(digest))
             file.write(_END * 2)
@@ -44,14 +44,14 @@ def write(packed: Packed, path: Path) -> None:
 
 
 class Archive:
-    """An open file of a bundle, whose manifest has been read and checked."""
+    """An open bundle file whose manifest has been read and checked."""
 
     def __init__(self, path: Path) -> None:
-        """Read the manifest, and find the blobs.
+        """Read the manifest and index the blobs.
 
         Raises:
-            UsageError: there is no such file.
-            InvalidBundle: it is not a bundle, or one that must not be unpacked.
+            UsageError: the file cannot be opened.
+            InvalidBundle: the file is not a bundle, or is unsafe to unpack.
         """
         try:
             self._file = path.open("rb")
@@ -70,7 +70,7 @@ class Archive:
         self._file.close()
 
     async def fetch(self, digest: str) -> bytes:
-        """A blob's bytes."""
+        """Return the bytes of a blob."""
         place = self._places[digest]
         return os.pread(self._file.fileno(), place.size, place.offset)
 
@@ -85,11 +85,11 @@ class Archive:
         for digest, length in bundle.blobs().items():
             place = _header(self._file, at, size)
             if place.name != _member(digest) or place.size != length:
-                raise ValueError(f"there should be {digest} with {length} bytes where '{place.name}' is")
+                raise ValueError(f"expected {digest} with {length} bytes, found '{place.name}'")
             places[digest] = place
             at = place.end
         if os.pread(self._file.fileno(), 2 * _BLOCK + 1, at) != _END * 2:
-            raise ValueError("there is more in it than its manifest lists")
+            raise ValueError("it contains more than its manifest lists")
         return bundle, places
 
 
@@ -120,15 +120,15 @@ def _member(digest: str) -> str:
 
 
 def _header(file: BinaryIO, at: int, end: int) -> _Place:
-    """The member that begins there. It must be the very header that we write for its name and size."""
+    """Parse the member header at offset ``at``. It must equal the header that `write` produces."""
     raw = os.pread(file.fileno(), _BLOCK, at)
     try:
         about = tarfile.TarInfo.frombuf(raw, "utf-8", "strict")
     except (tarfile.HeaderError, UnicodeDecodeError):
-        raise ValueError("it is cut short, or not a bundle at all") from None
+        raise ValueError("it is truncated, or not a bundle") from None
     if raw != _head(about.name, about.size):
         raise ValueError(f"'{about.name[:80]}' is not a plain member of a bundle")
     place = _Place(about.name, at + _BLOCK, about.size)
     if place.end > end:
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     return place

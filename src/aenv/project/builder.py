@@ -1,4 +1,4 @@
-"""Build a project: lock its requirements, make its image where there is a builder, and always its bundle."""
+"""Build a project: lock its requirements, build its image if there is a builder, and write its bundle."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ FOLDER = "dist"
 
 @dataclass(frozen=True)
 class BuildResult:
-    """What a build made."""
+    """Output of a build."""
 
     packed: Packed
     file: Path
     images: tuple[str, ...]
     no_image: str | None
-    """Why there is no image; None when there is one, or none was wanted."""
+    """Reason why no image was built; None if one was built or none was requested."""
 
 
 def build(
@@ -37,13 +37,13 @@ def build(
     upgrade: bool = False,
     say: Callable[[str], None],
 ) -> BuildResult:
-    """Build the project in that folder.
+    """Build the project in the folder ``root``.
 
-    ``want_image`` None stands for: if it can be had. Then a builder that fails does not fail the build.
+    ``want_image=None`` builds an image if possible: a failing image builder does not fail the build then.
 
     Raises:
-        ConfigError: the project cannot be built as it is.
-        BuildFailed: an image was asked for, and could not be made.
+        ConfigError: the project is invalid.
+        BuildFailed: an image was requested and could not be built.
     """
     root = root.absolute()
     loaded = manifest.load(root)

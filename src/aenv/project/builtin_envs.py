@@ -1,4 +1,4 @@
-"""Where the environments lie that come with aenv."""
+"""The environments that are shipped with aenv."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import aenv
 
 
 def folder() -> Path:
-    """Inside the installed package, or beside the sources in a checkout."""
+    """Return their folder: inside the installed package, or at the top of a source checkout."""
     package = Path(aenv.__file__).parent
     inside = package / "envs"
     return inside if inside.is_dir() else package.parents[1] / "envs"

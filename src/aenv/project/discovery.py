@@ -1,4 +1,4 @@
-"""Find out what an environment offers, by loading it where it can do no harm."""
+"""Find out which tools and functions a project declares, by loading it in a sandbox."""
 
 from __future__ import annotations
 
@@ -21,48 +21,48 @@ from aenv.schema.envhub import Schemas
 from aenv.sdk.placement import PlatformPlacement
 
 SANDBOX_SECONDS = 600.0
-"""Packages may have to be installed first."""
+"""Start-up timeout; the project's packages may have to be installed first."""
 PLAIN_SECONDS = 60.0
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
 async def describe(root: Path, name: str, *, sandbox: bool = True) -> Schemas:
-    """Load the project in a sandbox of this machine, and return what it offers.
+    """Load the project in a sandbox on this machine, and return the schemas of its declarations.
 
-    Its code runs in a sandbox or not at all. ``sandbox=False`` runs it as the caller, in a plain process with a time
-    limit; only the user may choose that.
+    ``sandbox=False`` runs its code as the calling user, in a plain process with a time limit. Only the user may choose
+    that; it is never a fallback.
 
     Raises:
         LoadError: the project's code cannot be loaded, ends the instance, or takes too long.
-        Unavailable: this machine makes no sandboxes, or not now.
+        Unavailable: this machine cannot create a sandbox, or not at the moment.
     """
     if not sandbox:
-        return await _in_a_process(root)
+        return await _describe_in_process(root)
     try:
-        return await _in_a_sandbox(root, name)
+        return await _describe_in_sandbox(root, name)
     except AEnvError as error:
         if error.fault == "env":
             raise LoadError(error.message) from error
-        if isinstance(error, InstanceEnded) or error.details.get("sent"):  # there was an instance, and it is gone
+        if isinstance(error, InstanceEnded) or error.details.get("sent"):  # the instance had started
             raise LoadError(f"the environment ended after it was loaded: {error.message}") from error
         if isinstance(error, EnvironmentTimeoutError):
             raise LoadError(f"loading the environment took too long: {error.message}") from error
-        raise _refused(error.message) from error
-    except OSError as error:  # no place for the platform's socket, no memory for another process
-        raise _refused(str(error)) from error
+        raise _no_sandbox(error.message) from error
+    except OSError as error:  # no folder for the platform's socket, or no memory for another process
+        raise _no_sandbox(str(error)) from error
 
 
-def _refused(reason: str) -> Unavailable:
+def _no_sandbox(reason: str) -> Unavailable:
     return Unavailable(
-        f"the project was not loaded, since it could not be loaded in a sandbox: {reason}",
+        f"the project was not loaded, because no sandbox could be created for it: {reason}",
         details={
-            "hint": "See aenv doctor. --no-load publishes without loading; --no-sandbox runs the project's code "
-            "as you, without any isolation."
+            "hint": "Run aenv doctor. --no-load publishes without loading; --no-sandbox runs the project's code "
+            "as your user, without isolation."
         },
     )
 
 
-async def _in_a_sandbox(root: Path, name: str) -> Schemas:
+async def _describe_in_sandbox(root: Path, name: str) -> Schemas:
     platform = PlatformPlacement(
         None, timeout=60.0, startup_timeout=SANDBOX_SECONDS, max_retries=1, token=None, source=str(root)
     )
@@ -83,7 +83,7 @@ async def _in_a_sandbox(root: Path, name: str) -> Schemas:
     )
 
 
-async def _in_a_process(root: Path) -> Schemas:
+async def _describe_in_process(root: Path) -> Schemas:
     with tempfile.TemporaryDirectory(prefix="aenv-describe-") as folder:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-P", "-m", "aenv.runtime.describe", str(root),
@@ -91,26 +91,26 @@ async def _in_a_process(root: Path) -> Schemas:
             cwd=folder, env={**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "HOME": folder},
             start_new_session=True,
         )  # fmt: skip
-        talk = asyncio.ensure_future(process.communicate())
+        communication = asyncio.ensure_future(process.communicate())
         try:
-            done, _ = await asyncio.wait({talk}, timeout=PLAIN_SECONDS)
+            done, _ = await asyncio.wait({communication}, timeout=PLAIN_SECONDS)
         finally:
-            _end(process)
-            said, noise = await talk
+            _kill_group(process)
+            stdout, stderr = await communication
     if not done:
         raise LoadError(f"loading the environment took longer than {PLAIN_SECONDS:g} s")
     try:
-        found = json.loads(said)
+        found = json.loads(stdout)
     except ValueError:
-        tail = noise.decode(errors="replace").strip()[-1500:]
+        tail = stderr.decode(errors="replace").strip()[-1500:]
         raise LoadError(f"loading the environment ended with exit code {process.returncode}:\n{tail}") from None
     if "error" in found:
         raise LoadError(found["error"])
     return Schemas.model_validate(found)
 
 
-def _end(process: asyncio.subprocess.Process) -> None:
-    """All of it: it leads a group of its own."""
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    """Kill the process group, which the process leads."""
     try:
         os.killpg(process.pid, 9)
     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""Get a version's files from a hub: into a folder of the user's, or into the cache that instances run from."""
+"""Download the files of a version from a hub, into a user's folder or into the cache that instances run from."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Progress = Callable[[int], None]
 
 
 async def bundle_of(hub: Hub, version: EnvVersion) -> Bundle:
-    """The manifest of a version, checked.
+    """Download and check the manifest of a version.
 
     Raises:
         NotFound: the version was registered without files.
-        InvalidBundle: what the hub gave is not that bundle.
+        InvalidBundle: the hub sent something else.
     """
     title = f"{version.name}@{version.version}"
     if not version.digest:
@@ -30,28 +30,30 @@ async def bundle_of(hub: Hub, version: EnvVersion) -> Bundle:
     except ValueError as error:
         raise InvalidBundle(f"{title}: {error}") from None
     if bundle.digest() != version.digest or (bundle.name, bundle.version) != (version.name, version.version):
-        raise InvalidBundle(f"{title}: the hub gave another bundle than {version.digest}")
-    if version.config == bundle.config:  # the same, with its keys in their author's order
+        raise InvalidBundle(f"{title}: the hub sent another bundle than {version.digest}")
+    if version.config == bundle.config:  # equal, with keys in the author's order
         return bundle.model_copy(update={"config": version.config})
     return bundle
 
 
 async def fetch(hub: Hub, version: EnvVersion, target: Path, progress: Progress = lambda size: None) -> Bundle:
-    """Put the version's files into a new folder."""
+    """Write the version's files into a new folder."""
     bundle = await bundle_of(hub, version)
     await unpack(bundle, hub.get_blob, target, progress=progress)
     return bundle
 
 
 async def cached(hub: Hub, version: EnvVersion, folder: Path) -> Path:
-    """The version's files in a cache, read only. Many processes may ask for it at once: one of them wins.
+    """Return a read-only folder with the version's files in a cache. Concurrent processes may race: the first wins.
 
     Raises:
         NotFound: the version was registered without files.
-        InvalidBundle: what the hub gave is not that bundle, or what it calls a digest is none.
+        InvalidBundle: the hub sent something else, or an invalid digest.
     """
-    if version.digest and not is_digest(version.digest):  # it names a folder here
-        raise InvalidBundle(f"{version.name}@{version.version}: the hub gave {version.digest[:100]!r} for a digest")
+    if version.digest and not is_digest(version.digest):  # the digest becomes the name of a folder
+        raise InvalidBundle(
+            f"{version.name}@{version.version}: the hub sent the invalid digest {version.digest[:100]!r}"
+        )
     target = folder / "bundles" / version.digest.replace(":", "-")
     if version.digest and target.is_dir():
         return target

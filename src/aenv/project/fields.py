@@ -1,7 +1,7 @@
-"""The kinds of value that a config.json holds, each with a check that answers in a sentence.
+"""Types of the values in a config.json, each with a validator whose message says how to write the value.
 
-A checked value stays exactly as it was written (``"cpu": 2`` does not become ``"2"``): the file belongs to
-its author, and ``save`` must give it back.
+A validated value stays exactly as it was written (``"cpu": 2`` does not become ``"2"``), so that ``save`` writes the
+author's own spelling back.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _ttl(value: Any) -> Any:
     if not isinstance(value, str):
         raise ValueError(f'{shown(value)} is not a duration; write it in quotes with a unit, like "30m"')
     if value and not duration.parse(value):
-        raise ValueError(f"{shown(value)} leaves no time at all; write it like 30m")
+        raise ValueError(f"{shown(value)} is zero; write a duration like 30m")
     return value
 
 
@@ -70,7 +70,7 @@ def _base(value: str) -> str:
 
 def _status(value: Any) -> Any:
     if value not in STATUSES:
-        raise ValueError(f"{shown(value)} is not a status; use one of {', '.join(STATUSES)}")
+        raise ValueError(f"invalid status {shown(value)}; expected one of {', '.join(STATUSES)}")
     return value
 
 

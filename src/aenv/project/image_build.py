@@ -1,4 +1,4 @@
-"""Build a project's image with whatever builder this machine has: Docker, Podman or Buildah."""
+"""Build a project's image with the builder of this machine: Docker, Podman or Buildah."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aenv.project.manifest import Artifact, Loaded
 
 BUILDERS = ("docker", "podman", "buildah")
 PATIENCE = 15.0
-"""Seconds for a builder to say that it works."""
+"""Timeout in seconds for checking that a builder works."""
 _NAME = re.compile(r"[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_{1,2}|-+)[a-z0-9]+)*)*")
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?(/[a-z0-9._/-]+)?")
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ImageOptions:
-    """What the command line says about the image; the rest comes from config.json and the settings."""
+    """Image options of the command line; the others come from config.json and the settings."""
 
     name: str | None = None
     tags: tuple[str, ...] = ()
@@ -46,13 +46,13 @@ class ImageOptions:
 
     @property
     def given(self) -> bool:
-        """Whether anything was said, so that an image is wanted for certain."""
+        """True if any option was given, which means that an image is requested."""
         return self != ImageOptions()
 
 
 @dataclass(frozen=True)
 class Builder:
-    """A program that builds images, and that works."""
+    """A working program that builds images."""
 
     program: str
     kind: str
@@ -61,7 +61,7 @@ class Builder:
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """One build: what from, and what it is called."""
+    """Inputs and names of an image build."""
 
     dockerfile: Path
     context: Path
@@ -71,14 +71,14 @@ class ImagePlan:
 
 
 def find_builder(settings: BuildSettings) -> Builder | str:
-    """The first that works, or why there is none."""
+    """Return the first builder that works, or the reason why there is none."""
     reasons = []
     for kind in BUILDERS:
         program = shutil.which(kind)
         if program is None:
             continue
         builder = Builder(program, kind, _variables(kind, settings))
-        question = [program, "version"] if kind == "docker" else [program, "info"]  # both ask what does the work
+        question = [program, "version"] if kind == "docker" else [program, "info"]  # both query the daemon or storage
         try:
             done = subprocess.run(
                 question, env=builder.variables, capture_output=True, timeout=PATIENCE, check=False, text=True
@@ -88,9 +88,9 @@ def find_builder(settings: BuildSettings) -> Builder | str:
             continue
         if done.returncode == 0:
             return builder
-        said = (done.stderr or done.stdout).strip().splitlines()
-        reasons.append(f"{kind} does not work ({said[-1][:200] if said else f'exit code {done.returncode}'})")
-    return "; ".join(reasons) or "there is no docker, podman or buildah"
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        reasons.append(f"{kind} does not work ({lines[-1][:200] if lines else f'exit code {done.returncode}'})")
+    return "; ".join(reasons) or "docker, podman and buildah are not installed"
 
 
 def _variables(kind: str, settings: BuildSettings) -> dict[str, str]:
@@ -101,23 +101,23 @@ def _variables(kind: str, settings: BuildSettings) -> dict[str, str]:
 
 
 def plan(loaded: Loaded, options: ImageOptions, registry: RegistryConfig) -> ImagePlan:
-    """What to build. Options win over config.json, which wins over the settings.
+    """Return the build to run. Options override config.json, which overrides the settings.
 
     Raises:
-        ConfigError: a name is none, there is no Dockerfile, or config.json asks for a folder outside of the project.
+        ConfigError: a name is invalid, the Dockerfile is missing, or config.json names a folder outside the project.
     """
     root, own = loaded.path.parent.absolute(), loaded.manifest
     wanted = own.build_config
     dockerfile = Path.cwd() / options.dockerfile if options.dockerfile else root / wanted.dockerfile
     context = Path.cwd() / options.context if options.context else root / wanted.context
     if not dockerfile.is_file():
-        raise ConfigError(f"there is no Dockerfile at {dockerfile}", {"hint": "Name it with -f, or in buildConfig."})
+        raise ConfigError(f"no Dockerfile at {dockerfile}", {"hint": "Name it with -f, or in buildConfig."})
     if not context.is_dir():
-        raise ConfigError(f"buildConfig.context: there is no folder {context}")
+        raise ConfigError(f"buildConfig.context: no such folder: {context}")
     if not options.context and not context.resolve().is_relative_to(root.resolve()):
         raise ConfigError(
-            f"buildConfig.context: {wanted.context} lies outside of the project, and a builder would get all of it",
-            {"hint": f"If you want that, say so: aenv build --context {context.resolve()}"},
+            f"buildConfig.context: {wanted.context} is outside of the project; the builder would get all of it",
+            {"hint": f"If you want that, run: aenv build --context {context.resolve()}"},
         )
     host = registry.host if options.registry is None else options.registry
     namespace = registry.namespace if options.namespace is None else options.namespace
@@ -131,17 +131,17 @@ def plan(loaded: Loaded, options: ImageOptions, registry: RegistryConfig) -> Ima
         *(("tag", tag, _TAG) for tag in tags),
     ):
         if text and not pattern.fullmatch(text):
-            raise ConfigError(f"{text!r} is not a {what} of an image")
+            raise ConfigError(f"invalid {what} of an image: {text!r}")
     args = {key: manifest.as_text(value) for key, value in wanted.args.items()}
     references = tuple(dict.fromkeys(f"{place}:{tag}" for tag in tags))
     return ImagePlan(dockerfile, context, references, args, options.platforms)
 
 
 def build(builder: Builder, what: ImagePlan, registry: RegistryConfig, *, push: bool, say: Say) -> None:
-    """Build the image under all its names, and push it when asked to. The builder's output goes to ``say``.
+    """Build the image with all its tags, and push it if requested. The builder's output goes to ``say``.
 
     Raises:
-        BuildFailed: with the last of what the builder said.
+        BuildFailed: with the last line of the builder's output.
     """
     with _logged_in(builder, registry) as ready:
         for command in commands(builder, what, push=push):
@@ -149,9 +149,9 @@ def build(builder: Builder, what: ImagePlan, registry: RegistryConfig, *, push: 
 
 
 def commands(builder: Builder, what: ImagePlan, *, push: bool) -> Iterator[list[str]]:
-    """The builder's command lines, in order."""
+    """Yield the builder's command lines in order."""
     program, several = builder.program, len(what.platforms) > 1
-    lists = several and builder.kind != "docker"  # these two keep images of several platforms in a list
+    lists = several and builder.kind != "docker"  # podman and buildah use a manifest list for several platforms
     first, *others = what.references
     names = ["--manifest", first] if lists else [word for each in what.references for word in ("--tag", each)]
     yield [
@@ -169,7 +169,7 @@ def commands(builder: Builder, what: ImagePlan, *, push: bool) -> Iterator[list[
 
 
 def record(loaded: Loaded, what: ImagePlan) -> None:
-    """Write the image into the artifacts of config.json; other artifacts stay."""
+    """Write the image into the artifacts of config.json; other artifacts are kept."""
     own = loaded.manifest
     others = [artifact for artifact in own.artifacts if artifact.type != "image"]
     known = [artifact for artifact in own.artifacts if artifact.type == "image"]
@@ -200,14 +200,15 @@ def _run(command: list[str], builder: Builder, say: Say) -> None:
     if process.returncode:
         raise BuildFailed(
             f"{builder.kind} {command[1]} ended with exit code {process.returncode}: {last}",
-            {"hint": "The bundle needs no image; make it alone with: aenv build --no-image"},
+            {"hint": "The bundle needs no image; to build only the bundle, run: aenv build --no-image"},
         )
 
 
 @contextmanager
 def _logged_in(builder: Builder, registry: RegistryConfig) -> Iterator[Builder]:
-    """The builder with the registry's user of the settings. The password is on no command line, and in no file that
-    outlives the build.
+    """Yield the builder, logged in to the registry with the user of the settings.
+
+    The password is passed in a temporary file, which is removed after the build, and never on a command line.
     """
     if not (registry.username and registry.password):
         yield builder
@@ -219,7 +220,7 @@ def _logged_in(builder: Builder, registry: RegistryConfig) -> Iterator[Builder]:
         known = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
         document = _own_config(known / "config.json") if builder.kind == "docker" else {}
         document["auths"] = {**document.get("auths", {}), host: {"auth": key}}
-        document.pop("credsStore", None)  # it would be asked first, and know nothing of this user
+        document.pop("credsStore", None)  # the credential store has precedence and does not know this user
         file = Path(folder) / "config.json"
         file.touch(mode=0o600)
         file.write_text(json.dumps(document))

@@ -1,7 +1,7 @@
-"""JSON as people write it by hand: strict, and clear about where it went wrong.
+"""Strict parsing of hand-written JSON, with errors that name the line and the column.
 
-Stricter than ``json.loads``: a key that is written twice would silently lose one value, and NaN or a number
-that overflows could not be written back.
+Stricter than ``json.loads``: a duplicate key would silently lose one value, and NaN or a number that overflows could
+not be written back.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _LONGEST_NUMBER = 1000
 
 
 def decode(text: str, file: str) -> dict[str, Any]:
-    """The object that the text holds.
+    """Parse a JSON object.
 
     Raises:
         ConfigError: with the line and the column.
     """
-    twice: list[Problem] = []
+    duplicates: list[Problem] = []
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             keys = [key for key, _ in pairs]
             again = dict.fromkeys(key for key in keys if keys.count(key) > 1)
-            twice.extend(Problem("", f"{key!r} is written twice in the same object; keep one") for key in again)
+            duplicates.extend(Problem("", f"{key!r} is written twice in the same object; keep one") for key in again)
         return found
 
     def number(digits: str) -> float:
@@ -37,7 +37,7 @@ def decode(text: str, file: str) -> dict[str, Any]:
             raise ValueError(f"the number {digits[:40]} is too large")
         return value
 
-    def whole(digits: str) -> int:
+    def integer(digits: str) -> int:
         if len(digits) > _LONGEST_NUMBER:
             raise ValueError(f"the number {digits[:20]}… has {len(digits)} digits")
         return int(digits)
@@ -46,29 +46,31 @@ def decode(text: str, file: str) -> dict[str, Any]:
         raise ValueError(f"{word} is not JSON")
 
     try:
-        data = json.loads(text, object_pairs_hook=unique, parse_float=number, parse_int=whole, parse_constant=constant)
+        data = json.loads(
+            text, object_pairs_hook=unique, parse_float=number, parse_int=integer, parse_constant=constant
+        )
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise problems.refusal(file, [Problem("", f"{where}: not valid JSON: {_why(error)}")]) from None
+        raise problems.config_error(file, [Problem("", f"{where}: not valid JSON: {_why(error)}")]) from None
     except RecursionError:
-        raise problems.refusal(file, [Problem("", "is nested too deeply")]) from None
+        raise problems.config_error(file, [Problem("", "is nested too deeply")]) from None
     except ValueError as error:
-        raise problems.refusal(file, [Problem("", str(error))]) from None
+        raise problems.config_error(file, [Problem("", str(error))]) from None
     if not isinstance(data, dict):
-        raise problems.refusal(file, [Problem("", "must be an object: write it in { }")])
-    if twice:
-        raise problems.refusal(file, twice)
+        raise problems.config_error(file, [Problem("", "must be an object: write it in { }")])
+    if duplicates:
+        raise problems.config_error(file, duplicates)
     return data
 
 
 def _why(error: json.JSONDecodeError) -> str:
-    """Python's own words, and for the commonest slips how to mend them."""
+    """Return Python's message, with advice for the most common mistakes."""
     why = error.msg[:1].lower() + error.msg[1:]
     before, at = error.doc[: error.pos].rstrip(), error.doc[error.pos :].lstrip()
     if not error.doc.strip():
         return "the file is empty"
     if before.endswith(",") and at[:1] in ("}", "]"):
-        return f"{why}; there is a comma too many before {at[:1]!r}"
+        return f"{why}; remove the comma before {at[:1]!r}"
     if at.startswith(("//", "#", "/*")):
-        return f"{why}; JSON has no comments"
+        return f"{why}; JSON does not allow comments"
     return why

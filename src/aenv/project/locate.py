@@ -1,7 +1,7 @@
 """Find the project that a path belongs to.
 
-People point at a project, at its ``src/`` or at one file in it; its config.json is there or one level up.
-Further up is somebody else's.
+A user may name a project, its ``src/`` or a file in it. Its config.json is there or one level up; a config.json further
+up may belong to another project.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from aenv.project import manifest
 
 @dataclass(frozen=True)
 class Located:
-    """``code`` is what to load; without a config.json there is no ``loaded``, and ``root`` is a guess."""
+    """A project: its root, the code to load, and its manifest.
+
+    Without a config.json, ``loaded`` is None and ``root`` is a guess.
+    """
 
     root: Path
     code: Path
@@ -26,7 +29,7 @@ class Located:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What the environment's process gets: its own variables, and its name and version."""
+        """Environment variables of the instance: those of config.json, and its name and version."""
         if self.loaded is None:
             return {}
         own = self.loaded.manifest
@@ -34,17 +37,17 @@ class Located:
 
 
 def locate(path: Path) -> Located:
-    """The project at, or right above, ``path``.
+    """Return the project at ``path`` or one level above.
 
     Raises:
-        UsageError: there is nothing at that path.
-        ConfigError: its config.json has problems.
+        UsageError: ``path`` does not exist.
+        ConfigError: the project's config.json is invalid.
     """
     path = path.absolute()
     try:
         folder = path if stat.S_ISDIR(os.stat(path).st_mode) else path.parent
     except OSError:
-        raise UsageError(f"there is nothing at {path}") from None
+        raise UsageError(f"no such file or folder: {path}") from None
     for root in (folder, folder.parent):
         try:
             about = os.stat(f"{root}/{manifest.FILE_NAME}")
@@ -57,5 +60,5 @@ def locate(path: Path) -> Located:
 
 @lru_cache(maxsize=64)
 def _loaded(root: Path, *stamp: int) -> manifest.Loaded:
-    """Read once for as long as the file stays as it is: a platform looks at it for every instance."""
+    """Return the manifest, cached until the file changes: a platform needs it for every instance."""
     return manifest.load(root)

@@ -1,11 +1,11 @@
-"""Lock a project's requirements: which packages, in which versions, with which digests.
+"""Lock a project's requirements: packages, versions and digests.
 
-``uv`` finds them, for every platform at once. The lock stands next to requirements.txt and is made anew only when
-that changed, so a build needs no network again and gives the same bundle tomorrow.
+``uv`` resolves them for all platforms at once. The lock is stored next to requirements.txt and is updated only when
+that file changes, so a later build needs no network and gives the same bundle.
 
-The project may be anybody's, and locking runs outside of any sandbox. So nothing of the project is executed: only
-wheels are looked at, since building a package would run its setup.py or build backend; paths, URLs and repositories
-are refused by name; and uv reads neither the project's settings (uv.toml, pyproject.toml) nor its .venv.
+The project may be untrusted, and locking runs outside of a sandbox. So no code of the project is executed: only wheels
+are considered, since building a package would run its setup.py or build backend; paths, URLs and repositories are
+rejected; and uv reads neither the project's settings (uv.toml, pyproject.toml) nor its .venv.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _INCLUDE = re.compile(r"(?:-r|-c|--requirements?|--constraints?)(?:\s*[= ]\s*|(?
 
 
 def lock(root: Path, *, upgrade: bool = False) -> bool:
-    """Write the project's lock where there is none that fits; whether it was written.
+    """Write the project's lock if it is missing or outdated; return whether it was written.
 
     Raises:
-        UsageError: there is no uv.
-        ConfigError: a line asks for more than a package of an index, or uv found no set of versions; it says why.
+        UsageError: uv is not installed.
+        ConfigError: a line names more than a package of an index, or uv found no set of versions.
     """
     wanted = root / REQUIREMENTS
     try:
@@ -73,23 +73,23 @@ def lock(root: Path, *, upgrade: bool = False) -> bool:
 
 
 def find_uv() -> str:
-    """The uv of this interpreter's environment, else the one on PATH.
+    """Return the path of uv, from this interpreter's environment or else from PATH.
 
     Raises:
-        UsageError: there is none.
+        UsageError: uv is not installed.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     found = shutil.which("uv", path=path)
     if found is None:
         raise UsageError(
-            f"{REQUIREMENTS} lists packages, and without uv they cannot be locked",
+            f"{REQUIREMENTS} lists packages, and locking them needs uv",
             {"hint": "Install it: pip install uv"},
         )
     return found
 
 
 def settings_of_uv() -> list[str]:
-    """Options that keep uv from the settings of the folder that it runs in; the user's own count."""
+    """Return options that make uv ignore the settings of its working directory and read only the user's."""
     if os.environ.get("UV_CONFIG_FILE"):
         return []
     folders = [Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser(), Path("/etc")]
@@ -99,14 +99,14 @@ def settings_of_uv() -> list[str]:
 
 
 def _lines(text: str) -> list[str]:
-    """What is asked for besides our own package."""
+    """Return the requirements and options, without comments and without our own package."""
     text = re.sub(r"\\\r?\n", " ", text)
     lines = [re.sub(r"(^|\s)#.*", "", line).strip() for line in text.splitlines()]
     return [line for line in lines if line and re.split(r"[\s\[<>=!~;@]", line, maxsplit=1)[0].lower() != OWN]
 
 
 def _check(root: Path, file: Path, lines: list[str], seen: set[Path]) -> None:
-    """Refuse what would run code of the project, or of a repository or an address that it names."""
+    """Reject requirements that would run code of the project, or of a repository or URL that it names."""
     for line in lines:
         included = _INCLUDE.fullmatch(line)
         if included is not None:
@@ -118,7 +118,7 @@ def _check(root: Path, file: Path, lines: list[str], seen: set[Path]) -> None:
             continue
         raise ConfigError(
             f"{os.path.relpath(file, root)}: '{line[:200]}' cannot be locked: only names and versions of packages can, "
-            "since building one from a path or an address would run its code outside of any sandbox",
+            "since building a package from a path or a URL would run its code outside of a sandbox",
             {"hint": HINT},
         )
 
@@ -126,7 +126,7 @@ def _check(root: Path, file: Path, lines: list[str], seen: set[Path]) -> None:
 def _check_included(root: Path, file: Path, name: str, seen: set[Path]) -> None:
     path = file.parent / name
     if not path.resolve().is_relative_to(root.resolve()):
-        raise ConfigError(f"{os.path.relpath(file, root)}: {name} lies outside of the project")
+        raise ConfigError(f"{os.path.relpath(file, root)}: {name} is outside of the project")
     if path.resolve() in seen:
         return
     seen.add(path.resolve())
@@ -145,10 +145,10 @@ def _remove(target: Path) -> bool:
 
 
 def _compile(root: Path, lines: list[str], before: str) -> str:
-    """What uv makes of it. It works in a folder of its own, so that nothing half-made is ever in the project."""
+    """Run uv and return the lock. uv writes to a temporary folder, so that the project never has a partial lock."""
     with tempfile.TemporaryDirectory(prefix="aenv-lock-") as folder:
         output = Path(folder) / LOCK
-        output.write_text(before)  # what is locked stays where it can
+        output.write_text(before)  # locked versions are kept where possible
         done = subprocess.run(
             [
                 find_uv(), *settings_of_uv(), "pip", "compile", "-", "--universal", "--python-version", PYTHON,

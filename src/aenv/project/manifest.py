@@ -1,8 +1,8 @@
-"""config.json: one model for every key that anything reads.
+"""The model of config.json: every key that any part of aenv reads.
 
-The file belongs to its author. Values stay as they were written, keys keep their order, and a key that nobody
-knows is pointed out and kept. What the values *mean* when several keys speak of the same thing is answered by
-``resources()``, ``service()``, ``variables()`` and ``image()``, so that it is decided once.
+The file belongs to its author: values stay as they were written, keys keep their order, and an unknown key is kept with
+a warning. Where several keys describe the same thing, ``resources()``, ``service()``, ``variables()`` and ``image()``
+merge them.
 
 ``python -m aenv.project.manifest`` prints the JSON Schema for editors.
 """
@@ -53,7 +53,7 @@ DEFAULT_TEMPLATE = "singleContainer"
 
 
 class Block(BaseModel):
-    """An object of the file. Unknown keys are kept; ``document()`` gives the keys back in their order."""
+    """A JSON object of the file. Unknown keys are kept; ``document()`` returns the keys in their original order."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -73,7 +73,7 @@ class Block(BaseModel):
         return block
 
     def document(self) -> dict[str, Any]:
-        """The object as it goes into the file: what was written, and nothing that is only a default."""
+        """Return the object for the file: the keys that were written, without defaults."""
         values = {
             field.alias or name: _plain(getattr(self, name))
             for name, field in type(self).model_fields.items()
@@ -84,63 +84,63 @@ class Block(BaseModel):
 
 
 class Artifact(Block):
-    """Something that a build made."""
+    """An output of a build."""
 
     id: str | None = None
-    """The artifact's own id, where its store gives it one."""
+    """Id of the artifact, if its store has assigned one."""
     type: str
-    """What it is. The first artifact of type `image` is the container image of the environment."""
+    """Type of the artifact. The first one of type `image` is the container image of the environment."""
     content: str
-    """Where it is: for an image its full reference, like `registry.example.com/team/my-env:1.0.0`."""
+    """Location of the artifact: for an image its full reference, like `registry.example.com/team/my-env:1.0.0`."""
 
 
 class BuildConfig(Block):
-    """How the image is built."""
+    """Options of the image build."""
 
     model_config = ConfigDict(alias_generator=None)
 
     dockerfile: str = "./Dockerfile"
-    """The Dockerfile, relative to the project."""
+    """Path of the Dockerfile, relative to the project."""
     context: str = "."
-    """The build context, relative to the project."""
+    """Path of the build context, relative to the project."""
     image_name: str | None = None
-    """The image's name. Without it, the environment's name."""
+    """Name of the image. Default: the environment's name."""
     image_tag: str | None = None
-    """The image's tag. Without it, the environment's version."""
+    """Tag of the image. Default: the environment's version."""
     args: Variables = Field(default_factory=dict)
-    """Build arguments: what the Dockerfile reads with ARG."""
+    """Build arguments, which the Dockerfile reads with ARG."""
     build_policy: str = "IfNotPresent"
-    """`IfNotPresent` skips a remote build when there is an image already; `Always` does not."""
+    """`IfNotPresent` skips a remote build if the image exists already; `Always` does not."""
 
 
 class TestConfig(Block):
-    """How the project is tested."""
+    """Options of `aenv test`."""
 
-    __test__ = False  # pytest would take the name for a test class
+    __test__ = False  # pytest would collect it as a test class
 
     script: str = ""
     """A shell command for `aenv test`, run in the project's directory. Empty: pytest on `tests/`."""
 
 
 class ServiceKeys(Block):
-    """What a long-lived service needs. Read from `deployConfig.service`, then from `deployConfig` itself."""
+    """Options of a long-lived service. Read from `deployConfig.service`, then from `deployConfig` itself."""
 
     replicas: int = Field(default=1, ge=0)
-    """How many copies run. With storage there can be only one."""
+    """Number of replicas. A service with storage has exactly one."""
     port: int = Field(default=8081, ge=1, le=65535)
-    """The port that the service listens on."""
+    """Port that the service listens on."""
     enable_storage: bool = False
     """Keep a volume across restarts."""
     storage_name: str | None = None
-    """The volume's name. Without it, the environment's name."""
+    """Name of the volume. Default: the environment's name."""
     storage_size: Size | None = None
-    """The volume's size, like `10Gi`. Needed with storage; it can grow, and not shrink."""
+    """Size of the volume, like `10Gi`. Required with storage; it can grow but not shrink."""
     mount_path: AbsolutePath = "/home/admin/data"
-    """Where the volume is mounted."""
+    """Mount point of the volume."""
     service_name: str | None = None
-    """The service's name. Without it, one is made from the environment's name."""
+    """Name of the service. Default: made from the environment's name."""
     pvc_name: str | None = None
-    """Older: another word for `storageName`."""
+    """Deprecated: alias of `storageName`."""
 
 
 class ServiceConfig(ServiceKeys):
@@ -148,65 +148,66 @@ class ServiceConfig(ServiceKeys):
 
 
 class DeployConfig(ServiceKeys):
-    """What an instance gets when it runs."""
+    """Resources, variables, network and life time of an instance."""
 
     cpu: Cpu | None = None
-    """CPU, both asked for and at most: `1`, `0.5`, `500m`. The older `1C` is understood. Default: 1."""
+    """CPU, as request and limit: `1`, `0.5`, `500m`. The older `1C` is accepted. Default: 1."""
     memory: Size | None = None
-    """Memory, both asked for and at most: `2Gi`, `512Mi`. Default: 2Gi."""
+    """Memory, as request and limit: `2Gi`, `512Mi`. Default: 2Gi."""
     ephemeral_storage: Size | None = None
     """Scratch space on disk: `5Gi`. Default: 5Gi."""
     os: Literal["linux"] = "linux"
-    """The operating system."""
+    """Operating system."""
     environment_variables: Variables = Field(default_factory=dict)
-    """Variables for every instance. What the caller of an instance sets wins over these."""
+    """Environment variables of every instance. Those given when an instance is created override them."""
     ttl: Ttl | None = None
-    """How long an idle instance lives, like `30m` or `1h30m`; there are no days. Empty: the default."""
+    """Time to live of an instance that is neither released nor renewed, like `30m` or `1h30m`; days have no unit.
+    Empty: the default."""
     network: NetworkChoice = "loopback"
-    """What an instance can reach: `none`, its own `loopback`, a `blackhole`, the `host`'s whole network, or a list of
-    hosts: names, `*.example.com`, addresses and networks like `10.1.0.0/16`, each with a `:port` if only that one is
-    meant."""
+    """Network of an instance: `none`, its own `loopback`, a `blackhole`, the whole network of the `host`, or a list of
+    allowed hosts: names, `*.example.com`, addresses and networks like `10.1.0.0/16`, each with a `:port` to allow
+    only that port."""
     base: BaseName | None = None
-    """The system that an instance sees: one that `aenv base add` gave a name on this machine, or a path in the project
-    like `./rootfs.tar`. Without it, the programs of the host."""
+    """Root file system of an instance: a base that `aenv base add` has named on this machine, or a path in the project
+    like `./rootfs.tar`. Default: the programs of the host."""
     fork: bool = True
-    """Whether an instance may be a fork of a process that has imported the environment already, which takes
-    milliseconds. Forks share their address layout, stack canaries and hash seed, and what native code drew at random
-    when it was imported. With `false` each instance is a new program with its own, which takes a second."""
+    """Allow instances to be forks of a process that has imported the environment already, which takes milliseconds.
+    Forks share the address layout, stack canaries, hash seed, and random state of native code from the import. With
+    `false`, each instance is a new process with its own, which takes about a second."""
     service: ServiceConfig = Field(default_factory=ServiceConfig)
-    """For `aenv service create`."""
+    """Options of `aenv service create`."""
     image_prefix: str | None = None
-    """Put before an instance's datasource to name the image of its second container."""
+    """Prefix of the second container's image name; the instance's datasource follows it."""
     pod_template: TemplateName | None = None
-    """`singleContainer` (the default) or `dualContainer`; upper and lower case do not matter."""
+    """`singleContainer` (the default) or `dualContainer`; case-insensitive."""
     resource: str | None = None
-    """Older: `autoscale` was needed for cpu and memory to be applied. They always are now."""
+    """Deprecated: `autoscale` was needed to apply cpu and memory. They are always applied now."""
 
     cpu_request: Cpu | None = None
-    """Older: the CPU asked for. Without it, `cpu`."""
+    """Deprecated: CPU request. Default: `cpu`."""
     cpu_limit: Cpu | None = None
-    """Older: the most CPU. Without it, `cpu`."""
+    """Deprecated: CPU limit. Default: `cpu`."""
     memory_request: Size | None = None
-    """Older: the memory asked for. Without it, `memory`."""
+    """Deprecated: memory request. Default: `memory`."""
     memory_limit: Size | None = None
-    """Older: the most memory. Without it, `memory`."""
+    """Deprecated: memory limit. Default: `memory`."""
     ephemeral_storage_request: Size | None = None
-    """Older: the scratch space asked for. Without it, `ephemeralStorage`."""
+    """Deprecated: scratch space request. Default: `ephemeralStorage`."""
     ephemeral_storage_limit: Size | None = None
-    """Older: the most scratch space. Without it, `ephemeralStorage`."""
+    """Deprecated: scratch space limit. Default: `ephemeralStorage`."""
 
     injected_variables: Variables = Field(default_factory=dict, alias="environment_variables")
-    """Written by servers: one instance's variables. They win over `environmentVariables`."""
+    """Written by servers: variables of one instance. They override `environmentVariables`."""
     arguments: list[str] = Field(default_factory=list)
     """Written by servers: arguments for the entry point."""
     owner: str | None = None
-    """Written by servers: who asked for the instance."""
+    """Written by servers: owner of the instance."""
     labels: dict[str, str] = Field(default_factory=dict)
     """Written by servers: labels to find the instance by."""
     data_source: str | None = None
-    """Written by servers: the datasource that the instance was asked for with."""
+    """Written by servers: datasource that the instance was created with."""
     second_image_name: str | None = None
-    """Written by servers: the image of the second container."""
+    """Written by servers: image of the second container."""
 
     @model_validator(mode="after")
     def _requests_fit_limits(self) -> Self:
@@ -216,7 +217,7 @@ class DeployConfig(ServiceKeys):
             ("ephemeralStorage", self.amount("ephemeral_storage"), quantities.size),
         ):
             if number(amount.request) > number(amount.limit):
-                raise ValueError(f"{key}Request is {amount.request}, more than {key}Limit, which is {amount.limit}")
+                raise ValueError(f"{key}Request ({amount.request}) exceeds {key}Limit ({amount.limit})")
         return self
 
     @model_validator(mode="after")
@@ -226,12 +227,12 @@ class DeployConfig(ServiceKeys):
                 raise ValueError('enableStorage needs a storageSize, like "10Gi"')
             if self.service_value("replicas") != 1:
                 raise ValueError(
-                    f"enableStorage works with 1 replica, not {self.service_value('replicas')}: a volume has one writer"
+                    f"enableStorage needs 1 replica, not {self.service_value('replicas')}: a volume has one writer"
                 )
         return self
 
     def amount(self, what: Literal["cpu", "memory", "ephemeral_storage"]) -> Amount:
-        """The shared key, the older request and limit, and the default, merged."""
+        """Return request and limit, merged from the common key, the deprecated keys and the default."""
         both, request, limit = (getattr(self, f"{what}{end}") for end in ("", "_request", "_limit"))
         default = {"cpu": "1", "memory": "2Gi", "ephemeral_storage": "5Gi"}[what]
         spell = quantities.canonical_cpu if what == "cpu" else str
@@ -241,48 +242,48 @@ class DeployConfig(ServiceKeys):
         )
 
     def service_value(self, name: str) -> Any:
-        """A value of the service block, else of this one, else the default."""
+        """Return a value of the service block, else of this block, else the default."""
         written = self.service if name in self.service.model_fields_set else self
         return getattr(written, name)
 
 
 class Manifest(Block):
-    """An environment's config.json."""
+    """The config.json of an environment."""
 
     schema_url: str | None = Field(default=None, alias="$schema")
-    """Where an editor finds the JSON Schema of this file."""
+    """JSON Schema of this file, for editors."""
     name: Name
-    """The environment's name: small letters, digits and dashes."""
+    """Name of the environment: lower-case letters, digits and dashes."""
     version: Version
-    """The version, like `1.0.0`. A published version does not change."""
+    """Version, like `1.0.0`. A published version does not change."""
     description: str = ""
-    """What the environment is for, in a sentence."""
+    """Purpose of the environment, in a sentence."""
     tags: list[str] = Field(default_factory=list)
-    """Words to find it by."""
+    """Tags for search."""
     status: Status = "Ready"
-    """How far the environment is."""
+    """Stage of the environment."""
     failure_reward: float | dict[str, Any] | None = None
-    """The reward of an agent that has destroyed what it would be graded on. Without it, 0.0."""
+    """Reward of an agent that has destroyed what it would be graded on. Default: 0.0."""
     code_url: str = ""
-    """Where the source code is. `aenv push` fills it in."""
+    """URL of the source code. `aenv push` writes it."""
     artifacts: list[Artifact] = Field(default_factory=list)
-    """What was built. `aenv build` fills it in."""
+    """Outputs of the build. `aenv build` writes them."""
     dependencies: list[Dependency] = Field(default_factory=list)
     """Other environments that this one uses, like `tau2@^1.2`."""
     build_config: BuildConfig = Field(default_factory=BuildConfig)
-    """How the image is built."""
+    """Options of the image build."""
     test_config: TestConfig = Field(default_factory=TestConfig)
-    """How the project is tested."""
+    """Options of `aenv test`."""
     deploy_config: DeployConfig = Field(default_factory=DeployConfig)
-    """What an instance gets when it runs."""
+    """Resources, variables, network and life time of an instance."""
 
     def resources(self) -> Resources:
-        """What an instance asks for and may use at most, older keys and defaults included."""
+        """Return requests and limits of an instance, including deprecated keys and defaults."""
         deploy = self.deploy_config
         return Resources(deploy.amount("cpu"), deploy.amount("memory"), deploy.amount("ephemeral_storage"))
 
     def service(self) -> ServicePlan:
-        """The service that this environment describes, with every default filled in."""
+        """Return the options of the service, with all defaults filled in."""
         value = self.deploy_config.service_value
         size = value("storage_size")
         return ServicePlan(
@@ -296,21 +297,21 @@ class Manifest(Block):
         )
 
     def variables(self) -> dict[str, str]:
-        """The instance's variables as a process gets them: all of them text."""
+        """Return the instance's environment variables as strings."""
         deploy = self.deploy_config
         merged = {**deploy.environment_variables, **deploy.injected_variables}
         return {name: as_text(value) for name, value in merged.items()}
 
     def ttl(self) -> duration.Duration | None:
-        """The time to live, or None where the file leaves it to the default."""
+        """Return the time to live; None if the file does not set it."""
         return duration.parse(self.deploy_config.ttl) if self.deploy_config.ttl else None
 
     def network(self) -> Network:
-        """What an instance may reach."""
+        """Return the network policy of an instance."""
         return Network.parse(self.deploy_config.network)
 
     def pod_template(self) -> str:
-        """The template's name as it is stored: ``DualContainer`` and ``dualcontainer`` are one."""
+        """Return the canonical name of the template; case is ignored."""
         given = self.deploy_config.pod_template or DEFAULT_TEMPLATE
         known = {
             "default": DEFAULT_TEMPLATE,
@@ -320,13 +321,13 @@ class Manifest(Block):
         return known.get(given.lower(), given)
 
     def image(self) -> str | None:
-        """The container image, once there is one."""
+        """Return the container image, if one has been built."""
         return next((artifact.content for artifact in self.artifacts if artifact.type == "image"), None)
 
 
 @dataclass(frozen=True)
 class Amount:
-    """What is asked for and what is the most, as Kubernetes writes them."""
+    """Request and limit of a resource, in the notation of Kubernetes."""
 
     request: str
     limit: str
@@ -341,7 +342,7 @@ class Resources:
 
 @dataclass(frozen=True)
 class ServicePlan:
-    """A service with nothing left open, except a name that its server will choose."""
+    """Options of a service. Without a name, the server chooses one."""
 
     name: str | None
     replicas: int
@@ -363,17 +364,17 @@ def load(path: Path) -> Loaded:
     """Read a config.json, or the one in a directory.
 
     Raises:
-        ConfigError: with every problem of the file, a line each.
+        ConfigError: with every problem of the file, one per line.
     """
     if path.is_dir():
         path /= FILE_NAME
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
-        hint = "Go to the project's directory, or make a project with: aenv init my-env"
-        raise ConfigError(f"there is no {path.name} in {path.absolute().parent}", {"hint": hint}) from None
+        hint = "Change to the project's directory, or create a project with: aenv init my-env"
+        raise ConfigError(f"no {path.name} in {path.absolute().parent}", {"hint": hint}) from None
     except UnicodeDecodeError as error:
-        raise problems.refusal(path.name, [Problem("", f"is not UTF-8 text: {error.reason}")]) from None
+        raise problems.config_error(path.name, [Problem("", f"is not UTF-8 text: {error.reason}")]) from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     manifest = parse(text, file=path.name)
@@ -382,28 +383,28 @@ def load(path: Path) -> Loaded:
 
 
 def parse(text: str, *, file: str = FILE_NAME) -> Manifest:
-    """Read the text of a config.json.
+    """Parse the text of a config.json.
 
     Raises:
-        ConfigError: with every problem of the text, a line each.
+        ConfigError: with every problem of the text, one per line.
     """
     data = jsontext.decode(text, file)
     try:
         return Manifest.model_validate(data)
     except ValidationError as error:
-        raise problems.refusal(file, problems.of_validation(error)) from None
+        raise problems.config_error(file, problems.of_validation(error)) from None
 
 
 def text(document: Mapping[str, Any]) -> bytes:
-    """The file's bytes."""
+    """Return the bytes of the file."""
     try:
         return (json.dumps(document, indent=2, ensure_ascii=False) + "\n").encode()
-    except UnicodeEncodeError:  # half of a surrogate pair can be escaped in JSON, and not be written as UTF-8
+    except UnicodeEncodeError:  # half of a surrogate pair: JSON can escape it, UTF-8 cannot encode it
         return (json.dumps(document, indent=2) + "\n").encode()
 
 
 def save(manifest: Manifest, path: Path) -> None:
-    """Write it, whole or not at all, with every key it was loaded with."""
+    """Write the file atomically, with every key that was loaded."""
     raw = text(manifest.document())
     path = path.resolve()
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -418,12 +419,12 @@ def save(manifest: Manifest, path: Path) -> None:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of the file, for editors and for other languages."""
+    """Return the JSON Schema of the file, for editors and for other languages."""
     body = Manifest.model_json_schema(by_alias=True)
     for block in (body, *body["$defs"].values()):
         for field in block["properties"].values():
-            field.pop("title", None)  # made from the key, so it says nothing new
-            if field.get("description", "").startswith("Older"):
+            field.pop("title", None)  # generated from the key, so it adds nothing
+            if field.get("description", "").startswith("Deprecated"):
                 field["deprecated"] = True
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **body}
 
@@ -441,7 +442,7 @@ def _first(*values: Any) -> Any:
 
 
 def as_text(value: str | int | float | bool) -> str:
-    """A value as a process gets it."""
+    """Return a value as the string that a process gets."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -1,4 +1,4 @@
-"""Make a bundle of a project: read its files, cut them into blobs, call everything by its digest."""
+"""Make a bundle of a project: read its files, split them into blobs, and name each by its digest."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from aenv.schema.bundle import (
 from aenv.schema.names import check_version
 
 THREADS = min(8, os.cpu_count() or 1)
-"""Hashing lets go of the interpreter's lock."""
+"""Threads for hashing, which releases the GIL."""
 
 
 @dataclass(frozen=True)
 class PackedBlob:
-    """Where the bytes of a blob are."""
+    """Location of a blob's bytes in a file."""
 
     path: Path
     offset: int
@@ -43,7 +43,7 @@ class PackedBlob:
 
 @dataclass(frozen=True)
 class Packed:
-    """A bundle and where its bytes are."""
+    """A bundle and the locations of its blobs."""
 
     root: Path
     bundle: Bundle
@@ -51,25 +51,25 @@ class Packed:
     warnings: tuple[str, ...] = ()
 
     def read(self, digest: str) -> bytes:
-        """A blob's bytes.
+        """Return the bytes of a blob.
 
         Raises:
-            Conflict: the file was changed since the bundle was made.
+            Conflict: the file has changed since the bundle was made.
         """
         piece = self.pieces[digest]
         with piece.path.open("rb") as file:
             file.seek(piece.offset)
             data = file.read(piece.size)
         if digest_of(data) != digest:
-            raise Conflict(f"{piece.path} was changed meanwhile", details={"hint": "Run the command again."})
+            raise Conflict(f"{piece.path} has changed in the meantime", details={"hint": "Run the command again."})
         return data
 
 
 def pack(root: Path, *, version: str | None = None, progress: Callable[[int], None] = lambda size: None) -> Packed:
-    """The bundle of the project in that folder, under its own version or another.
+    """Return the bundle of the project in ``root``, with its own version or the given one.
 
     Raises:
-        ConfigError: the config.json, or a file's name, cannot be in a bundle; every problem is told.
+        ConfigError: the config.json or a file name is not allowed in a bundle; with every problem.
     """
     root = root.absolute()
     loaded = manifest.load(root)
@@ -97,7 +97,7 @@ def pack(root: Path, *, version: str | None = None, progress: Callable[[int], No
 
 
 def config_text(bundle: Bundle) -> bytes:
-    """The config.json of a bundle, as it is unpacked."""
+    """Return the config.json of a bundle as it is unpacked."""
     return manifest.text(bundle.config)
 
 
@@ -113,7 +113,7 @@ def _check(found: list[Source]) -> None:
     if problems:
         more = [f"and {len(problems) - 20} more"] if len(problems) > 20 else []
         raise ConfigError(
-            "\n".join(["these cannot be part of a bundle:", *problems[:20], *more]),
+            "\n".join(["these files cannot be part of a bundle:", *problems[:20], *more]),
             {"hint": "Rename or remove them, or list them in .aenvignore."},
         )
 
@@ -133,7 +133,7 @@ def _read(source: Source) -> tuple[BundleFile, dict[str, PackedBlob]]:
 
 
 def _chunks(descriptor: int) -> Iterator[bytes]:
-    """The file's bytes, in pieces that are full but for the last."""
+    """Yield the bytes of a file in chunks of `BLOB_LIMIT`; only the last may be shorter."""
     while True:
         parts, left = [], BLOB_LIMIT
         while left and (part := os.read(descriptor, left)):

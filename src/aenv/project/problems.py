@@ -1,7 +1,7 @@
-"""What is wrong with a config.json, said so that its author can put it right.
+"""Messages about an invalid config.json, which tell its author what to change.
 
-Two kinds: *problems* stop everything, and all of them are told at once; *warnings* are about keys that nobody
-reads. Such a key may be a slip of the pen or another tool's business, so it is kept and pointed out.
+Two kinds: *problems* are errors, and all of them are reported at once; *warnings* are about unknown keys. Such a key
+may be a typing error or belong to another tool, so it is kept and reported.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that must change; ``path`` is where, like ``deployConfig.service.port``."""
+    """An invalid value; ``path`` is its place, like ``deployConfig.service.port``."""
 
     path: str
     message: str
@@ -43,8 +43,8 @@ class Problem:
         return ": ".join(part for part in (file, self.path, self.message) if part)
 
 
-def refusal(file: str, problems: Iterable[Problem]) -> ConfigError:
-    """The error that tells all problems at once, a line each."""
+def config_error(file: str, problems: Iterable[Problem]) -> ConfigError:
+    """Return the error that lists all problems, one per line."""
     problems = list(problems)
     details = {"file": file, "problems": [{"path": p.path, "message": p.message} for p in problems]}
     return ConfigError("\n".join(problem.line(file) for problem in problems), details)
@@ -55,10 +55,10 @@ def of_validation(error: ValidationError) -> list[Problem]:
 
 
 def unknown_keys(model: BaseModel, path: str = "") -> list[Problem]:
-    """Keys that nothing reads, each with the key that was probably meant."""
+    """Return a warning for each unknown key, with the key that was probably meant."""
     found: list[Problem] = []
     for key in model.model_extra or {}:
-        message = f"nothing reads this key, and it stays as it is{_hint(key, type(model))}"
+        message = f"unknown key, ignored{_hint(key, type(model))}"
         found.append(Problem(_join(path, key), message))
     for name, field in type(model).model_fields.items():
         below = _join(path, field.alias or name)
@@ -99,15 +99,15 @@ def _sentence(error: dict[str, Any]) -> str:
     if kind == "value_error":
         return str(error["ctx"]["error"])
     if kind == "missing":
-        return "this key is required and not there"
+        return "this key is required"
     if kind == "literal_error":
         return f"{shown(value)} is not one of {error['ctx']['expected'].replace(' or ', ', ')}"
     if kind in _KINDS:
         return f"{shown(value)} is not {_KINDS[kind]}"
     if kind == "greater_than_equal":
-        return f"{shown(value)} is too small; the least is {error['ctx']['ge']}"
+        return f"{shown(value)} is too small; the minimum is {error['ctx']['ge']}"
     if kind == "less_than_equal":
-        return f"{shown(value)} is too large; the most is {error['ctx']['le']}"
+        return f"{shown(value)} is too large; the maximum is {error['ctx']['le']}"
     return f"{shown(value)} cannot be used here: {error['msg']}"
 
 
@@ -118,7 +118,7 @@ def _join(path: str, key: str) -> str:
 def _dotted(loc: tuple[int | str, ...]) -> str:
     path = ""
     for part in loc:
-        if part == "[key]":  # pydantic's mark for "the key itself, not its value"
+        if part == "[key]":  # pydantic's mark for the key itself, not its value
             continue
         path = f"{path}[{part}]" if isinstance(part, int) else _join(path, part)
     return path

@@ -1,9 +1,9 @@
-"""Which files of a folder belong to the project.
+"""The files of a project: those in its folder that are not ignored.
 
-.gitignore and .aenvignore decide, in every folder, by git's rules; where both speak of a file, .aenvignore has the
-last word, so ``!data.bin`` there takes along what git does not keep. What never belongs to an environment (caches,
-virtual environments, version control, a ``.env`` with secrets) need not be listed. Nothing outside of the folder has
-a say: the same files give the same bundle on every machine.
+.gitignore and .aenvignore apply in every folder, by git's rules. .aenvignore has precedence, so ``!data.bin`` there
+includes a file that git ignores. Files that never belong to an environment (caches, virtual environments, version
+control, a ``.env`` with secrets) are ignored by default. Nothing outside of the folder counts: the same files give the
+same bundle on every machine.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ USUALLY_IGNORED = (
     ".ruff_cache/", ".hypothesis/", ".coverage", "*.egg-info/", ".DS_Store", ".idea/", ".vscode/", ".env", ".env.*",
     f"*{BUNDLE_SUFFIX}",
 )  # fmt: skip
-"""An ignore file may take them back with ``!``."""
+"""Patterns that are ignored by default; an ignore file may include them with ``!``."""
 NEVER = {".git", ".hg", ".svn"}
 
 
 class Source(NamedTuple):
-    """A file or a link of the project; ``path`` is relative, with slashes."""
+    """A file or symbolic link of the project; ``path`` is relative, with slashes."""
 
     path: str
     entry: os.DirEntry[str]
 
 
 class _Rules(NamedTuple):
-    """What an ignore file says, and from which folder on."""
+    """Patterns of an ignore file, and the folder that they apply to."""
 
     prefix: str
     spec: GitIgnoreSpec
 
 
 def sources(root: Path) -> list[Source]:
-    """The project's files and links, sorted by path.
+    """Return the project's files and links, sorted by path.
 
     Raises:
-        ConfigError: an ignore file has a line that is none, or there is something that is no file.
+        ConfigError: an ignore file is invalid, or the project contains a device, socket or pipe.
     """
     usual = _Rules("", GitIgnoreSpec.from_lines(USUALLY_IGNORED))
     return sorted(_walk(str(root), "", [usual]), key=lambda source: source.path)
@@ -92,9 +92,9 @@ def _rules_in(folder: str, prefix: str) -> Iterator[_Rules]:
 
 
 def _ignored(path: str, rules: list[_Rules]) -> bool:
-    """The nearest file that speaks of the path decides. A folder's path ends in a slash."""
+    """Return whether ``path`` is ignored, by the nearest ignore file that matches it. Folders end in a slash."""
     for prefix, spec in reversed(rules):
-        told = spec.check_file(path[len(prefix) :]).include
-        if told is not None:
-            return told
+        ignored = spec.check_file(path[len(prefix) :]).include
+        if ignored is not None:
+            return ignored
     return False

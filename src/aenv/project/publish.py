@@ -1,6 +1,6 @@
-"""Bring a bundle to a hub: what it does not have yet, several blobs at a time, and then the version as a whole.
+"""Publish a bundle to a hub: upload the missing blobs in parallel, then register the version.
 
-A push that was cut off leaves nothing but blobs that nobody names; the next one finds them there and sends the rest.
+An interrupted push leaves only unreferenced blobs; the next push finds them and uploads the rest.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from aenv.schema.envhub import MISSING_LIMIT, RELEASED, EnvVersion, Hub, Pushed,
 from aenv.schema.requirements import LOCK
 
 AT_ONCE = 4
-"""Blobs on their way at the same time: at most 32 MiB of memory."""
+"""Concurrent uploads of blobs: at most 32 MiB of memory."""
 ROUNDS = 3
-"""How often blobs may turn out to be missing after all: a hub that tidies up removes what no version names yet."""
+"""Attempts to push: the hub's garbage collection may remove blobs that no version refers to yet."""
 _README = ("README.md", "readme.md", "README.rst", "README.txt", "README")
 _TEXT_LIMIT = 1_000_000
 
@@ -30,10 +30,10 @@ Progress = Callable[[int], None]
 
 
 def request_for(packed: Packed, schemas: Schemas, *, author: str = "", public: bool | None = None) -> PushRequest:
-    """What is said of a version besides its files.
+    """Return the request that registers a version: its manifest, description, schemas and metadata.
 
     Raises:
-        ConfigError: it is more than a hub keeps.
+        ConfigError: a value exceeds the limits of a hub.
     """
     bundle = packed.bundle
     own = manifest.Manifest.model_validate(bundle.config)
@@ -52,23 +52,23 @@ def request_for(packed: Packed, schemas: Schemas, *, author: str = "", public: b
         )
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)]
-        raise ConfigError("\n".join(["this is more than a hub keeps:", *lines])) from None
+        raise ConfigError("\n".join(["these values exceed the limits of a hub:", *lines])) from None
 
 
 async def published(hub: Hub, packed: Packed) -> EnvVersion | None:
-    """The version as the hub has it, if it does."""
+    """Return the version as it is on the hub, or None."""
     try:
         found = await hub.get(packed.bundle.name, packed.bundle.version)
     except NotFound:
         return None
-    return found if found.version == packed.bundle.version else None  # a short version stands for a range, too
+    return found if found.version == packed.bundle.version else None  # a short version also matches a range
 
 
 async def refuse_other_content(hub: Hub, packed: Packed, known: EnvVersion) -> None:
-    """Say early what the hub would say in the end, before anything is loaded or sent.
+    """Detect a conflict early, before anything is loaded or uploaded.
 
     Raises:
-        Conflict: the version is there with other content.
+        Conflict: the version exists with other content.
     """
     if known.digest == packed.bundle.digest():
         return
@@ -78,11 +78,11 @@ async def refuse_other_content(hub: Hub, packed: Packed, known: EnvVersion) -> N
         hint = "Raise the version in config.json: a released one never changes."
         raise Conflict(f"{title} is released with other content", details={"differs": differs, "hint": hint})
     hint = "Raise the version in config.json, or replace this one with: aenv push --force"
-    raise Conflict(f"{title} is there with other content", details={"differs": differs, "hint": hint})
+    raise Conflict(f"{title} exists with other content", details={"differs": differs, "hint": hint})
 
 
 async def missing(hub: Hub, packed: Packed) -> dict[str, int]:
-    """The blobs that the hub does not have, with their sizes."""
+    """Return the blobs that the hub does not have, with their sizes."""
     blobs = packed.bundle.blobs()
     absent: list[str] = []
     digests = list(blobs)
@@ -92,7 +92,7 @@ async def missing(hub: Hub, packed: Packed) -> dict[str, int]:
 
 
 async def send(hub: Hub, packed: Packed, blobs: dict[str, int], progress: Progress) -> None:
-    """Send these blobs."""
+    """Upload these blobs."""
     slots = asyncio.Semaphore(AT_ONCE)
 
     async def put(digest: str) -> None:
@@ -109,10 +109,10 @@ async def send(hub: Hub, packed: Packed, blobs: dict[str, int], progress: Progre
 
 
 async def publish(hub: Hub, packed: Packed, request: PushRequest, *, force: bool, progress: Progress) -> Pushed:
-    """Send what is missing, then publish.
+    """Upload the missing blobs, then register the version.
 
     Raises:
-        Conflict: the version is there with other content.
+        Conflict: the version exists with other content.
     """
     for left in reversed(range(ROUNDS)):
         await send(hub, packed, await missing(hub, packed), progress)
@@ -131,7 +131,7 @@ def _readme(packed: Packed) -> str:
 
 
 def _lock(packed: Packed) -> str:
-    """Names and versions; the digests are in the bundle."""
+    """Return names and versions of the locked packages; the digests are in the bundle."""
     if LOCK not in {file.path for file in packed.bundle.files}:
         return ""
     lines = (line.rstrip("\\ ") for line in _text(packed.root / LOCK).splitlines())

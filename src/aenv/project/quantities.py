@@ -1,7 +1,7 @@
-"""Amounts of CPU and memory as Kubernetes writes them, and as older configurations did.
+"""Amounts of CPU and memory in the notation of Kubernetes and of older configurations.
 
-``1``, ``0.5``, ``500m`` and the older ``1C`` are CPU; ``2Gi``, ``512Mi``, ``2G`` and plain bytes are sizes.
-A ``G`` is a thousand million bytes, as in Kubernetes, and a ``Gi`` is 2**30.
+CPU: ``1``, ``0.5``, ``500m`` and the older ``1C``. Sizes: ``2Gi``, ``512Mi``, ``2G`` and plain bytes. As in Kubernetes,
+``G`` is 10**9 bytes and ``Gi`` is 2**30.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _CPU = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)([mC]?)")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?|\.[0-9]+)(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?")
 _FACTORS = {unit: 1024**power for power, unit in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)}
 _FACTORS |= {unit: 1000**power for power, unit in enumerate("kMGTPE", 1)}
-_SMALLEST_SIZE = 2**20  # less is a forgotten unit: `"memory": 2` is two bytes
+_SMALLEST_SIZE = 2**20  # a smaller value lacks its unit: `"memory": 2` is two bytes
 _LONGEST_TEXT = 32
 _MEANT = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt])(?:i?b?|igs?|egs?|i?bytes?|[a-z]*bytes?)", re.IGNORECASE)
 
@@ -22,10 +22,10 @@ SIZE_PATTERN = rf"^({_SIZE.pattern})$"
 
 
 def millicores(value: str | int | float) -> int:
-    """Thousandths of a core.
+    """Parse an amount of CPU into thousandths of a core.
 
     Raises:
-        ValueError: with a sentence that says how to write it.
+        ValueError: the message says how to write it.
     """
     found = _CPU.fullmatch(_text(value))
     amount = Decimal(found[1]) * (1 if found[2] == "m" else 1000) if found else Decimal(0)
@@ -35,10 +35,10 @@ def millicores(value: str | int | float) -> int:
 
 
 def size(value: str | int | float) -> int:
-    """Bytes.
+    """Parse a size into bytes.
 
     Raises:
-        ValueError: with a sentence that says how to write it.
+        ValueError: the message says how to write it.
     """
     text = _text(value)
     found = _SIZE.fullmatch(text)
@@ -51,7 +51,7 @@ def size(value: str | int | float) -> int:
 
 
 def canonical_cpu(value: str | int | float) -> str:
-    """The spelling that Kubernetes takes: ``1C`` is not one."""
+    """Return the spelling that Kubernetes accepts; ``1C`` becomes ``1``."""
     whole, rest = divmod(millicores(value), 1000)
     return f"{whole * 1000 + rest}m" if rest else str(whole)
 

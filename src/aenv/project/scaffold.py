@@ -1,7 +1,7 @@
-"""Make a new project from a template, offline, whole or not at all.
+"""Create a new project from a template, offline and atomically.
 
-Everything is written into a hidden directory next to the target and then moved into place, so a full disk or
-a Ctrl-C leaves either the project or nothing.
+All files are written into a hidden directory next to the target and then moved into place, so a full disk or Ctrl-C
+leaves either the whole project or nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LISTED = 5
 
 @dataclass(frozen=True)
 class Created:
-    """What was made; ``files`` are relative to ``root``."""
+    """A new project; ``files`` are relative to ``root``."""
 
     root: Path
     files: tuple[PurePosixPath, ...]
@@ -44,17 +44,17 @@ def create(
     force: bool = False,
     config_only: bool = False,
 ) -> Created:
-    """Make ``parent_dir/name``.
+    """Create the project ``parent_dir/name``.
 
-    With ``force`` the template's files replace those of the same name, and all others stay.
-    With ``config_only`` there is only the config.json.
+    With ``force``, the template's files replace those of the same name; other files stay. With ``config_only``, only
+    config.json is created.
 
     Raises:
-        UsageError: a bad name or version, no such template, or something is in the way.
+        UsageError: the name, version or template is invalid, or a file is in the way.
     """
     _check(name, version, template)
     if not parent_dir.is_dir():
-        raise UsageError(f"there is no directory {parent_dir}")
+        raise UsageError(f"no such directory: {parent_dir}")
     files = render(name, version, template, config_only=config_only)
     root = parent_dir / name
     _refuse_to_overwrite(root, files, force=force, config_only=config_only)
@@ -63,7 +63,7 @@ def create(
 
 
 def render(name: str, version: str, template: str, *, config_only: bool) -> dict[PurePosixPath, bytes]:
-    """The files of a project, in memory."""
+    """Return the files of a new project."""
     values = {"{{name}}": name, "{{version}}": version}
     files: dict[PurePosixPath, bytes] = {}
     for path, source in _template_files(resources.files("aenv.project") / "templates" / template):
@@ -74,7 +74,7 @@ def render(name: str, version: str, template: str, *, config_only: bool) -> dict
     config = PurePosixPath(manifest.FILE_NAME)
     if config_only:
         document = json.loads(files[config])
-        del document["$schema"]  # the schema's file does not come along
+        del document["$schema"]  # the schema file is left out
         return {config: (json.dumps(document, indent=2) + "\n").encode()}
     files[SCHEMA_PATH] = (json.dumps(manifest.schema(), indent=2) + "\n").encode()
     return dict(sorted(files.items()))
@@ -90,11 +90,11 @@ def _check(name: str, version: str, template: str) -> None:
     except ValueError as error:
         raise UsageError(str(error)) from None
     if template not in TEMPLATES:
-        raise UsageError(f"there is no template {template!r}; there are: {', '.join(TEMPLATES)}")
+        raise UsageError(f"unknown template {template!r}; expected one of {', '.join(TEMPLATES)}")
 
 
 def _template_files(folder: Traversable) -> list[tuple[PurePosixPath, Traversable]]:
-    """Every file of the template. A dot file is called ``dot-`` there: git would obey it as its own."""
+    """Return the files of the template. ``dot-x`` stands for ``.x``, which git would apply in this repository."""
     found: list[tuple[PurePosixPath, Traversable]] = []
     for entry in folder.iterdir():
         if entry.name in ("__pycache__", ".pytest_cache"):  # installing a wheel compiles the templates too
@@ -143,16 +143,16 @@ def _write(root: Path, files: dict[PurePosixPath, bytes]) -> None:
             restore.pop_all()
 
 
-def _replace(root: Path, path: PurePosixPath, new: Path, kept: Path, restore: ExitStack) -> None:
-    """Put one file in place and note how to bring back what was there."""
+def _replace(root: Path, path: PurePosixPath, new: Path, backup: Path, restore: ExitStack) -> None:
+    """Move one file into place, and register in ``restore`` how to undo it."""
     for parent in reversed(path.parents):
         if not (root / parent).exists():
             (root / parent).mkdir()
             restore.callback((root / parent).rmdir)
     target = root / path
     if target.exists() or target.is_symlink():
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        target.rename(kept)
-        restore.callback(kept.rename, target)
+        backup.parent.mkdir(parents=True, exist_ok=True)
+        target.rename(backup)
+        restore.callback(backup.rename, target)
     new.rename(target)
     restore.callback(target.unlink)

@@ -1,7 +1,7 @@
-"""Put a bundle on disk: whole or not at all, and nothing outside of its folder.
+"""Unpack a bundle: atomically, and never outside of its folder.
 
-Files are written into a new folder next to the target, links come last so that nothing is ever written through one,
-and the folder takes its name when all of it is there. Every blob is checked against its digest on the way.
+Files are written into a temporary folder next to the target, which is renamed when it is complete. Links are created
+last, so that nothing is ever written through one. Every blob is checked against its digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aenv.project.packing import config_text
 from aenv.schema.bundle import BLOB_LIMIT, CONFIG, Bundle, digest_of
 
 AT_ONCE = 8
-"""Blobs on their way at the same time: at most 64 MiB of memory."""
+"""Concurrent downloads of blobs: at most 64 MiB of memory."""
 SPARE_ROOM = 64 * 1024 * 1024
 
 Fetch = Callable[[str], Awaitable[bytes]]
@@ -33,31 +33,31 @@ async def unpack(
     read_only: bool = False,
     progress: Callable[[int], None] = lambda size: None,
 ) -> None:
-    """Make the folder ``target`` of it; ``fetch`` gives a blob's bytes by its digest.
+    """Create the folder ``target`` from a bundle; ``fetch`` returns the bytes of a blob.
 
     Raises:
-        UsageError: there is something at ``target`` already.
-        InvalidBundle: a blob is not what its digest says.
+        UsageError: ``target`` exists already.
+        InvalidBundle: a blob does not match its digest.
     """
     target = target.absolute()
     if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
-        raise UsageError(f"{target} is there already", {"hint": "Name another folder, or remove this one."})
+        raise UsageError(f"{target} exists already", {"hint": "Choose another folder, or remove this one."})
     new = [folder for folder in target.parents if not folder.exists()]
     target.parent.mkdir(parents=True, exist_ok=True)
     room = shutil.disk_usage(target.parent).free
     made = target.with_name(f".{target.name[:200]}.{secrets.token_hex(4)}")
     try:
         if bundle.size + SPARE_ROOM > room:
-            raise EnvironmentError(f"{bundle.size} bytes do not fit on {target.parent}, which has {room} left")
+            raise EnvironmentError(f"{bundle.size} bytes do not fit on {target.parent}, which has {room} bytes free")
         made.mkdir(mode=0o755)
         await _fill(bundle, fetch, made, progress)
         if read_only:
-            await asyncio.to_thread(_close, made)
+            await asyncio.to_thread(_make_read_only, made)
         made.rename(target)
     except BaseException:
         await asyncio.to_thread(remove, made)
         for folder in new:
-            with contextlib.suppress(OSError):  # somebody put something there meanwhile
+            with contextlib.suppress(OSError):  # another process has used the folder
                 folder.rmdir()
         raise
 
@@ -79,7 +79,7 @@ async def _fill(bundle: Bundle, fetch: Fetch, root: Path, progress: Callable[[in
         async with slots:
             data = await fetch(digest)
             if len(data) != size or digest_of(data) != digest:
-                raise InvalidBundle(f"the blob {digest} does not have the bytes that its digest stands for")
+                raise InvalidBundle(f"the blob {digest} does not match its digest")
             await asyncio.to_thread(_write, data, uses[digest])
             progress(size)
 
@@ -96,7 +96,7 @@ async def _fill(bundle: Bundle, fetch: Fetch, root: Path, progress: Callable[[in
 
 
 def _create(path: Path, mode: int, size: int) -> None:
-    """A new file, whatever the umask says."""
+    """Create a file with exactly this mode, regardless of the umask."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
         os.fchmod(descriptor, mode)
@@ -114,8 +114,8 @@ def _write(data: bytes, places: list[tuple[Path, int]]) -> None:
                 left = left[file.write(left) :]
 
 
-def _close(root: Path) -> None:
-    """Take away the right to write; the top folder keeps it, or it could not take its name."""
+def _make_read_only(root: Path) -> None:
+    """Remove write permission below ``root``; the folder itself keeps it, or it could not be renamed."""
     for folder, folders, files in os.walk(root):
         for name in files:
             path = Path(folder, name)
@@ -128,7 +128,7 @@ def _close(root: Path) -> None:
 
 
 def remove(root: Path) -> None:
-    """Remove a folder of ours, read only or not."""
+    """Remove an unpacked bundle, read-only or not."""
     for folder, folders, _ in os.walk(root):
         for name in folders:
             path = Path(folder, name)

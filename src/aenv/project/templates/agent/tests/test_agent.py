@@ -1,4 +1,4 @@
-"""Plain unit tests: no server, no container, and a stand-in for the model."""
+"""Unit tests of the agent: no server, no container, and a local HTTP server in place of the model."""
 
 import json
 import threading
@@ -10,22 +10,22 @@ import agent
 
 
 @pytest.fixture(autouse=True)
-def a_fresh_agent_without_a_model(monkeypatch):
+def fresh_agent_without_model(monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     agent._sessions.clear()
 
 
-def test_it_answers_without_a_model():
+def test_the_agent_replies_without_a_model():
     assert "Hello" in agent.chat("hello")
 
 
-def test_it_remembers_what_was_said_in_the_session():
+def test_the_agent_remembers_earlier_messages_of_a_session():
     agent.chat("my cat is called Momo")
     assert "Momo" in agent.chat("what do you remember?")
 
 
-def test_sessions_know_nothing_of_each_other():
+def test_sessions_are_separate():
     agent.chat("my cat is called Momo", session="a")
     assert "Momo" not in agent.chat("what do you remember?", session="b")
 
@@ -38,7 +38,7 @@ def test_reset_forgets_one_session():
     assert len(agent.history("b")) == 2
 
 
-def test_a_model_sees_the_whole_conversation(monkeypatch, model):
+def test_the_model_gets_the_whole_conversation(monkeypatch, model):
     monkeypatch.setenv("OPENAI_BASE_URL", model.url)
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert agent.chat("first") == "reply 1"
@@ -48,7 +48,7 @@ def test_a_model_sees_the_whole_conversation(monkeypatch, model):
     assert model.keys == ["Bearer secret", "Bearer secret"]
 
 
-def test_a_failing_model_is_an_error_and_is_not_remembered(monkeypatch, model):
+def test_a_failing_model_is_an_error_and_leaves_no_message(monkeypatch, model):
     model.fails = True
     monkeypatch.setenv("OPENAI_BASE_URL", model.url)
     with pytest.raises(RuntimeError, match="answered 500"):
@@ -65,8 +65,8 @@ class Model:
 
         class Answer(BaseHTTPRequestHandler):
             def do_POST(self):
-                asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                model.requests.append(asked)
+                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                model.requests.append(request)
                 model.keys.append(self.headers.get("Authorization"))
                 reply = {"choices": [{"message": {"content": f"reply {len(model.requests)}"}}]}
                 self.send_response(500 if model.fails else 200)

@@ -1,7 +1,7 @@
-"""The environment: what an agent can do in it, and how well it did.
+"""The environment: a tool for the agent, a function for the trainer, and a reward.
 
-A decorator only writes down that a function belongs to the environment and hands the function back, so this
-module imports and its functions can be called anywhere: here, in a notebook, in tests/.
+A decorator registers a function and returns it unchanged. So you can import this module and call its functions
+anywhere: in tests/, in a notebook, in other modules.
 """
 
 import json
@@ -10,12 +10,12 @@ from typing import Any
 from aenv import private, register_function, register_reward, register_tool
 
 _echoed: list[str] = []
-"""What the agent has done. It is kept here, and not in a file that a program of the agent's could change."""
+"""Texts that the agent has sent. They are kept in memory: a program of the agent could change a file."""
 
 
 @register_tool
 def my_custom_echo_env(content: str) -> dict[str, str]:
-    """Give back the text it is given.
+    """Return the given text.
 
     Args:
         content: Any text.
@@ -26,25 +26,25 @@ def my_custom_echo_env(content: str) -> dict[str, str]:
 
 @register_function
 def describe_task(task: str = "echo") -> dict[str, str]:
-    """Tell a trainer what a task asks for.
+    """Describe a task to the trainer.
 
-    Agents see the tools; functions are for the program around them.
+    Agents see only the tools; functions are for the program that runs the agent.
 
     Args:
-        task: The task's name.
+        task: Name of the task.
     """
     return {"task_name": task, "instruction": "Repeat the user's words with my_custom_echo_env."}
 
 
 @register_reward
 def my_custom_reward(task: dict[str, Any] | str) -> dict[str, Any]:
-    """Score an episode: 1.0, or 0.0 when the task expects an output and another one came out.
+    """Score an episode: 1.0 if the output is the expected one, or if none is expected; otherwise 0.0.
 
-    The expected outputs are in private/answers.json, which no program that a tool starts can read or change.
+    The expected outputs are in private/answers.json, which programs started by a tool can neither read nor change.
 
     Args:
-        task: The task's name, or an object with its `name`. A trainer may add the `output` to score in place of
-            the last one, and the `expected` one in place of the answer on file.
+        task: Name of the task, or an object with its `name`. A trainer may add an `output` to score instead of the
+            last one, and an `expected` output instead of the stored answer.
     """
     if isinstance(task, str):
         task = {"name": task}

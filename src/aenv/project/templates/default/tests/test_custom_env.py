@@ -1,13 +1,13 @@
-"""Plain unit tests: no server, no container."""
+"""Unit tests of the environment: no server, no container."""
 
 from custom_env import describe_task, my_custom_echo_env, my_custom_reward
 
 
-def test_the_tool_gives_back_what_it_is_given():
+def test_the_tool_returns_its_input():
     assert my_custom_echo_env("hello") == {"result": "hello"}
 
 
-def test_a_task_says_what_it_asks_for():
+def test_a_task_has_a_description():
     assert describe_task("echo")["task_name"] == "echo"
 
 
@@ -20,12 +20,12 @@ def test_another_output_earns_nothing():
     assert my_custom_reward({"output": "bye", "expected": "hello"})["score"] == 0.0
 
 
-def test_what_the_agent_did_is_compared_with_the_answer_on_file():
+def test_the_last_output_is_compared_with_the_stored_answer():
     my_custom_echo_env("hello, world")
     assert my_custom_reward("greet-the-world")["score"] == 1.0
     my_custom_echo_env("goodbye")
     assert my_custom_reward("greet-the-world")["score"] == 0.0
 
 
-def test_a_task_that_expects_nothing_is_always_done():
+def test_a_task_without_an_expected_output_is_always_solved():
     assert my_custom_reward("greet")["score"] == 1.0
