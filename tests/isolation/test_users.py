@@ -140,10 +140,10 @@ def test_two_storages_never_belong_to_one_user(tmp_path: Path) -> None:
     second = storages.owner(tmp_path / "a", {first})
     assert second != first
     assert storages.owner(tmp_path / "a", {first, second}) not in (first, second)
-    last = storages.FIRST_USER + storages.USERS
-    assert all(storages.FIRST_USER <= storages.owner(tmp_path / str(n), ()) < last for n in range(100))
+    last = storages.FIRST_UID + storages.UID_COUNT
+    assert all(storages.FIRST_UID <= storages.owner(tmp_path / str(n), ()) < last for n in range(100))
     ranges = (
         range(host_users.FIRST, host_users.FIRST + host_users.COUNT),
         range(container.FIRST, container.FIRST + container.COUNT),
     )
-    assert all(each.stop <= storages.FIRST_USER or each.start >= last for each in ranges)
+    assert all(each.stop <= storages.FIRST_UID or each.start >= last for each in ranges)

@@ -1,4 +1,4 @@
-"""A full platform: who waits, who is next, and who is told to come again."""
+"""Admission on a full platform: the order of the queue, timeouts and abandoned requests."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from aenv.platform.instances.admission import Admission, AdmissionTicket, Capaci
 from tests.conftest import fetch, run
 from tests.platform.parts import Served, serving
 
-ROOM = 3
+CAPACITY = 3
 
 
 @pytest.fixture
 def full(data: Path) -> Iterator[Served]:
-    """A platform with room for three."""
-    with serving(data, "--max-instances", str(ROOM), "--queue-seconds", "30", "--pool", "0", auth=False) as served:
+    """A platform with a capacity of three instances."""
+    with serving(data, "--max-instances", str(CAPACITY), "--queue-seconds", "30", "--pool", "0", auth=False) as served:
         yield served
 
 
 def order_of(admission: Admission, tickets: list[AdmissionTicket]) -> list[str]:
-    """Who is let in, one after the other, when each leaves at once."""
+    """Return the order of admission if each admitted ticket is released at once."""
     order: list[str] = []
     while len(order) < len(tickets):
         inside = [ticket for ticket in tickets if ticket.admitted and ticket.count]
@@ -38,20 +38,20 @@ def order_of(admission: Admission, tickets: list[AdmissionTicket]) -> list[str]:
     return order
 
 
-def test_experiments_take_turns_and_so_do_owners_in_one() -> None:
+def test_experiments_take_turns_and_so_do_owners_within_one() -> None:
     async def main() -> list[str]:
         admission = Admission(Capacity(alive=1))
-        who = [("wave", "ann")] * 4 + [("wave", "bob")] * 2 + [("small", "cyd")] * 2
-        return order_of(admission, [admission.request(experiment, owner, 1) for experiment, owner in who])
+        pairs = [("wave", "ann")] * 4 + [("wave", "bob")] * 2 + [("small", "cyd")] * 2
+        return order_of(admission, [admission.request(experiment, owner, 1) for experiment, owner in pairs])
 
-    said = run(main())
-    assert said == [
-        "wave/ann",  # there was room
+    order = run(main())
+    assert order == [
+        "wave/ann",  # admitted at once
         "wave/ann", "small/cyd", "wave/bob", "small/cyd", "wave/ann", "wave/bob", "wave/ann",
     ]  # fmt: skip
 
 
-def test_an_account_gains_no_places_by_naming_many_experiments_and_owners() -> None:
+def test_an_account_gains_no_share_by_naming_many_experiments_and_owners() -> None:
     async def main() -> list[str]:
         admission = Admission(Capacity(alive=1))
         inside = admission.request("", "cyd", 1, account="cyd")
@@ -62,7 +62,7 @@ def test_an_account_gains_no_places_by_naming_many_experiments_and_owners() -> N
     assert run(main()) == ["/cyd", "e0/o0", "/bob", "e1/o1", "/bob", "e2/o2", "e3/o3"]
 
 
-def test_many_in_one_request_count_as_many() -> None:
+def test_a_group_is_charged_for_each_of_its_instances() -> None:
     async def main() -> list[str]:
         admission = Admission(Capacity(alive=4))
         first = admission.request("first", "", 4)
@@ -95,16 +95,18 @@ def test_groups_that_together_do_not_fit_never_hold_half_each() -> None:
     st.lists(st.tuples(st.sampled_from("xyz"), st.sampled_from("12"), st.integers(1, 4)), max_size=25),
     st.lists(st.integers(0, 30), max_size=60),
 )
-def test_there_are_never_too_many_and_nobody_is_forgotten(asks: list[tuple[str, str, int]], leaves: list[int]) -> None:
+def test_capacity_is_never_exceeded_and_every_ticket_is_admitted(
+    requests: list[tuple[str, str, int]], releases: list[int]
+) -> None:
     async def main() -> None:
         admission = Admission(Capacity(alive=4))
         tickets: list[AdmissionTicket] = []
-        for number in range(max(len(asks), len(leaves))):
-            if number < len(asks):
-                experiment, owner, count = asks[number]
+        for number in range(max(len(requests), len(releases))):
+            if number < len(requests):
+                experiment, owner, count = requests[number]
                 tickets.append(admission.request(experiment, owner, count))
-            if number < len(leaves) and leaves[number] < len(tickets):
-                tickets[leaves[number]].release()
+            if number < len(releases) and releases[number] < len(tickets):
+                tickets[releases[number]].release()
             assert sum(ticket.count for ticket in tickets if ticket.admitted) <= 4
         while left := [ticket for ticket in tickets if ticket.admitted and ticket.count]:
             left[0].release()
@@ -114,47 +116,47 @@ def test_there_are_never_too_many_and_nobody_is_forgotten(asks: list[tuple[str, 
     run(main())
 
 
-def test_what_is_there_already_counts_also_beyond_what_there_is_room_for() -> None:
+def test_existing_instances_count_even_above_the_capacity() -> None:
     async def main() -> None:
         admission = Admission(Capacity(alive=1))
-        there = [admission.admit_existing("old", "") for _ in range(2)]
+        existing = [admission.admit_existing("old", "") for _ in range(2)]
         late = admission.request("new", "", 1)
-        there[0].release()
+        existing[0].release()
         assert not late.admitted
-        there[1].release()
+        existing[1].release()
         assert late.admitted
 
     run(main())
 
 
-def test_so_many_are_made_at_once_and_one_who_gives_up_takes_no_place() -> None:
+def test_concurrent_creates_are_bounded_and_a_cancelled_one_takes_no_slot() -> None:
     async def main() -> None:
         admission = Admission(Capacity(creating=2))
-        making = most = 0
+        creating = most = 0
 
-        async def make() -> None:
-            nonlocal making, most
+        async def create() -> None:
+            nonlocal creating, most
             await admission.acquire_create_slot()
-            making += 1
-            most = max(most, making)
+            creating += 1
+            most = max(most, creating)
             await asyncio.sleep(0)
-            making -= 1
+            creating -= 1
             admission.release_create_slot()
 
-        tasks = [asyncio.create_task(make()) for _ in range(9)]
+        tasks = [asyncio.create_task(create()) for _ in range(9)]
         await asyncio.sleep(0)
         tasks[4].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert most == 2
-        await asyncio.wait_for(asyncio.gather(make(), make()), 5)
+        await asyncio.wait_for(asyncio.gather(create(), create()), 5)
 
     run(main())
 
 
-def test_a_create_waits_and_is_seen_to_until_another_instance_goes(full: Served) -> None:
+def test_a_create_is_listed_as_pending_until_another_instance_ends(full: Served) -> None:
     async def main() -> None:
         async with ApiClient(full.url) as api:
-            made = [await api.create_env_instance("counter", labels={"experiment": "wave"}) for _ in range(ROOM)]
+            made = [await api.create_env_instance("counter", labels={"experiment": "wave"}) for _ in range(CAPACITY)]
             waiting = asyncio.create_task(api.create_env_instance("counter", labels={"experiment": "late"}))
             while not (page := await api.page_env_instances(status="Pending")).items:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
@@ -179,13 +181,13 @@ def test_a_create_waits_and_is_seen_to_until_another_instance_goes(full: Served)
     run(main())
 
 
-def test_who_waits_too_long_is_told_when_to_come_again(full: Served) -> None:
+def test_a_create_that_waits_too_long_gets_a_retry_after(full: Served) -> None:
     async def main() -> None:
         async with ApiClient(full.url, max_retries=0) as api:
-            await asyncio.gather(*(api.create_env_instance("counter") for _ in range(ROOM)))
+            await asyncio.gather(*(api.create_env_instance("counter") for _ in range(CAPACITY)))
             for seconds in (0, 0.1):
-                wish = {"envName": "counter", "queue_timeout": seconds}
-                status, body = await asyncio.to_thread(fetch, full.url, "/env-instance", wish)
+                request = {"envName": "counter", "queue_timeout": seconds}
+                status, body = await asyncio.to_thread(fetch, full.url, "/env-instance", request)
                 assert (status, body["error_code"]) == (503, "overloaded")
                 assert body["details"]["retry_after"] >= 1
             group = await api.create_env_instances(2, envName="counter", queue_timeout=0.1)
@@ -194,32 +196,32 @@ def test_who_waits_too_long_is_told_when_to_come_again(full: Served) -> None:
                 with pytest.raises(Overloaded, match=r"no capacity became free within 0\.1 s"):
                     await api.wait_for_status(each.id)
             with pytest.raises(QuotaExceeded, match="runs at most 3"):
-                await api.create_env_instances(ROOM + 1, envName="counter")
+                await api.create_env_instances(CAPACITY + 1, envName="counter")
 
     run(main())
 
 
-def test_who_goes_away_leaves_the_queue(full: Served) -> None:
+def test_a_client_that_disconnects_leaves_the_queue(full: Served) -> None:
     async def main() -> None:
         async with ApiClient(full.url) as api:
-            made = await asyncio.gather(*(api.create_env_instance("counter") for _ in range(ROOM)))
+            made = await asyncio.gather(*(api.create_env_instance("counter") for _ in range(CAPACITY)))
             async with ApiClient(full.url) as other:
                 gone = asyncio.create_task(other.create_env_instance("counter"))
                 while not (await api.page_env_instances(status="Pending")).items:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
                 gone.cancel()
             last = asyncio.create_task(api.create_env_instance("counter"))
-            while len(await api.list_env_instances()) != ROOM + 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)  # until only who stayed is there
+            while len(await api.list_env_instances()) != CAPACITY + 1:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)  # until only the connected client waits
             await api.delete_env_instance(made[0].id)
             assert (await last).status == "Running"
-            assert len(await api.list_env_instances()) == ROOM
+            assert len(await api.list_env_instances()) == CAPACITY
 
     run(main())
 
 
-def test_two_waves_of_groups_both_come_through(full: Served) -> None:
-    """Each group needs all of its instances before it goes on, and together they need more than there is."""
+def test_two_waves_of_groups_both_finish(full: Served) -> None:
+    """Each group needs all of its instances to go on, and together they need more than the capacity."""
 
     async def rollout(api: ApiClient, experiment: str) -> None:
         group = await api.create_env_instances(2, envName="counter", labels={"experiment": experiment})

@@ -1,4 +1,4 @@
-"""Folders into instances and out of them, through the gateway: of any size, and never as a whole in memory."""
+"""Upload and download of folders through the gateway, streamed and never held in memory as a whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.platform.parts import Served
 Tokens = Callable[..., str]
 LARGE = 96 << 20
 FLAT = 24 << 20
-"""Bytes by which nobody's memory grows while a large file goes by."""
+"""Bytes by which the memory of each process may grow while a large file passes through."""
 
 
 def peak(pid: int) -> int:
@@ -45,8 +45,8 @@ def test_a_large_folder_goes_in_and_out_while_memory_stays_flat(
     async def main() -> None:
         async with platform.environment(token=tokens("ann")) as env:
             await env.call_tool("increment")
-            everyone = psutil.Process(platform.process.pid)
-            processes = [everyone.pid, *(child.pid for child in everyone.children(recursive=True))]
+            server = psutil.Process(platform.process.pid)
+            processes = [server.pid, *(child.pid for child in server.children(recursive=True))]
             before = {pid: peak(pid) for pid in processes}
             own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             await env.upload(source, "/tmp/there")
@@ -67,7 +67,9 @@ def test_a_large_folder_goes_in_and_out_while_memory_stays_flat(
     assert os.readlink(tmp_path / "back" / "link") == "large"
 
 
-def test_what_cannot_be_is_said(platform: Served, tokens: Tokens, tmp_path: Path) -> None:
+def test_invalid_uploads_and_downloads_are_refused_with_a_reason(
+    platform: Served, tokens: Tokens, tmp_path: Path
+) -> None:
     async def main() -> None:
         async with platform.environment(token=tokens("ann")) as env:
             (tmp_path / "away").symlink_to("/etc/passwd")
@@ -78,16 +80,16 @@ def test_what_cannot_be_is_said(platform: Served, tokens: Tokens, tmp_path: Path
                 await env.download_to("/nowhere", tmp_path / "x")
             with pytest.raises(Forbidden, match=r"Permission|Read-only"):
                 await env.upload(tmp_path, "/usr/x")
-            # What its code has arranged does not lead out of the target on this machine.
+            # Links that the environment's code has made do not lead out of the target folder on this machine.
             await env.exec("mkdir /tmp/evil; ln -s /etc/passwd /tmp/evil/link; mkfifo /tmp/evil/p; echo 1 >/tmp/evil/z")
             await env.download_to("/tmp/evil", tmp_path / "evil")
             assert (await env.call_tool("increment")).data == 1
 
     run(main())
-    assert [path.name for path in tmp_path.glob("evil/*")] == ["z"]  # nor does it keep the rest from being read
+    assert [path.name for path in tmp_path.glob("evil/*")] == ["z"]  # and the other files are still downloaded
 
 
-def test_tars_made_to_harm_and_strangers_are_refused_on_both_routes(platform: Served, tokens: Tokens) -> None:
+def test_malicious_tars_and_other_users_are_refused_on_both_routes(platform: Served, tokens: Tokens) -> None:
     evil = io.BytesIO()
     with tarfile.open(fileobj=evil, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("../../etc/evil"))
@@ -103,17 +105,17 @@ def test_tars_made_to_harm_and_strangers_are_refused_on_both_routes(platform: Se
         status, body = fetch(platform.url, path, b"not a tar", method="PUT", headers=own)
         assert "not a complete tar" in body["error"]
         assert fetch(platform.url, path, b"x", method="PUT")[0] == 401
-        stranger = {"authorization": f"Bearer {tokens('bob')}"}
-        assert fetch(platform.url, path, b"x", method="PUT", headers=stranger)[0] in (403, 404)
-        assert fetch(platform.url, path, headers=stranger)[0] in (403, 404)
+        other_user = {"authorization": f"Bearer {tokens('bob')}"}
+        assert fetch(platform.url, path, b"x", method="PUT", headers=other_user)[0] in (403, 404)
+        assert fetch(platform.url, path, headers=other_user)[0] in (403, 404)
     fetch(platform.url, f"/env-instance/{name}", method="DELETE", headers=own)
 
 
 @pytest.mark.parametrize(
     "path", ["/env-instance/x/archive", "/instance/x/archive", "/env-instance/x/y/archive", "/archive"]
 )
-def test_nobody_fills_the_servers_memory_by_a_body_without_end(platform: Served, path: str) -> None:
-    """A stranger's is refused while it comes; one that goes nowhere is refused for its length."""
+def test_an_endless_body_does_not_fill_the_servers_memory(platform: Served, path: str) -> None:
+    """Without a token it is refused while it is sent; on an unknown route it is refused for its length."""
     url = ServerUrl.parse(platform.url)
     with socket.create_connection((url.host, url.port), 30) as wire:
         head = f"PUT {path}?path=/tmp HTTP/1.1\r\nhost: localhost\r\ncontent-length: {1 << 40}\r\n\r\n"
@@ -121,9 +123,9 @@ def test_nobody_fills_the_servers_memory_by_a_body_without_end(platform: Served,
         assert wire.recv(12) in (b"HTTP/1.1 401", b"HTTP/1.1 413")
 
 
-def test_breaking_off_ends_it_everywhere(platform: Served, tokens: Tokens, tmp_path: Path) -> None:
+def test_a_cancelled_transfer_ends_on_both_sides(platform: Served, tokens: Tokens, tmp_path: Path) -> None:
     with (tmp_path / "large").open("wb") as file:
-        file.truncate(1 << 33)  # more than it has room for, and more than there is time for
+        file.truncate(1 << 33)  # more than the sandbox's disk and the test's time allow
 
     async def main() -> None:
         async with platform.environment(token=tokens("ann")) as env:

@@ -1,4 +1,4 @@
-"""Why an instance has ended, and the last of what it wrote, can be read for an hour and within bounds."""
+"""Records of ended instances: reason, events and log, for an hour and within bounds."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from aenv.schema.instances import EnvInstanceCreateRequest, EnvStatus
 from aenv.storage.sqlite import SqliteStore
 from tests.conftest import run
 from tests.platform.parts import serving
-from tests.platform.test_sweep import Counting
+from tests.platform.test_orphan_sandboxes import Counting
 
 
 class Talking(Counting):
-    """Every sandbox has written something."""
+    """An engine whose sandboxes have all logged a line."""
 
     exit = Exit(0, "gone")
 
@@ -35,17 +35,17 @@ class Talking(Counting):
 
 
 @pytest.fixture
-def wish(tmp_path: Path) -> EnvInstanceCreateRequest:
+def create_request(tmp_path: Path) -> EnvInstanceCreateRequest:
     (tmp_path / "env.py").write_text("")
     return EnvInstanceCreateRequest(envName="x", source=str(tmp_path), environment_variables={"KEY": "s3cret"})
 
 
-def test_a_deleted_instance_says_so_and_its_log_can_be_read(wish: EnvInstanceCreateRequest) -> None:
+def test_a_deleted_instance_keeps_its_reason_and_its_log(create_request: EnvInstanceCreateRequest) -> None:
     async def main() -> None:
         instances = Instances(Talking())
-        made = await instances.create(wish)
+        made = await instances.create(create_request)
         await instances.delete(made.id)
-        with pytest.raises(NotFound, match=f"no instance {made.id}: deleted"):  # as before, for who expects that
+        with pytest.raises(NotFound, match=f"no instance {made.id}: deleted"):  # as existing clients expect
             await instances.get(made.id)
         with pytest.raises(NotFound):
             await instances.delete(made.id)
@@ -59,21 +59,24 @@ def test_a_deleted_instance_says_so_and_its_log_can_be_read(wish: EnvInstanceCre
             instances.find(made.id)
         assert (caught.value.fault, caught.value.details["ended_by"]) == ("infra", "deleted")
         assert (await instances.page("*")).items == []
-        stranger = Caller("bob", "user")
-        for question in (instances.get(made.id, caller=stranger, deleted=True), instances.get_ended(made.id, stranger)):
+        other_user = Caller("bob", "user")
+        for question in (
+            instances.get(made.id, caller=other_user, deleted=True),
+            instances.get_ended(made.id, other_user),
+        ):
             with pytest.raises(NotFound):
                 await question
-        assert await instances.ended_error(made.id, stranger) is None
+        assert await instances.ended_error(made.id, other_user) is None
 
     run(main())
 
 
-def test_one_that_died_unnoticed_is_not_said_to_be_deleted(wish: EnvInstanceCreateRequest) -> None:
+def test_an_instance_that_died_unnoticed_does_not_count_as_deleted(create_request: EnvInstanceCreateRequest) -> None:
     async def main() -> None:
         engine = Talking()
         engine.exit = Exit(3, "the environment's process ended with exit code 3", "exited")
         instances = Instances(engine)
-        made = await instances.create(wish)
+        made = await instances.create(create_request)
         engine.refs.clear()
         await instances.delete(made.id)
         found = await instances.get(made.id)
@@ -85,18 +88,20 @@ def test_one_that_died_unnoticed_is_not_said_to_be_deleted(wish: EnvInstanceCrea
     run(main())
 
 
-def test_the_next_server_on_the_store_still_knows_it(wish: EnvInstanceCreateRequest, tmp_path: Path) -> None:
+def test_the_next_server_on_the_store_still_knows_an_ended_instance(
+    create_request: EnvInstanceCreateRequest, tmp_path: Path
+) -> None:
     async def main() -> None:
         store = SqliteStore(tmp_path / "store.db")
         before = Instances(Talking(), ended=EndedInstances(store))
-        deleted, stopped = await before.create(wish), await before.create(wish)
+        deleted, stopped = await before.create(create_request), await before.create(create_request)
         await before.delete(deleted.id)
         await before.close()
         after = Instances(Talking(), ended=EndedInstances(store))
         assert (await after.get(deleted.id, deleted=True)).reason == "deleted"
-        past = await after.get_ended(stopped.id, OWNER)
-        assert (past.instance.reason, past.instance.ended_by) == ("the platform was stopped", "stopped")
-        assert past.log == "1 was here\n"
+        record = await after.get_ended(stopped.id, OWNER)
+        assert (record.instance.reason, record.instance.ended_by) == ("the platform was stopped", "stopped")
+        assert record.log == "1 was here\n"
         why = await after.ended_error(stopped.id)
         assert why is not None
         assert why.message == f"instance {stopped.id} has ended: the platform was stopped"
@@ -108,11 +113,12 @@ def test_the_next_server_on_the_store_still_knows_it(wish: EnvInstanceCreateRequ
     run(main())
 
 
-def test_it_is_forgotten_after_an_hour(wish: EnvInstanceCreateRequest, tmp_path: Path) -> None:
+def test_an_ended_instance_is_forgotten_after_an_hour(create_request: EnvInstanceCreateRequest, tmp_path: Path) -> None:
     async def main() -> None:
         now = 0.0
-        instances = Instances(Talking(), ended=EndedInstances(clock=lambda: now))
-        made = await instances.create(wish)
+        records = EndedInstances(clock=lambda: now)
+        instances = Instances(Talking(), ended=records)
+        made = await instances.create(create_request)
         await instances.delete(made.id)
         now = ENDED_TTL_SECONDS - 1
         assert (await instances.get(made.id, deleted=True)).status == EnvStatus.TERMINATED
@@ -120,13 +126,13 @@ def test_it_is_forgotten_after_an_hour(wish: EnvInstanceCreateRequest, tmp_path:
         with pytest.raises(NotFound):
             await instances.get(made.id, deleted=True)
         await instances.sweep()
-        assert len(instances._ended) == 0
+        assert len(records) == 0
 
     run(main())
 
 
-def test_number_and_size_are_bounded_and_deleted_ones_go_first(
-    wish: EnvInstanceCreateRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ended_records_are_bounded_and_deleted_ones_go_first(
+    create_request: EnvInstanceCreateRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ended, "MOST", 5)
     monkeypatch.setattr(ended, "LOGS", 60)
@@ -134,27 +140,27 @@ def test_number_and_size_are_bounded_and_deleted_ones_go_first(
     async def main() -> None:
         engine, store = Talking(), SqliteStore(tmp_path / "store.db")
         engine.exit = Exit(1, "died", "exited")
-        kept = EndedInstances(store)
-        instances = Instances(engine, ended=kept)
-        died = [await instances.create(wish) for _ in range(3)]
+        records = EndedInstances(store)
+        instances = Instances(engine, ended=records)
+        died = [await instances.create(create_request) for _ in range(3)]
         engine.refs.clear()
         await instances.sweep()
         for _ in range(20):
-            await instances.delete((await instances.create(wish)).id)
-        assert len(kept) <= 3 + 5
-        assert sum(len(record.last_log) for record in kept) <= 60
+            await instances.delete((await instances.create(create_request)).id)
+        assert len(records) <= 3 + 5
+        assert sum(len(record.last_log) for record in records) <= 60
         for each in died:
             assert (await instances.get(each.id)).reason == "died"
         await instances.close()
         written = [each async for each in store.dump()]
-        assert {each.key for each in written} == {record.id for record in kept}
+        assert {each.key for each in written} == {record.id for record in records}
         await store.close()
 
     run(main())
 
 
-def test_a_restarted_platform_says_why_an_instance_of_before_has_ended(data: Path) -> None:
-    """Over HTTP: the record and the log of what was deleted before, and of what ended with the server."""
+def test_a_restarted_platform_says_why_an_earlier_instance_ended(data: Path) -> None:
+    """Over HTTP: an instance that was deleted before the restart, and one that ended with the server."""
 
     async def first(url: str) -> list[str]:
         from aenv.sdk.environment import Environment

@@ -1,4 +1,4 @@
-"""What is kept of instances: on SQLite and on Redis, with servers that come and go."""
+"""The ledger on SQLite and on Redis, with servers that start, stop and are killed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def put(store: Store, name: str, server: str) -> None:
     await store.commit(Put(INSTANCE, name, entry.model_dump_json().encode(), (("alive", name),)))
 
 
-def test_instances_of_dead_servers_have_ended_and_those_of_living_ones_have_not(url: str) -> None:
+def test_instances_of_dead_servers_end_and_those_of_running_ones_do_not(url: str) -> None:
     async def main() -> None:
         store = open_store(url)
         own = ServerEntry.own()
@@ -74,7 +74,7 @@ def test_instances_of_dead_servers_have_ended_and_those_of_living_ones_have_not(
     run(main())
 
 
-def test_what_is_kept_has_no_secrets_and_goes_in_time(url: str) -> None:
+def test_entries_hold_no_secrets_and_expire_after_the_end(url: str) -> None:
     async def main() -> None:
         store = open_store(url)
         now = 2_000_000_000.0
@@ -94,7 +94,7 @@ def test_what_is_kept_has_no_secrets_and_goes_in_time(url: str) -> None:
     run(main())
 
 
-def test_what_cannot_be_written_is_said_and_what_can_wait_is_written_later(tmp_path: Path) -> None:
+def test_a_write_fails_while_the_store_is_down_and_a_deferred_write_is_retried(tmp_path: Path) -> None:
     server = Valkey(Path(servers()[0]), tmp_path)
     server.start()
 
@@ -123,25 +123,25 @@ def test_what_cannot_be_written_is_said_and_what_can_wait_is_written_later(tmp_p
         server.stop()
 
 
-def test_a_server_elsewhere_is_dead_when_it_is_silent_for_long_and_not_when_a_clock_is_set(url: str) -> None:
+def test_a_remote_server_is_dead_after_a_long_silence_and_not_when_a_clock_is_set(url: str) -> None:
     async def main() -> None:
         store = open_store(url)
         there = ServerEntry.own().model_copy(update={"id": "there", "host": "elsewhere", "patience": 60.0})
-        beat = Put(SERVER, there.id, there.model_dump_json().encode())
-        await store.commit(beat)
+        heartbeat = Put(SERVER, there.id, there.model_dump_json().encode())
+        await store.commit(heartbeat)
         await put(store, "a", "there")
         now, wall = 0.0, 2_000_000_000.0
         ledger = Ledger(store, lambda: wall, monotonic=lambda: now)
         await ledger.open()
-        wall += 86400.0  # somebody sets the clock
+        wall += 86400.0  # the wall clock is set
         assert await ledger.end_lost() == 0
         now = DEAD_AFTER_SECONDS + 59
         assert await ledger.end_lost() == 0
-        await store.commit(beat)
+        await store.commit(heartbeat)
         now += DEAD_AFTER_SECONDS + 59
         assert await ledger.end_lost() == 0
         now += 2
-        assert await ledger.end_lost() == 0  # it was first seen to have beaten a moment ago
+        assert await ledger.end_lost() == 0  # its heartbeat was first seen a moment ago
         now += DEAD_AFTER_SECONDS + 59
         assert await ledger.end_lost() == 1
         found = await ledger.get("a")
@@ -153,11 +153,11 @@ def test_a_server_elsewhere_is_dead_when_it_is_silent_for_long_and_not_when_a_cl
     run(main())
 
 
-def test_a_killed_servers_instances_are_left_to_the_next_as_long_as_they_are_kept(url: str) -> None:
-    async def main(keeper: int) -> None:
+def test_a_killed_servers_instances_are_left_to_the_next_while_the_fd_holder_runs(url: str) -> None:
+    async def main(fd_holder: int) -> None:
         store = open_store(url)
         before = Ledger(store, server=ServerEntry.own("home").model_copy(update={"started": "0-0"}))
-        before.set_fd_holder(keeper)
+        before.set_fd_holder(fd_holder)
         await before.open()
         for name in ("a", "b", "c"):
             await before.write(instance(name, EnvStatus.CREATING if name == "c" else EnvStatus.RUNNING), "ann")

@@ -1,4 +1,4 @@
-"""Platforms that share a machine count it once."""
+"""Local platforms that share the capacity of one machine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "account"
 
 
-def test_what_a_killed_platform_had_in_use_counts_no_more(path: Path) -> None:
+def test_usage_of_a_killed_platform_no_longer_counts(path: Path) -> None:
     own = MachineAccount(path, "00000001")
     own.set_instances(2)
     with subprocess.Popen(
@@ -51,14 +51,14 @@ def test_what_a_killed_platform_had_in_use_counts_no_more(path: Path) -> None:
         other.wait()
     assert own.other_instances == 0
     assert usage_by_platform(path) == {"00000001": MachineUsage(2, 0)}
-    again = MachineAccount(path, "00000002")  # takes the slot of the killed one
+    again = MachineAccount(path, "00000002")  # takes the slot of the killed platform
     assert (own.other_instances, again.other_instances) == (0, 2)
     for account in (own, again):
         account.close()
     assert usage_by_platform(path) == {}
 
 
-def test_there_is_a_bound_to_the_number_of_platforms(path: Path) -> None:
+def test_the_number_of_platforms_is_bounded(path: Path) -> None:
     accounts = [MachineAccount(path, f"{number:08x}") for number in range(SLOTS)]
     with pytest.raises(OSError, match="local platforms are running already"):
         MachineAccount(path, "ffffffff")
@@ -66,7 +66,7 @@ def test_there_is_a_bound_to_the_number_of_platforms(path: Path) -> None:
         account.close()
 
 
-def test_two_platforms_have_room_for_no_more_than_one(path: Path) -> None:
+def test_two_platforms_share_the_capacity_of_one(path: Path) -> None:
     async def main() -> None:
         accounts = [MachineAccount(path, name) for name in ("00000001", "00000002")]
         one, other = (Admission(Capacity(alive=3, wait=30), machine=account) for account in accounts)
@@ -78,12 +78,12 @@ def test_two_platforms_have_room_for_no_more_than_one(path: Path) -> None:
         assert "3 of 3 instances" in one.queue_reason(late)
         with pytest.raises(Overloaded, match="3 of 3"):
             await late.wait()
-        waits = one.request("", "a", 1)
-        second.release()  # on the other platform, which tells nobody
-        await waits.wait()
-        assert waits.admitted
+        queued = one.request("", "a", 1)
+        second.release()  # on the other platform, which does not notify this one
+        await queued.wait()
+        assert queued.admitted
         assert [account.other_instances for account in accounts] == [0, 3]
-        for ticket in (first, first, waits):
+        for ticket in (first, first, queued):
             ticket.release()
         assert [account.other_instances for account in accounts] == [0, 0]
         for account in accounts:
@@ -92,7 +92,7 @@ def test_two_platforms_have_room_for_no_more_than_one(path: Path) -> None:
     run(main())
 
 
-def test_two_that_want_the_last_place_at_once_never_both_get_it(path: Path) -> None:
+def test_two_platforms_never_both_take_the_last_place(path: Path) -> None:
     async def main() -> None:
         accounts = [MachineAccount(path, name) for name in ("00000001", "00000002")]
         one, other = (Admission(Capacity(alive=1, wait=30), machine=account) for account in accounts)
@@ -116,7 +116,7 @@ def test_two_that_want_the_last_place_at_once_never_both_get_it(path: Path) -> N
     run(main())
 
 
-def test_a_machines_room_is_bounded_by_its_memory_and_its_processes(tmp_path: Path) -> None:
+def test_default_capacity_is_bounded_by_memory_and_processes(tmp_path: Path) -> None:
     proc, groups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "sys/kernel").mkdir(parents=True)
     groups.mkdir()

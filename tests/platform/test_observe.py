@@ -19,7 +19,7 @@ from tests.conftest import fetch, run
 from tests.isolation.host import eventually
 from tests.platform.collector import Collector, Seen, collecting
 from tests.platform.parts import serving
-from tests.platform.test_sweep import Counting
+from tests.platform.test_orphan_sandboxes import Counting
 from tests.storage.valkey import started
 
 TRAINER = """

@@ -1,4 +1,4 @@
-"""Environments that are kept running: replicas, updates, crashes, storage, and what outlives a server."""
+"""Services over HTTP: replicas, updates, crashes, storage and server restarts."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def served(folder: Path) -> Iterator[Served]:
 
 
 class User:
-    """Somebody with a token."""
+    """A user with a token."""
 
     def __init__(self, served: Served, token: str) -> None:
         self.served = served
@@ -111,19 +111,19 @@ class User:
         self.api = ApiClient(served.url, api_key=token, max_retries=0)
 
     async def settled(self, name: str) -> EnvService:
-        """It, once nothing is under way."""
+        """Return a service once no change is under way."""
         while True:
             found = await self.api.get_env_service(name, wait=10)
             whole = found.status == "Running" and found.available_replicas == found.replicas
             if whole or found.status == "Failed":
                 return found
 
-    async def made(self, name: str, env: str = "web@1.0.0", **wish: Any) -> EnvService:
-        await self.api.create_env_service(env, name, **wish)
+    async def create(self, name: str, env: str = "web@1.0.0", **request: Any) -> EnvService:
+        await self.api.create_env_service(env, name, **request)
         return await self.settled(name)
 
     async def call(self, service: str, path: str, **body: Any) -> Any:
-        """What a function answers; an error of the platform is raised."""
+        """Return what a function of a replica returns; fail on any error."""
         status, said = await self.raw(service, f"/functions/{path}", body)
         assert status == 200, said
         return said["data"]
@@ -134,7 +134,7 @@ class User:
 
 
 def use(work: Awaitable[None], *users: User) -> None:
-    """Run it, and close the users' connections in the loop that they belong to."""
+    """Run a coroutine, and close the users' connections in the same event loop."""
 
     async def main() -> None:
         try:
@@ -148,10 +148,10 @@ def use(work: Awaitable[None], *users: User) -> None:
 
 @pytest.fixture
 def ann(served: Served) -> Iterator[User]:
-    yield from somebody(served, "ann")
+    yield from user_with_token(served, "ann")
 
 
-def somebody(served: Served, name: str, *options: str) -> Iterator[User]:
+def user_with_token(served: Served, name: str, *options: str) -> Iterator[User]:
     user = User(served, served.token(name, "user", *options))
     yield user
 
@@ -163,9 +163,9 @@ def somebody(served: Served, name: str, *options: str) -> Iterator[User]:
     asyncio.run(clean())
 
 
-def test_requests_are_spread_over_replicas_and_a_crash_is_made_good(ann: User) -> None:
+def test_requests_are_spread_over_replicas_and_a_crashed_one_is_replaced(ann: User) -> None:
     async def main() -> None:
-        service = await ann.made("spread", replicas=2, labels={"team": "blue"}, owner="ann")
+        service = await ann.create("spread", replicas=2, labels={"team": "blue"}, owner="ann")
         assert (service.status, service.available_replicas, service.owner) == ("Running", 2, "ann")
         assert service.service_url == f"{ann.served.url}/service/spread"
         counts = [(await ann.raw("spread", "/tools/increment", {}))[1]["data"]["content"][0]["text"] for _ in range(4)]
@@ -175,7 +175,7 @@ def test_requests_are_spread_over_replicas_and_a_crash_is_made_good(ann: User) -
         assert all((each.expires_at or "") > "2100" for each in replicas.items)
         status, said = await ann.raw("spread", "/functions/die", {})
         assert (status, said["error_code"], said["details"]["sent"]) == (502, "unreachable", True)
-        for _ in range(10):  # the other one is there all the time
+        for _ in range(10):  # the other replica answers all the time
             assert (await ann.call("spread", "who"))["version"] == "1.0.0"
         service = await ann.settled("spread")
         assert (service.available_replicas, service.restarts) == (2, 1)
@@ -188,29 +188,29 @@ def test_requests_are_spread_over_replicas_and_a_crash_is_made_good(ann: User) -
     use(main(), ann)
 
 
-def test_the_log_of_all_replicas_is_followed_until_the_service_is_gone(ann: User) -> None:
+def test_the_log_of_all_replicas_is_followed_until_the_service_is_deleted(ann: User) -> None:
     async def main() -> None:
-        replicas = set((await ann.made("logged", replicas=2)).instances or [])
-        came: asyncio.Queue[str] = asyncio.Queue()
+        replicas = set((await ann.create("logged", replicas=2)).instances or [])
+        lines: asyncio.Queue[str] = asyncio.Queue()
 
         async def follow() -> None:
             async for text in ann.api.follow_service_logs("logged", tail=0):
                 for line in text.splitlines():
-                    came.put_nowait(line)
+                    lines.put_nowait(line)
 
         following = asyncio.create_task(follow())
         seen: set[str] = set()
         while seen != {f"[{name}] asked" for name in replicas}:
             await ann.call("logged", "who")
             with contextlib.suppress(TimeoutError):
-                seen.add(await asyncio.wait_for(came.get(), 1))
+                seen.add(await asyncio.wait_for(lines.get(), 1))
         await ann.api.delete_env_service("logged")
         await following
 
     use(main(), ann)
 
 
-def test_the_same_request_again_is_the_same_service(ann: User) -> None:
+def test_creating_a_service_is_idempotent_by_request_id(ann: User) -> None:
     async def main() -> None:
         made = [await ann.api.create_env_service("web@1.0.0", request_id="r1") for _ in range(2)]
         assert made[0].id == made[1].id
@@ -224,9 +224,9 @@ def test_the_same_request_again_is_the_same_service(ann: User) -> None:
     use(main(), ann)
 
 
-def test_an_update_is_rolled_out_without_a_request_lost(ann: User) -> None:
+def test_an_update_is_rolled_out_without_losing_a_request(ann: User) -> None:
     async def main() -> None:
-        await ann.made("rolled", replicas=2, environment_variables={"COLOR": "red", "SIZE": "1"})
+        await ann.create("rolled", replicas=2, environment_variables={"COLOR": "red", "SIZE": "1"})
         slow = [asyncio.create_task(ann.call("rolled", "slow", seconds=1.5)) for _ in range(2)]
         seen: set[tuple[str, str | None]] = set()
         stop = asyncio.Event()
@@ -257,9 +257,9 @@ def test_an_update_is_rolled_out_without_a_request_lost(ann: User) -> None:
     use(main(), ann)
 
 
-def test_an_update_that_fails_leaves_what_runs_and_says_why(ann: User) -> None:
+def test_a_failed_update_keeps_the_running_version_and_says_why(ann: User) -> None:
     async def main() -> None:
-        before = await ann.made("steady", replicas=2)
+        before = await ann.create("steady", replicas=2)
         await ann.api.update_env_service("steady", version="1.2.0")
         after = await ann.settled("steady")
         assert (after.env and after.env.version, after.revision) == ("1.0.0", 1)
@@ -272,31 +272,31 @@ def test_an_update_that_fails_leaves_what_runs_and_says_why(ann: User) -> None:
             await ann.api.update_env_service("steady", version="9.9.9")
         with pytest.raises(InvalidArguments, match="this service runs web"):
             await ann.api.update_env_service("steady", image="docker.io/library/nginx:1.27")
-        await ann.api.update_env_service("steady", version="1.1.0")  # the next one is not held up by it
+        await ann.api.update_env_service("steady", version="1.1.0")  # the failed update does not block the next one
         after = await ann.settled("steady")
         assert (after.env and after.env.version, after.revision, after.reason) == ("1.1.0", 3, None)
 
     use(main(), ann)
 
 
-def test_one_that_never_comes_up_fails_with_the_reason_and_can_be_mended(ann: User) -> None:
+def test_a_service_that_never_starts_fails_with_the_reason_and_can_be_repaired(ann: User) -> None:
     async def main() -> None:
-        failed = await ann.made("mended", "web@1.2.0")
+        failed = await ann.create("repaired", "web@1.2.0")
         assert failed.status == "Failed"
         assert failed.reason is not None
         assert "no such model" in failed.reason
-        status, said = await ann.raw("mended", "/functions/who", {})
+        status, said = await ann.raw("repaired", "/functions/who", {})
         assert (status, said["error_code"], said["details"]["sent"]) == (503, "unavailable", False)
-        await ann.api.update_env_service("mended", version="1.0.0")
-        mended = await ann.settled("mended")
-        assert (mended.status, mended.reason) == ("Running", None)
+        await ann.api.update_env_service("repaired", version="1.0.0")
+        repaired = await ann.settled("repaired")
+        assert (repaired.status, repaired.reason) == ("Running", None)
 
     use(main(), ann)
 
 
-def test_it_is_scaled_up_and_down_and_to_nothing(ann: User) -> None:
+def test_a_service_is_scaled_up_and_down_and_to_zero(ann: User) -> None:
     async def main() -> None:
-        await ann.made("scaled")
+        await ann.create("scaled")
         for count in (3, 1, 0, 1):
             await ann.api.update_env_service("scaled", replicas=count)
             found = await ann.settled("scaled")
@@ -306,7 +306,7 @@ def test_it_is_scaled_up_and_down_and_to_nothing(ann: User) -> None:
             status, said = await ann.raw("scaled", "/functions/who", {})
             assert status == (200 if count else 503), said
         gone = (await ann.settled("scaled")).instances or []
-        await ann.api.delete_env_instance(gone[0])  # somebody's mistake, which is made good
+        await ann.api.delete_env_instance(gone[0])  # a replica deleted by mistake is replaced
         while (await ann.settled("scaled")).instances == gone:
             pass
         await ann.api.delete_env_service("scaled")
@@ -319,9 +319,9 @@ def test_it_is_scaled_up_and_down_and_to_nothing(ann: User) -> None:
     use(main(), ann)
 
 
-def test_a_storage_outlives_crashes_and_updates_also_those_that_fail(ann: User) -> None:
+def test_a_storage_outlives_crashes_and_updates_even_failed_ones(ann: User) -> None:
     async def main() -> None:
-        service = await ann.made("writer", storage_size="10Mi")
+        service = await ann.create("writer", storage_size="10Mi")
         assert (service.pvc_name, service.mount_path) == ("web", "/home/admin/data")
         assert await ann.call("writer", "write", name="one", size=10) == "written"
         await ann.raw("writer", "/functions/die", {})
@@ -330,7 +330,8 @@ def test_a_storage_outlives_crashes_and_updates_also_those_that_fail(ann: User) 
         await ann.api.update_env_service("writer", version="1.1.0")
         await ann.settled("writer")
         assert await ann.call("writer", "names") == ["one"]
-        await ann.api.update_env_service("writer", version="1.2.0")  # the old one had to go first, and comes back
+        # The old replica has to stop first, and is started again when the update fails.
+        await ann.api.update_env_service("writer", version="1.2.0")
         back = await ann.settled("writer")
         assert (back.env and back.env.version, await ann.call("writer", "names")) == ("1.1.0", ["one"])
         with pytest.raises(InvalidArguments, match="one writer"):
@@ -339,28 +340,28 @@ def test_a_storage_outlives_crashes_and_updates_also_those_that_fail(ann: User) 
     use(main(), ann)
 
 
-def test_a_storage_outlives_the_service_unless_it_is_to_go_too(ann: User) -> None:
-    wish = {"pvc_name": "notes", "storage_size": "10Mi"}
+def test_a_storage_outlives_its_service_unless_it_is_deleted_too(ann: User) -> None:
+    request = {"pvc_name": "notes", "storage_size": "10Mi"}
 
     async def main() -> None:
-        await ann.made("writer", **wish)
+        await ann.create("writer", **request)
         assert await ann.call("writer", "write", name="one", size=10) == "written"
         with pytest.raises(Conflict, match="belongs to service writer"):
-            await ann.api.create_env_service("web", "second", **wish)
+            await ann.api.create_env_service("web", "second", **request)
         await ann.api.delete_env_service("writer")
-        await ann.made("reader", pvc_name="notes")
+        await ann.create("reader", pvc_name="notes")
         assert await ann.call("reader", "names") == ["one"]
         await ann.api.delete_env_service("reader", delete_storage=True)
         assert list((ann.served.data / "platform" / "storage").iterdir()) == []
-        await ann.made("fresh", **wish)
+        await ann.create("fresh", **request)
         assert await ann.call("fresh", "names") == []
 
     use(main(), ann)
 
 
-def test_a_storage_that_is_too_full_is_read_only_until_it_is_given_more(ann: User) -> None:
+def test_a_storage_above_its_size_is_read_only_until_it_grows(ann: User) -> None:
     async def main() -> None:
-        await ann.made("full", storage_size=SMALL)
+        await ann.create("full", storage_size=SMALL)
         assert await ann.call("full", "write", name="much", size=3 << 20) == "written"
         said = ""
         while said != "Read-only file system":
@@ -372,7 +373,7 @@ def test_a_storage_that_is_too_full_is_read_only_until_it_is_given_more(ann: Use
         assert "more than its size" in found.reason
         assert "much" in await ann.call("full", "names")
         await ann.api.update_env_service("full", storage_size="2Mi")
-        with pytest.raises(InvalidArguments, match="more, not less"):
+        with pytest.raises(InvalidArguments, match="can grow, but not shrink"):
             await ann.api.update_env_service("full", storage_size=SMALL)
         await ann.api.update_env_service("full", storage_size="20Mi")
         while said != "written":
@@ -384,13 +385,13 @@ def test_a_storage_that_is_too_full_is_read_only_until_it_is_given_more(ann: Use
 
 
 @pytest.mark.parametrize(
-    ("wish", "why"),
+    ("fields", "why"),
     [
         ({"service_name": "Web_1"}, "is not a name"),
         ({"service_name": "w" * 64}, "at most 63"),
         ({"replicas": 5000}, "between 1 and 1000"),
         ({"storage_size": "10Mi", "replicas": 3}, "one writer"),
-        ({"pvc_name": "new"}, "say its size"),
+        ({"pvc_name": "new"}, "give its size"),
         ({"storage_size": "much"}, "is not a size"),
         ({"storage_size": "10Mi", "mount_path": "/usr/lib"}, "part of the instance's system"),
         ({"storage_size": "10Mi", "mount_path": "../x"}, "is not an absolute, normalized path"),
@@ -398,23 +399,24 @@ def test_a_storage_that_is_too_full_is_read_only_until_it_is_given_more(ann: Use
         ({"memory_limit": "lots"}, "is not a size"),
     ],
 )
-def test_a_wish_that_cannot_be_is_refused(ann: User, wish: dict[str, Any], why: str) -> None:
+def test_an_invalid_service_request_is_refused(ann: User, fields: dict[str, Any], why: str) -> None:
     async def main() -> None:
         with pytest.raises(AEnvError, match=why) as caught:
-            await ann.api.create_env_service("web", **wish)
+            await ann.api.create_env_service("web", **fields)
         assert caught.value.fault in ("caller", "policy")
         assert await ann.api.list_env_services() == []
 
     use(main(), ann)
 
 
-def test_services_belong_to_an_account_and_count_for_its_token(served: Served, ann: User) -> None:
+def test_services_belong_to_an_account_and_count_against_its_quota(served: Served, ann: User) -> None:
     bob = User(served, served.token("bob"))
-    looker = User(served, served.token("ann", "read-only"))
-    (small,) = [next(people := somebody(served, "sue", "--instances", "2"))]
+    reader = User(served, served.token("ann", "read-only"))
+    users = user_with_token(served, "sue", "--instances", "2")
+    small = next(users)
 
     async def main() -> None:
-        await ann.made("private", environment_variables={"KEY": "secret"})
+        await ann.create("private", environment_variables={"KEY": "secret"})
         assert await bob.api.list_env_services() == []
         for work in (
             bob.api.get_env_service("private"),
@@ -429,25 +431,25 @@ def test_services_belong_to_an_account_and_count_for_its_token(served: Served, a
         status, said = await bob.raw("private", "/functions/who", {})
         assert (status, said["error_code"]) == (403, "forbidden")
         assert (await asyncio.to_thread(fetch, f"{served.url}/service/private", "/functions/who", {}))[0] == 401
-        assert (await looker.raw("private", "/functions/who", {}))[0] == 403
-        assert (await looker.api.get_env_service("private")).environment_variables is None
+        assert (await reader.raw("private", "/functions/who", {}))[0] == 403
+        assert (await reader.api.get_env_service("private")).environment_variables is None
         with pytest.raises(Forbidden):
-            await looker.api.delete_env_service("private")
+            await reader.api.delete_env_service("private")
         with pytest.raises(QuotaExceeded):
             await small.api.create_env_service("web", "large", replicas=3)
-        await small.made("small", replicas=2)
+        await small.create("small", replicas=2)
         with pytest.raises(QuotaExceeded):
             await small.api.create_env_instance("web")
         with pytest.raises(QuotaExceeded):
             await small.api.update_env_service("small", replicas=3)
 
-    use(main(), ann, bob, looker, small)
-    next(people, None)
+    use(main(), ann, bob, reader, small)
+    next(users, None)
 
 
-def test_a_session_of_mcp_stays_with_its_replica(ann: User) -> None:
+def test_an_mcp_session_stays_with_its_replica(ann: User) -> None:
     async def main() -> None:
-        await ann.made("sessions", replicas=2)
+        await ann.create("sessions", replicas=2)
         about = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         session = await asyncio.to_thread(_initialize, f"{ann.served.url}/service/sessions/mcp", about, ann.headers)
         headers = {"accept": "application/json, text/event-stream", "mcp-session-id": session}
@@ -473,7 +475,7 @@ def _initialize(url: str, about: dict[str, Any], headers: dict[str, str]) -> str
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_services_run_again_after_the_server_has_ended(how: signal.Signals, sandboxes: None) -> None:
+def test_services_run_again_after_a_server_restart(how: signal.Signals, sandboxes: None) -> None:
     data = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
     asyncio.run(publish_all(data))
 
@@ -510,9 +512,9 @@ def test_services_run_again_after_the_server_has_ended(how: signal.Signals, sand
         _remove(data)
 
 
-def test_the_command_does_all_of_it(served: Served, tmp_path: Path) -> None:
-    (people,) = [somebody(served, "cli")]
-    user = next(people)
+def test_the_service_command_covers_the_whole_life_of_a_service(served: Served, tmp_path: Path) -> None:
+    users = user_with_token(served, "cli")
+    user = next(users)
     (tmp_path / "config.json").write_text(
         json.dumps(
             {
@@ -551,4 +553,4 @@ def test_the_command_does_all_of_it(served: Served, tmp_path: Path) -> None:
     assert aenv("logs", "by-cli", json_output=False) == ""
     assert aenv("delete", "by-cli", "-y", "--delete-storage")["storage_deleted"] is True
     assert "aenv service list" in aenv("delete", "by-cli", "-y", code=1)
-    next(people, None)
+    next(users, None)

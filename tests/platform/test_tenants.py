@@ -1,4 +1,4 @@
-"""Two users of one platform: for each, what is the other's does not exist, in every route there is."""
+"""Isolation of tenants: no route shows or changes what belongs to another user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def word() -> str:
     return WORD
 """
 WORD = "secret"
-"""Is in every name of ann's, and in no answer to bob."""
+"""Part of every name that belongs to ann; must not be in any answer to bob."""
 ENV, SERVICE, SPACE = "ann-secret-env", "ann-secret-service", "ann-secret-space"
 DIGEST = digest_of(CODE.encode())
 
@@ -58,7 +58,7 @@ def platform(published: Path) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def ann(platform: Served, tokens: Tokens) -> dict[str, Any]:
-    """What ann has: an environment, an instance and a service of it, a namespace; and an administrator's webhook."""
+    """Create an environment, an instance, a service and a namespace for ann, and a webhook for the administrator."""
 
     async def main() -> dict[str, Any]:
         hub, root = HubClient(platform.url, tokens("ann")), HubClient(platform.url, platform.first_token)
@@ -72,8 +72,8 @@ def ann(platform: Served, tokens: Tokens) -> dict[str, Any]:
             digest = (await hub.get(ENV)).digest
         await hub.close()
         await root.close()
-        wish = {"url": "http://127.0.0.1:9/secret"}
-        status, hook = fetch(platform.url, "/api/v1/webhooks", wish, headers=bearer(platform.first_token))
+        request_body = {"url": "http://127.0.0.1:9/secret"}
+        status, hook = fetch(platform.url, "/api/v1/webhooks", request_body, headers=bearer(platform.first_token))
         assert status == 200
         return {"id": made.id, "ip": made.ip, "digest": digest, "hook": hook["data"]["id"]}
 
@@ -82,21 +82,21 @@ def ann(platform: Served, tokens: Tokens) -> dict[str, Any]:
 
 
 class Try(NamedTuple):
-    """One request of bob's, with what belongs to ann in it, and what may be answered."""
+    """A request of bob for something that belongs to ann, and the statuses that may answer it."""
 
     path: str
     body: Any = None
     statuses: tuple[int, ...] = (403, 404)
 
 
-REASON, VERSION = {"reason": "mine now"}, f"/api/v1/environments/{ENV}/versions/1.0.0"
+REASON, VERSION = {"reason": "anns_hub now"}, f"/api/v1/environments/{ENV}/versions/1.0.0"
 NONE = "sha256:" + "0" * 64
 OWN = (200,)
-"""Not about anybody's things: bob gets an answer, with nothing of ann's in it."""
+"""A route about the caller's own things: bob gets an answer, with nothing of ann in it."""
 
 
 def attempts(ann: dict[str, Any], tokens: Tokens) -> dict[tuple[str, str], Try]:
-    """For every method and path of the OpenAPI document."""
+    """Return a request for every method and path of the OpenAPI document."""
     instance, service = f"/env-instance/{ann['id']}", f"/env-service/{SERVICE}"
     env, older, space = f"/api/v1/environments/{ENV}", f"/env/{ENV}/1.0.0", f"/api/v1/namespaces/{SPACE}"
     bundle = {"name": ENV, "version": "1.0.0", "files": [], "config": {"name": ENV, "version": "1.0.0"}}
@@ -141,7 +141,7 @@ def attempts(ann: dict[str, Any], tokens: Tokens) -> dict[tuple[str, str], Try]:
         ("POST", "/api/v1/environments/{name}/transfer"): Try(f"{env}/transfer", {"user": "bob"}),
         ("GET", "/api/v1/environments/{name}/versions"): Try(f"{env}/versions"),
         ("GET", "/api/v1/environments/{name}/versions/{version}"): Try(VERSION),
-        ("DELETE", "/api/v1/environments/{name}/versions/{version}"): Try(f"{VERSION}?reason=mine"),
+        ("DELETE", "/api/v1/environments/{name}/versions/{version}"): Try(f"{VERSION}?reason=anns_hub"),
         ("POST", "/api/v1/environments/{name}/versions/{version}/release"): Try(f"{VERSION}/release", {}),
         ("POST", "/api/v1/environments/{name}/versions/{version}/deprecate"): Try(f"{VERSION}/deprecate", REASON),
         ("POST", "/api/v1/environments/{name}/versions/{version}/yank"): Try(f"{VERSION}/yank", REASON),
@@ -164,7 +164,7 @@ def attempts(ann: dict[str, Any], tokens: Tokens) -> dict[tuple[str, str], Try]:
         ("GET", "/api/v1/webhooks"): Try("/api/v1/webhooks"),
         ("POST", "/api/v1/webhooks"): Try("/api/v1/webhooks", {"url": "http://127.0.0.1:9/bob"}),
         ("DELETE", "/api/v1/webhooks/{id}"): Try(f"/api/v1/webhooks/{ann['hook']}"),
-        # what older clients know
+        # routes of older clients
         ("GET", "/env/{name}/{version}/exists"): Try(f"{older}/exists", None, OWN),
         ("GET", "/env/{name}/{version}/status"): Try(f"{older}/status"),
         ("POST", "/env/{name}/{version}/release"): Try(f"{older}/release", {}),
@@ -186,13 +186,13 @@ def attempts(ann: dict[str, Any], tokens: Tokens) -> dict[tuple[str, str], Try]:
 METHODS = ("get", "put", "post", "patch", "delete")
 
 
-def test_no_route_gives_or_changes_anything_of_another_user(
+def test_no_route_shows_or_changes_anything_of_another_user(
     platform: Served, tokens: Tokens, ann: dict[str, Any], attacks: Attacks
 ) -> None:
     document = fetch(platform.url, "/openapi.json")[1]
     said = {(m.upper(), path) for path, about in document["paths"].items() for m in METHODS if m in about}
     table = attempts(ann, tokens)
-    assert said == set(table), "every route of the document is tried here, and nothing else"
+    assert said == set(table), "attempts() must list every route of the document, and no other"
     bob = tokens("bob")
     before = everything(platform, ann)
     for (method, path), one in table.items():
@@ -215,7 +215,7 @@ def ask(platform: Served, path: str, body: Any, method: str, token: str) -> tupl
 
 
 def everything(platform: Served, ann: dict[str, Any]) -> list[Any]:
-    """What there is of ann's, as an administrator sees it."""
+    """Return everything that belongs to ann, as an administrator sees it."""
     paths = [
         f"/env-instance/{ann['id']}", f"/env-service/{SERVICE}", f"/api/v1/environments/{ENV}",
         f"/api/v1/environments/{ENV}/grants", f"/api/v1/environments/{ENV}/versions", "/api/v1/namespaces",
@@ -229,7 +229,7 @@ def everything(platform: Served, ann: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.attack("tenants")
-def test_the_data_plane_and_heads_of_requests_give_nothing_of_another_user(
+def test_the_data_plane_and_head_requests_show_nothing_of_another_user(
     platform: Served, tokens: Tokens, ann: dict[str, Any]
 ) -> None:
     bob = bearer(tokens("bob"))
@@ -243,7 +243,7 @@ def test_the_data_plane_and_heads_of_requests_give_nothing_of_another_user(
         assert ask(platform, path, None, "HEAD", tokens("ann"))[0] == 200
 
 
-def test_who_may_read_an_environment_may_run_it_until_the_grant_is_revoked(
+def test_a_user_with_read_access_may_run_an_environment_until_it_is_revoked(
     platform: Served, tokens: Tokens, ann: dict[str, Any]
 ) -> None:
     async def main() -> None:
@@ -281,7 +281,7 @@ def test_metrics_are_for_scrapers_and_administrators(platform: Served, tokens: T
     assert all(each["public"] for each in listed)
 
 
-def test_metrics_are_open_on_a_port_of_loopback_that_a_setting_opens(platform: Served) -> None:
+def test_a_setting_opens_a_loopback_port_for_metrics_without_a_token(platform: Served) -> None:
     line = next(line for line in platform.log.read_text().splitlines() if "metrics are at" in line)
     url = line.partition("metrics are at ")[2].partition("/metrics")[0]
     assert url.startswith("http://127.0.0.1:")
@@ -295,19 +295,19 @@ def test_metrics_are_open_on_a_port_of_loopback_that_a_setting_opens(platform: S
 
 
 @pytest.mark.attack("tenants")
-def test_a_name_that_one_user_found_is_not_found_for_another(tmp_path: Path) -> None:
-    """What was looked up for one caller is not another's, neither soon after nor when the hub is gone."""
+def test_an_environment_found_for_one_user_is_not_found_for_another(tmp_path: Path) -> None:
+    """A cached lookup of one caller is not used for another, neither soon after nor while the hub is down."""
 
     async def main() -> None:
         catalog = open_catalog(HubLocation.of(data=tmp_path))
-        mine = LocalHub(catalog, hub_caller("ann"))
-        await push(mine, ENV, "1.0.0", CODE)
+        anns_hub = LocalHub(catalog, hub_caller("ann"))
+        await push(anns_hub, ENV, "1.0.0", CODE)
         sources = Sources(lambda access: LocalHub(catalog), only_hub=HubAccess(data="", cache=str(tmp_path / "cache")))
-        wish = EnvInstanceCreateRequest(envName=ENV)
-        assert (await sources.find(wish, Caller("ann", "user"))).root
+        create_request = EnvInstanceCreateRequest(envName=ENV)
+        assert (await sources.find(create_request, Caller("ann", "user"))).root
         with pytest.raises(NotFound):
-            await sources.find(wish, Caller("bob", "user"))
-        assert (await sources.find(wish, Caller("root", "admin"))).root
+            await sources.find(create_request, Caller("bob", "user"))
+        assert (await sources.find(create_request, Caller("root", "admin"))).root
         await sources.close()
 
     run(main())
@@ -323,25 +323,25 @@ def hub_caller(name: str) -> Any:
 
 
 @pytest.mark.attack("tenants")
-def test_a_hub_elsewhere_is_asked_on_behalf_of_the_user(tmp_path: Path) -> None:
+def test_a_remote_hub_is_asked_on_behalf_of_the_user(tmp_path: Path) -> None:
     async def main(url: str, admin: str, ann: str) -> None:
-        mine = HubClient(url, ann)
-        await push(mine, ENV, "1.0.0", CODE)
-        await mine.close()
+        anns_hub = HubClient(url, ann)
+        await push(anns_hub, ENV, "1.0.0", CODE)
+        await anns_hub.close()
         access = HubAccess(url=url, token=admin, data="", cache=str(tmp_path / "cache"))
         sources = Sources(lambda access: HubClient(str(access.url), access.token), only_hub=access)
-        wish = EnvInstanceCreateRequest(envName=ENV)
+        create_request = EnvInstanceCreateRequest(envName=ENV)
         with pytest.raises(NotFound):
-            await sources.find(wish, Caller("bob", "user"))
-        assert (await sources.find(wish, Caller("ann", "user"))).root
+            await sources.find(create_request, Caller("bob", "user"))
+        assert (await sources.find(create_request, Caller("ann", "user"))).root
         await sources.close()
-        liar = HubClient(url, ann).on_behalf_of("admin")
-        assert (await liar.get("hello-env")).builtin
+        impostor = HubClient(url, ann).on_behalf_of("admin")
+        assert (await impostor.get("hello-env")).builtin
         with pytest.raises(NotFound):
-            await liar.get(ENV)
+            await impostor.get(ENV)
         with pytest.raises(Forbidden):
-            await liar.release(ENV, "1.0.0")
-        await liar.close()
+            await impostor.release(ENV, "1.0.0")
+        await impostor.close()
 
     with serving_hub(f"sqlite:{tmp_path}/hub.db", tmp_path / "blobs", tmp_path, "--auth") as hub:
         made = fetch(hub.url, "/api/v1/tokens", {"user": "ann", "scope": "push"}, headers=bearer(hub.first_token))

@@ -1,4 +1,4 @@
-"""TLS without a proxy, and a prefix behind one."""
+"""TLS served by the platform itself, and a URL prefix behind a proxy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.storage.valkey import started
 
 
 def certificate(folder: Path, name: str = "server") -> tuple[Path, Path]:
-    """One for 127.0.0.1 that signs itself, and its key."""
+    """Create a self-signed certificate for 127.0.0.1, and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -56,12 +56,12 @@ def certificate(folder: Path, name: str = "server") -> tuple[Path, Path]:
     return files
 
 
-def shown_at(url: str) -> str:
+def fingerprint_at(url: str) -> str:
     at = ServerUrl.parse(url)
     return hashlib.sha256(ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((at.host, at.port)))).hexdigest()
 
 
-def test_everything_goes_over_tls_between_servers_too(
+def test_all_connections_use_tls_between_servers_too(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = certificate(tmp_path)
@@ -94,25 +94,27 @@ def test_everything_goes_over_tls_between_servers_too(
                         assert (await there.call_tool("increment")).data == 1
                     where = f"{one.url}/instance/{name}/port/1/".replace("https://", "wss://")
                     header = {"authorization": f"Bearer {one.first_token}"}
-                    with pytest.raises(websockets.InvalidStatus):  # nothing listens there, and that is an answer
+                    with pytest.raises(
+                        websockets.InvalidStatus
+                    ):  # nothing listens there, but the handshake is answered
                         async with websockets.connect(where, additional_headers=header):
                             pass
 
             run(untrusted())
             run(trusted())
-            before = shown_at(one.url)
+            before = fingerprint_at(one.url)
             for old, new in zip(files, certificate(tmp_path, "renewed"), strict=True):
                 new.replace(old)
             one.process.send_signal(signal.SIGHUP)
-            while shown_at(one.url) == before:
+            while fingerprint_at(one.url) == before:
                 time.sleep(0.05)
 
             async def after() -> None:
-                """The other server learns of it."""
+                """Wait until the other server has read the new certificate's fingerprint."""
                 monkeypatch.setenv("SSL_CERT_FILE", str(files[0]))
                 async with one.environment(token=one.first_token) as env:
                     name = (await env.get_env_info())["instance_id"]
-                    relay = Relay(ServerUrl.parse(other.url), before)  # it still shows the old one
+                    relay = Relay(ServerUrl.parse(other.url), before)  # the other server still shows the old one
                     head = (
                         f"GET /env-instance/{name} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {one.first_token}\r\n"
                     )
@@ -128,15 +130,15 @@ def test_everything_goes_over_tls_between_servers_too(
             one.process.send_signal(signal.SIGHUP)
             while "stays in use" not in one.log.read_text():
                 time.sleep(0.05)
-            assert shown_at(one.url) != before
+            assert fingerprint_at(one.url) != before
 
 
-def test_a_server_with_another_certificate_than_the_store_says_is_not_spoken_to(data: Path, tmp_path: Path) -> None:
+def test_a_peer_with_another_certificate_than_in_the_store_is_refused(data: Path, tmp_path: Path) -> None:
     files = certificate(tmp_path)
     with serving(data, "--tls-cert", str(files[0]), "--tls-key", str(files[1])) as served:
 
         async def main() -> None:
-            good, bad = (Relay(ServerUrl.parse(served.url), pin) for pin in (shown_at(served.url), "0" * 64))
+            good, bad = (Relay(ServerUrl.parse(served.url), pin) for pin in (fingerprint_at(served.url), "0" * 64))
             answer = await good.send(b"GET /health HTTP/1.1\r\nhost: x\r\n", b"")
             assert answer.status == 200
             answer.whole()
@@ -149,7 +151,7 @@ def test_a_server_with_another_certificate_than_the_store_says_is_not_spoken_to(
 
 
 @pytest.mark.parametrize("wrong", ["missing", "nonsense", "swapped", "half"])
-def test_what_is_wrong_with_a_certificate_is_said_before_serving(tmp_path: Path, wrong: str) -> None:
+def test_an_invalid_certificate_is_reported_before_serving(tmp_path: Path, wrong: str) -> None:
     cert, key = certificate(tmp_path)
     if wrong == "missing":
         key.unlink()

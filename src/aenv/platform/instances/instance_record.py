@@ -1,4 +1,4 @@
-"""One instance on the server that runs it: its request, its state, and how it is shown to callers."""
+"""Record of an instance on the server that runs it: its request, its state, and what callers see of it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ STARTING = (EnvStatus.PENDING, EnvStatus.CREATING)
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """What a service sets for its instances beyond a create request."""
+    """Settings of a service for its instances, beyond a create request."""
 
     cpus: float | None = None
     memory: int | None = None
@@ -66,7 +66,7 @@ class Replica:
 
 
 class InstanceRecord:
-    """One instance, from its create request to some time after its end."""
+    """Record of an instance, from its create request to some time after its end."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class InstanceRecord:
         """None: the instance was adopted from an earlier server, or has ended."""
         self.replica = replica
         self.ticket: AdmissionTicket | None = None
-        """Its share of the platform's capacity."""
+        """Capacity that it holds."""
         self.account = caller.name
         self.token_id = caller.token_id
         self.env_name = env_name
@@ -102,7 +102,7 @@ class InstanceRecord:
         self.status = EnvStatus.CREATING
         self.reason: str | None = None
         self.fault: Fault | None = None
-        """Whose fault the end was."""
+        """Fault behind its end, as in `AEnvError.fault`."""
         self.error_code: str | None = None
         self.ended_by: EndedBy | None = None
         self.exit_code: int | None = None

@@ -1,7 +1,7 @@
-"""The data plane of services: each request goes to one of the replicas that are ready.
+"""Load balancer of services: forwards each request to a ready replica.
 
-It goes to the one with the fewest requests under way. A session of MCP's older era lives in one replica, so what
-belongs to it goes there. A replica that takes no connection has not seen the request, so the next one is tried.
+The replica with the fewest requests under way is chosen. A session of the older MCP protocol lives in one replica, so
+its requests go there. A replica that accepts no connection has not seen the request, so another one is tried.
 """
 
 from __future__ import annotations
@@ -20,72 +20,80 @@ from aenv.platform.services.reconciler import ReplicaHandle, ServiceReconciler
 from aenv.platform.services.services import Services
 from aenv.schema import paths
 
-SESSION = b"mcp-session-id"
-SESSIONS = 10_000
-"""Sessions of one service of which it is known where they are."""
+SESSION_HEADER = b"mcp-session-id"
+MAX_SESSIONS = 10_000
+"""Sessions per service to remember with their replica."""
 _PREFIX = f"{paths.SERVICE_PATH}/".encode()
 
 Sessions = OrderedDict[bytes, ReplicaHandle]
 
 
 class Balancer:
-    """Passes requests on to replicas."""
+    """Forwards requests to replicas."""
 
-    def __init__(self, services: Services, gateway: Gateway, instances: Instances, door: Authenticator) -> None:
+    def __init__(
+        self, services: Services, gateway: Gateway, instances: Instances, authenticator: Authenticator
+    ) -> None:
         self._services = services
         self._gateway = gateway
         self._instances = instances
-        self._door = door
+        self._authenticator = authenticator
         self._sessions: WeakKeyDictionary[ServiceReconciler, Sessions] = WeakKeyDictionary()
-        self._turns = count(1)
+        self._sequence = count(1)
 
     async def __call__(self, request: Request) -> Answer:
-        """Answer one request with what a replica answers.
+        """Return a replica's answer to one request.
 
         Raises:
-            Forbidden: there is no such service of the caller's.
+            Forbidden: the caller has no such service.
             Unavailable: no replica is ready; nothing was sent.
-            InstanceUnreachable: a replica went away in the middle.
+            InstanceUnreachable: a replica failed after it had received the request.
         """
         name, slash, rest = request.target.removeprefix(_PREFIX).partition(b"/")
-        caller = await self._door.caller(request)
+        caller = await self._authenticator.caller(request)
         caller.need("user")
         service = name.partition(b"?")[0].decode("latin-1")
         try:
-            elsewhere = await self._services.elsewhere(service, request, caller)
-            if elsewhere is not None:
-                return elsewhere
-            keeper = await self._services.keeper(service, caller)
+            forwarded = await self._services.forward(service, request, caller)
+            if forwarded is not None:
+                return forwarded
+            reconciler = await self._services.reconciler(service, caller)
         except NotFound as error:
-            raise Forbidden(f"there is {error.message} of yours") from None
+            raise Forbidden(f"you have {error.message}") from None
         tried: set[ReplicaHandle] = set()
         while True:
-            copy = self._choose(keeper, request.header(SESSION), tried)
-            tried.add(copy)
-            answer = await self._try(keeper, copy, request, slash + rest if slash else b"/")
+            replica = self._choose_replica(reconciler, request.header(SESSION_HEADER), tried)
+            tried.add(replica)
+            answer = await self._try_replica(reconciler, replica, request, slash + rest if slash else b"/")
             if answer is not None:
                 return answer
 
-    def _choose(self, keeper: ServiceReconciler, session: bytes, tried: set[ReplicaHandle]) -> ReplicaHandle:
-        ready = [copy for copy in keeper.copies if copy.ready and copy not in tried]
+    def _choose_replica(
+        self, reconciler: ServiceReconciler, session: bytes, tried: set[ReplicaHandle]
+    ) -> ReplicaHandle:
+        ready = [replica for replica in reconciler.replicas if replica.ready and replica not in tried]
         if not ready:
-            why = "it is scaled to 0" if keeper.record.replicas == 0 else keeper.state.reason or "they are being made"
+            why = (
+                "it is scaled to 0"
+                if reconciler.record.replicas == 0
+                else reconciler.state.reason or "its replicas are being created"
+            )
             raise Unavailable(
-                f"service {keeper.record.id} has no replica that is ready: {why}",
+                f"service {reconciler.record.id} has no ready replica: {why}",
                 details={"retry_after": 1, "sent": False},
             )
-        bound = self._sessions.get(keeper, Sessions()).get(session) if session else None
-        copy = bound if bound in ready else min(ready, key=lambda copy: (copy.busy, copy.used))
-        assert copy is not None
-        copy.used = next(self._turns)
-        return copy
+        bound = self._sessions.get(reconciler, Sessions()).get(session) if session else None
+        replica = bound if bound in ready else min(ready, key=lambda replica: (replica.requests, replica.last_used))
+        assert replica is not None
+        replica.last_used = next(self._sequence)
+        return replica
 
-    async def _try(
-        self, keeper: ServiceReconciler, copy: ReplicaHandle, request: Request, target: bytes
+    async def _try_replica(
+        self, reconciler: ServiceReconciler, replica: ReplicaHandle, request: Request, target: bytes
     ) -> Answer | None:
-        """None: it got nothing of the request."""
-        record = self._instances.peek(copy.id)
-        copy.busy += 1
+        """Forward a request; return None if the replica received none of it."""
+        record = self._instances.peek(replica.id)
+        replica.requests += 1
         streams = False
         try:
             if record is None:
@@ -93,50 +101,50 @@ class Balancer:
             answer = await self._gateway.forward(record, request, target)
             if not isinstance(answer, Stream):
                 if isinstance(answer, Response):
-                    self._bind(keeper, _session_in(answer), copy)
+                    self._bind(reconciler, _session_of(answer), replica)
                 return answer
             streams = True
-            return Stream(_Counted(answer.app, copy, lambda session: self._bind(keeper, session, copy)))
+            return Stream(_CountedStream(answer.app, replica, lambda session: self._bind(reconciler, session, replica)))
         except (InstanceEnded, InstanceUnreachable) as error:
-            copy.healthy = False
-            keeper.wake()
+            replica.healthy = False
+            reconciler.wake()
             if error.details.get("sent"):
                 raise
             return None
         finally:
             if not streams:
-                copy.busy -= 1
+                replica.requests -= 1
 
-    def _bind(self, keeper: ServiceReconciler, session: bytes, copy: ReplicaHandle) -> None:
+    def _bind(self, reconciler: ServiceReconciler, session: bytes, replica: ReplicaHandle) -> None:
         if not session:
             return
-        sessions = self._sessions.setdefault(keeper, Sessions())
-        sessions[session] = copy
+        sessions = self._sessions.setdefault(reconciler, Sessions())
+        sessions[session] = replica
         sessions.move_to_end(session)
-        while len(sessions) > SESSIONS:
+        while len(sessions) > MAX_SESSIONS:
             sessions.popitem(last=False)
 
 
-class _Counted:
-    """An answer that comes bit by bit, for as long as it does."""
+class _CountedStream:
+    """A streamed answer, which counts as a request under way until it ends."""
 
-    def __init__(self, app: ASGIApp, copy: ReplicaHandle, bind: Callable[[bytes], None]) -> None:
+    def __init__(self, app: ASGIApp, replica: ReplicaHandle, bind: Callable[[bytes], None]) -> None:
         self._app = app
-        self._copy = copy
+        self._replica = replica
         self._bind = bind
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def look(message: Message) -> None:
+        async def observe(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._bind(dict(message["headers"]).get(SESSION, b""))
+                self._bind(dict(message["headers"]).get(SESSION_HEADER, b""))
             await send(message)
 
         try:
-            await self._app(scope, receive, look)
+            await self._app(scope, receive, observe)
         finally:
-            self._copy.busy -= 1
+            self._replica.requests -= 1
 
 
-def _session_in(answer: Response) -> bytes:
-    _, found, rest = (b"\r\n" + answer.headers).partition(b"\r\n%s: " % SESSION)
+def _session_of(answer: Response) -> bytes:
+    _, found, rest = (b"\r\n" + answer.headers).partition(b"\r\n%s: " % SESSION_HEADER)
     return rest.partition(b"\r\n")[0] if found else b""

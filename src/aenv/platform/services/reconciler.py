@@ -1,7 +1,7 @@
-"""Keeps one service running: as many replicas as are wanted, of what is wanted, each of them healthy.
+"""Reconcile one service: the wanted number of replicas, of the wanted revision, each of them healthy.
 
-It looks again and again at what there is and at what there should be, and does the next step from the one to the
-other. So there is no step that must not fail, and a server that starts anew goes on where the last one was.
+Each round compares what exists with what is wanted, and takes the next step towards it. So no single step must succeed,
+and a restarted server continues where the last one was.
 """
 
 from __future__ import annotations
@@ -35,155 +35,165 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("services")
 
-FOREVER = "876000h"
-"""A replica's time to live."""
-ROUND, BUSY_ROUND = 1.0, 0.1
-"""Seconds between two looks, and between two while something is under way."""
-HEALTH_EVERY, HEALTH_SECONDS = 5.0, 5.0
+REPLICA_TTL = "876000h"
+"""Time to live of a replica: a hundred years."""
+INTERVAL, BUSY_INTERVAL = 1.0, 0.1
+"""Seconds between two rounds, and between two while a replica is starting."""
+HEALTH_INTERVAL, HEALTH_TIMEOUT = 5.0, 5.0
+"""Seconds between two health checks of a replica, and the timeout of one."""
 HEALTH_BYTES = 64 * 1024
-SAID = 1000
-"""Characters of what a health check says that are kept."""
-START_SECONDS = 120.0
-"""A replica that is not healthy so long after it was started is a failed one."""
-SICK_SECONDS = 30.0
-"""One that was healthy and has not been for so long is started anew."""
-BACK_OFF, BACK_OFF_MOST = 0.5, 60.0
-SETTLED = 30.0
-"""A replica that has lived for so long has not crashed at once."""
-UPDATE_TRIES = 3
-FAILED_AFTER = 3
-QUEUED = 600.0
-STORAGE_EVERY = 10.0
-EVENTS = 64
+MAX_HEALTH_MESSAGE = 1000
+"""Characters to keep of a health check's message."""
+START_TIMEOUT = 120.0
+"""Give up a replica that is not healthy this many seconds after its start."""
+UNHEALTHY_TIMEOUT = 30.0
+"""Replace a replica that has been unhealthy for this many seconds."""
+BACKOFF, BACKOFF_MAX = 0.5, 60.0
+"""First and longest pause before a crashed replica is replaced; it doubles with every crash."""
+STABLE_SECONDS = 30.0
+"""Reset the backoff once replicas have run for this many seconds."""
+MAX_UPDATE_FAILURES = 3
+"""Roll an update back after this many failed replicas."""
+FAILED_AFTER_CRASHES = 3
+"""Report a service without replicas as failed after this many crashes."""
+QUEUE_TIMEOUT = 600.0
+"""Seconds that a replica waits for admission."""
+STORAGE_INTERVAL = 10.0
+"""Seconds between two measurements of a storage."""
+MAX_EVENTS = 64
 
 
 @dataclass(eq=False, slots=True)
 class ReplicaHandle:
-    """One replica."""
+    """A replica of a service."""
 
     revision: int
     read_only: bool = False
-    """Whether it may only read its storage."""
-    wish: EnvInstanceCreateRequest | None = None
-    making: asyncio.Task[EnvInstance] | None = None
+    """True if it may only read its storage."""
+    request: EnvInstanceCreateRequest | None = None
+    creating: asyncio.Task[EnvInstance] | None = None
     id: str = ""
     since: float = 0.0
     healthy: bool = False
-    was_healthy: float = 0.0
+    last_healthy: float = 0.0
     checked: float = 0.0
     checking: asyncio.Task[None] | None = None
     draining: asyncio.Task[None] | None = None
-    busy: int = 0
-    """Requests that are under way."""
-    used: int = 0
-    """When it was last given one, in no unit."""
-    said: str = ""
-    """What its last check of health said, if that was not good."""
+    requests: int = 0
+    """Requests under way."""
+    last_used: int = 0
+    """Sequence number of the last request that it was given."""
+    health_problem: str = ""
+    """Message of its last health check, if that failed."""
 
     @property
     def ready(self) -> bool:
-        """Whether requests may go to it."""
+        """True if it may be given requests."""
         return self.healthy and self.draining is None
 
 
 class ServiceReconciler:
-    """One service, on the server that runs it."""
+    """Runs one service on this server."""
 
     def __init__(
-        self, record: ServiceRecord, instances: Instances, book: ServiceStore, storages: Storages, grace: float
+        self, record: ServiceRecord, instances: Instances, store: ServiceStore, storages: Storages, grace: float
     ) -> None:
         self.record = record
         self.state = ServiceState()
-        self.events: deque[InstanceEvent] = deque(maxlen=EVENTS)
-        self.copies: list[ReplicaHandle] = []
-        self.told = asyncio.Event()
-        """Set, and another one taken, after every look."""
-        self.looked = False
-        """Whether it knows its replicas."""
-        self.last_ended = ""
-        """The id of the replica that ended last, for its log."""
-        self.ended_at = 0.0
+        self.events: deque[InstanceEvent] = deque(maxlen=MAX_EVENTS)
+        self.replicas: list[ReplicaHandle] = []
+        self.round_done = asyncio.Event()
+        """Set, and replaced by a new event, after every round."""
+        self.adopted = False
+        """True once it has found the replicas that existed before it."""
+        self.last_lost = ""
+        """Id of the replica that ended last, for its log."""
+        self.lost_at = 0.0
+        """Monotonic time of the last loss of a replica."""
+        self.retry_at = 0.0
+        """Monotonic time before which no replica is created (backoff)."""
         self._instances = instances
-        self._book = book
+        self._store = store
         self._storages = storages
         self._grace = grace
-        self._noted: ServiceState | None = None
+        self._stored_state: ServiceState | None = None
         self._wake = asyncio.Event()
         self._crashes = 0
-        self._tries = 0
-        self._not_before = 0.0
-        self._why: str | None = None
-        self._was_ready = False
-        self._full = False
-        self._measured = 0.0
-        self._folder: str | None = None
-        self._running: asyncio.Task[None] | None = None
+        self._update_failures = 0
+        self._last_error: str | None = None
+        self._was_running = False
+        self._storage_full = False
+        self._measured_at = 0.0
+        self._storage_folder: str | None = None
+        self._loop: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Begin."""
-        self._running = asyncio.create_task(self._run())
+        """Start the loop."""
+        self._loop = asyncio.create_task(self._run())
 
     async def stop(self, *, ended: bool) -> None:
-        """Keep it no more; with ``ended``, its replicas go as well."""
-        tasks: list[asyncio.Task[Any] | None] = [self._running, *self._tasks]
+        """Stop the loop. ``ended``: stop the replicas as well."""
+        tasks: list[asyncio.Task[Any] | None] = [self._loop, *self._tasks]
         if not ended:
-            tasks += [copy.making for copy in self.copies]
+            tasks += [replica.creating for replica in self.replicas]
         there = [task for task in tasks if task is not None]
         for task in there:
             task.cancel()
         await asyncio.gather(*there, return_exceptions=True)
         if ended:
-            await asyncio.gather(*(self._end(copy) for copy in self.copies))
-        self.copies.clear()
-        self.told.set()
+            await asyncio.gather(*(self._end(replica) for replica in self.replicas))
+        self.replicas.clear()
+        self.round_done.set()
 
     def wake(self) -> None:
-        """Look now."""
+        """Start the next round now."""
         self._wake.set()
 
-    def follow(self, record: ServiceRecord) -> None:
-        """Something else is wanted."""
+    def set_record(self, record: ServiceRecord) -> None:
+        """Reconcile towards a changed record."""
         if record.target != self.record.target:
-            self._tries, self._not_before = 0, 0.0
+            self._update_failures, self.retry_at = 0, 0.0
         self.record = record
         self._wake.set()
 
-    def note(self, kind: str, message: str = "") -> None:
-        """Something happened to it."""
+    def add_event(self, kind: str, message: str = "") -> None:
+        """Append an event."""
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.events.append(InstanceEvent(at=at, type=kind, message=message))
 
-    def has(self, name: str, request_id: str) -> bool:
-        """Whether an instance is one of its replicas, or one that is being made for it."""
-        asked = [copy.wish.request_id for copy in self.copies if copy.wish is not None and not copy.id]
-        return name in [copy.id for copy in self.copies] or request_id in asked
+    def owns(self, name: str, request_id: str) -> bool:
+        """Return True if an instance is one of its replicas, or is being created as one."""
+        pending = [
+            replica.request.request_id for replica in self.replicas if replica.request is not None and not replica.id
+        ]
+        return name in [replica.id for replica in self.replicas] or request_id in pending
 
-    def settled(self) -> bool:
-        """Whether nothing is under way."""
+    def is_settled(self) -> bool:
+        """Return True if the service runs as wanted, or has failed."""
         there = self.state.available == self.record.replicas and self.record.previous is None
         return self.state.status is ServiceStatus.FAILED or (there and self.state.status is ServiceStatus.RUNNING)
 
     # --- the loop
 
     async def _run(self) -> None:
-        await self._find_again()
+        await self._adopt_replicas()
         while True:
             self._wake.clear()
             try:
-                busy = await self._round()
+                busy = await self._reconcile()
             except AEnvError as error:
                 log.warning("service %s: %s", self.record.id, error.message)
                 busy = False
             except Exception:
-                log.exception("service %s: a look at it failed", self.record.id)
+                log.exception("service %s: reconciling failed", self.record.id)
                 busy = False
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BUSY_ROUND if busy else ROUND):
+                async with asyncio.timeout(BUSY_INTERVAL if busy else INTERVAL):
                     await self._wake.wait()
 
-    async def _find_again(self) -> None:
-        """Replicas that are there already, of a server that was here before."""
+    async def _adopt_replicas(self) -> None:
+        """Adopt the replicas that an earlier server left running."""
         for found in self._instances.replicas():
             assert found.replica is not None
             if found.replica.service != self.record.id or found.account != self.record.account:
@@ -191,38 +201,38 @@ class ServiceReconciler:
             with contextlib.suppress(InstanceEnded):
                 await self._instances.check(found)
                 if found.status is EnvStatus.RUNNING:
-                    self.copies.append(ReplicaHandle(found.replica.revision, id=found.id, since=time.monotonic()))
-        self.looked = True
+                    self.replicas.append(ReplicaHandle(found.replica.revision, id=found.id, since=time.monotonic()))
+        self.adopted = True
 
-    async def _round(self) -> bool:
-        """One look, and the next step; whether more is to come soon."""
-        await self._measure()
-        for copy in list(self.copies):
-            await self._look_at(copy)
-        await self._step()
-        await self._tell()
-        return any(copy.id and not copy.healthy and copy.draining is None for copy in self.copies)
+    async def _reconcile(self) -> bool:
+        """Run one round; return True if the next one should follow soon."""
+        await self._measure_storage()
+        for replica in list(self.replicas):
+            await self._check_replica(replica)
+        await self._converge()
+        await self._publish_state()
+        return any(replica.id and not replica.healthy and replica.draining is None for replica in self.replicas)
 
-    async def _look_at(self, copy: ReplicaHandle) -> None:
+    async def _check_replica(self, replica: ReplicaHandle) -> None:
         now = time.monotonic()
-        if copy.draining is not None:
-            if copy.draining.done():
-                self.copies.remove(copy)
+        if replica.draining is not None:
+            if replica.draining.done():
+                self.replicas.remove(replica)
             return
-        if copy.making is not None:
-            if not copy.making.done():
+        if replica.creating is not None:
+            if not replica.creating.done():
                 return
             try:
-                copy.id, copy.since = copy.making.result().id, now
+                replica.id, replica.since = replica.creating.result().id, now
             except AEnvError as error:
-                await self._lost(copy, error.message, error)
+                await self._handle_loss(replica, error.message, error)
                 return
             except asyncio.CancelledError:
-                await self._lost(copy, "it was cancelled", None)
+                await self._handle_loss(replica, "it was cancelled", None)
                 return
             finally:
-                copy.making = None
-        record = self._instances.peek(copy.id)
+                replica.creating = None
+        record = self._instances.peek(replica.id)
         try:
             if record is None:
                 raise NotFound("it was deleted")
@@ -230,240 +240,250 @@ class ServiceReconciler:
                 await self._instances.check(record)
         except (InstanceEnded, NotFound) as error:
             why = record.reason if record is not None and record.reason else error.message
-            await self._lost(copy, f"replica {copy.id} ended: {why}", None)
+            await self._handle_loss(replica, f"replica {replica.id} ended: {why}", None)
             return
-        if (now - copy.checked >= HEALTH_EVERY or not copy.healthy) and copy.checking is None:
-            copy.checked = now
-            copy.checking = self._task(self._check(copy, record))
-        if not copy.healthy and now - (copy.was_healthy or copy.since) > (
-            SICK_SECONDS if copy.was_healthy else START_SECONDS
+        if (now - replica.checked >= HEALTH_INTERVAL or not replica.healthy) and replica.checking is None:
+            replica.checked = now
+            replica.checking = self._task(self._check(replica, record))
+        if not replica.healthy and now - (replica.last_healthy or replica.since) > (
+            UNHEALTHY_TIMEOUT if replica.last_healthy else START_TIMEOUT
         ):
-            self._drain(copy, at_once=True)
-            why = f"replica {copy.id} is not healthy: {copy.said or 'no answer'}"
-            await self._lost(copy, why, None, final=not copy.was_healthy)
+            self._drain(replica, at_once=True)
+            why = f"replica {replica.id} is not healthy: {replica.health_problem or 'no answer'}"
+            await self._handle_loss(replica, why, None, permanent=not replica.last_healthy)
 
-    async def _check(self, copy: ReplicaHandle, record: InstanceRecord) -> None:
-        """Ask it for its health."""
+    async def _check(self, replica: ReplicaHandle, record: InstanceRecord) -> None:
+        """Run the health check of a replica."""
         try:
-            copy.said = await _ill(record)
-            good = not copy.said
+            replica.health_problem = await _health_problem(record)
+            good = not replica.health_problem
             if good:
-                copy.was_healthy = time.monotonic()
-            if good != copy.healthy:
-                copy.healthy = good
+                replica.last_healthy = time.monotonic()
+            if good != replica.healthy:
+                replica.healthy = good
                 self._wake.set()
         finally:
-            copy.checking = None
+            replica.checking = None
 
-    # --- what to do next
+    # --- the next step
 
-    async def _step(self) -> None:
+    async def _converge(self) -> None:
         record = self.record
         exclusive = record.storage is not None
-        staying = [copy for copy in self.copies if copy.draining is None]
-        new = [copy for copy in staying if self._fits(copy)]
-        old = [copy for copy in staying if not self._fits(copy)]
-        ready = sum(1 for copy in new if copy.ready)
+        staying = [replica for replica in self.replicas if replica.draining is None]
+        new = [replica for replica in staying if self._is_current(replica)]
+        old = [replica for replica in staying if not self._is_current(replica)]
+        ready = sum(1 for replica in new if replica.ready)
         wanted = record.replicas
         if exclusive:
-            for copy in old:  # its storage has one writer, so there is no other way
-                self._drain(copy)
-            if len(self.copies) > len(new):
+            for replica in old:  # a storage has one writer: stop the old replica before starting the new one
+                self._drain(replica)
+            if len(self.replicas) > len(new):
                 return
         else:
             keep = max(0, wanted - ready) if wanted else 0
-            for copy in sorted(old, key=lambda copy: (copy.ready, copy.since))[: max(0, len(old) - keep)]:
-                self._drain(copy)
-                old.remove(copy)
-        surplus = sorted(new, key=lambda copy: (copy.ready, -copy.since))[: max(0, len(new) - wanted)]
-        for copy in surplus:
-            self._drain(copy)
-            new.remove(copy)
+            for replica in sorted(old, key=lambda replica: (replica.ready, replica.since))[: max(0, len(old) - keep)]:
+                self._drain(replica)
+                old.remove(replica)
+        surplus = sorted(new, key=lambda replica: (replica.ready, -replica.since))[: max(0, len(new) - wanted)]
+        for replica in surplus:
+            self._drain(replica)
+            new.remove(replica)
         missing = wanted - len(new)
-        if old:  # while an update is rolled out there are a few more than are wanted
+        if old:  # a rolling update runs up to a quarter more replicas than wanted
             missing = min(missing, wanted + max(1, wanted // 4) - len(new) - len(old))
-        if missing > 0 and time.monotonic() >= self._not_before:
+        if missing > 0 and time.monotonic() >= self.retry_at:
             for _ in range(missing):
-                await self._begin()
+                await self._create_replica()
         if record.previous is not None and not old and len(new) == wanted and ready == wanted:
-            await self._done()
+            await self._finish_update()
 
-    def _fits(self, copy: ReplicaHandle) -> bool:
-        return copy.revision == self.record.target.revision and copy.read_only == self._full
+    def _is_current(self, replica: ReplicaHandle) -> bool:
+        return replica.revision == self.record.target.revision and replica.read_only == self._storage_full
 
-    async def _begin(self) -> None:
+    async def _create_replica(self) -> None:
         record, spec = self.record, self.record.target
         volume = None
         if record.storage is not None:
-            if self._folder is None:
-                await self._measure(now=True)
-            assert self._folder is not None
-            volume = Volume(self._folder, record.storage.mount_path, self._full)
-        wish = EnvInstanceCreateRequest(
+            if self._storage_folder is None:
+                await self._measure_storage(now=True)
+            assert self._storage_folder is not None
+            volume = Volume(self._storage_folder, record.storage.mount_path, self._storage_full)
+        request = EnvInstanceCreateRequest(
             envName=spec.env,
-            ttl=FOREVER,
+            ttl=REPLICA_TTL,
             environment_variables=spec.variables,
             owner=record.owner,
             labels={**(record.labels or {}), LABEL: record.id, REVISION_LABEL: str(spec.revision)},
             network=record.network,
             request_id=f"{record.id}/{secrets.token_hex(6)}",
             keep_alive=True,
-            queue_timeout=QUEUED,
+            queue_timeout=QUEUE_TIMEOUT,
         )
-        replica = Replica(record.cpus, record.memory, record.disk, volume, record.id, spec.revision)
-        copy = ReplicaHandle(spec.revision, self._full, wish, since=time.monotonic())
-        copy.making = asyncio.create_task(self._instances.create(wish, record.caller, replica))
-        copy.making.add_done_callback(lambda task: self._wake.set())
-        self.copies.append(copy)
+        settings = Replica(record.cpus, record.memory, record.disk, volume, record.id, spec.revision)
+        replica = ReplicaHandle(spec.revision, self._storage_full, request, since=time.monotonic())
+        replica.creating = asyncio.create_task(self._instances.create(request, record.caller, settings))
+        replica.creating.add_done_callback(lambda task: self._wake.set())
+        self.replicas.append(replica)
 
-    async def _lost(self, copy: ReplicaHandle, why: str, error: AEnvError | None, *, final: bool = False) -> None:
-        """One failed to come, or went; ``final``: another one like it would not be any better."""
-        final = final or (error is not None and not error.retryable)
-        if copy.draining is None:
-            self.copies.remove(copy)
-        if copy.id:
-            self.last_ended = copy.id
-        now = self.ended_at = time.monotonic()
-        if error is None and copy.was_healthy and now - copy.since > SETTLED:
+    async def _handle_loss(
+        self, replica: ReplicaHandle, why: str, error: AEnvError | None, *, permanent: bool = False
+    ) -> None:
+        """Handle a replica that failed to start, or ended. ``permanent``: another one would fail as well."""
+        permanent = permanent or (error is not None and not error.retryable)
+        if replica.draining is None:
+            self.replicas.remove(replica)
+        if replica.id:
+            self.last_lost = replica.id
+        now = self.lost_at = time.monotonic()
+        if error is None and replica.last_healthy and now - replica.since > STABLE_SECONDS:
             self._crashes = 0
-        if copy.was_healthy or copy.id:
+        if replica.last_healthy or replica.id:
             self.state.restarts += 1
             self._instances.metrics.count("service_restarts_total", env_name=self.record.target.env.partition("@")[0])
-        self._why = why
-        self.note("ended" if copy.id else "failed", why)
+        self._last_error = why
+        self.add_event("ended" if replica.id else "failed", why)
         log.warning("service %s: %s", self.record.id, why.partition("\n")[0])
-        crowded = isinstance(error, Overloaded)
-        if not crowded and self.record.previous is not None and copy.revision == self.record.target.revision:
-            self._tries += 1
-            if final or self._tries >= UPDATE_TRIES:
-                await self._take_back(why)
+        overloaded = isinstance(error, Overloaded)
+        if not overloaded and self.record.previous is not None and replica.revision == self.record.target.revision:
+            self._update_failures += 1
+            if permanent or self._update_failures >= MAX_UPDATE_FAILURES:
+                await self._roll_back(why)
                 return
-        if not crowded:
+        if not overloaded:
             self._crashes += 1
-            if final:
-                self._crashes = max(self._crashes, FAILED_AFTER)
-        pause = min(BACK_OFF_MOST, BACK_OFF * 2 ** min(self._crashes, 10))
+            if permanent:
+                self._crashes = max(self._crashes, FAILED_AFTER_CRASHES)
+        pause = min(BACKOFF_MAX, BACKOFF * 2 ** min(self._crashes, 10))
         if self._crashes > 1 or error is not None:
-            self._not_before = now + pause
+            self.retry_at = now + pause
 
-    async def _take_back(self, why: str) -> None:
-        """The update does not work: what ran before it goes on."""
+    async def _roll_back(self, why: str) -> None:
+        """Roll a failed update back to the previous revision."""
 
         def change(record: ServiceRecord) -> ServiceRecord:
             if record.previous is None or record.target != self.record.target:
                 return record
-            said = f"the update to {_named(record.target, record.previous)} failed, and was taken back: {why}"
-            return record.model_copy(update={"target": record.previous, "previous": None, "failed": said})
+            reason = f"the update to {_describe(record.target, record.previous)} failed and was rolled back: {why}"
+            return record.model_copy(update={"target": record.previous, "previous": None, "failed": reason})
 
-        self.follow(await self._book.change(self.record.id, change))
-        self.note("update-failed", why)
-        self._why, self._crashes, self._not_before = None, 0, 0.0
+        self.set_record(await self._store.change(self.record.id, change))
+        self.add_event("update-failed", why)
+        self._last_error, self._crashes, self.retry_at = None, 0, 0.0
 
-    async def _done(self) -> None:
-        """The update is rolled out."""
+    async def _finish_update(self) -> None:
+        """Mark the update as rolled out."""
 
         def change(record: ServiceRecord) -> ServiceRecord:
             if record.target != self.record.target:
                 return record
             return record.model_copy(update={"previous": None, "failed": None})
 
-        self.follow(await self._book.change(self.record.id, change))
-        self.note("updated", f"revision {self.record.target.revision}, {self.record.target.env}")
-        self._why = None
+        self.set_record(await self._store.change(self.record.id, change))
+        self.add_event("updated", f"revision {self.record.target.revision}, {self.record.target.env}")
+        self._last_error = None
 
     # --- ending replicas
 
-    def _drain(self, copy: ReplicaHandle, *, at_once: bool = False) -> None:
-        """Give it no more requests, let it finish those that it has, and end it."""
-        if copy.draining is None:
-            copy.draining = self._task(self._drained(copy, 0.0 if at_once else self._grace))
-            copy.draining.add_done_callback(lambda task: self._wake.set())
+    def _drain(self, replica: ReplicaHandle, *, at_once: bool = False) -> None:
+        """Stop giving a replica requests, let it finish those under way, and end it."""
+        if replica.draining is None:
+            replica.draining = self._task(self._drain_and_end(replica, 0.0 if at_once else self._grace))
+            replica.draining.add_done_callback(lambda task: self._wake.set())
 
-    async def _drained(self, copy: ReplicaHandle, grace: float) -> None:
+    async def _drain_and_end(self, replica: ReplicaHandle, grace: float) -> None:
         until = time.monotonic() + grace
-        while copy.busy and time.monotonic() < until:  # noqa: ASYNC110
+        while replica.requests and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-        await self._end(copy)
+        await self._end(replica)
 
-    async def _end(self, copy: ReplicaHandle) -> None:
-        name = copy.id
-        if copy.making is not None and copy.wish is not None:
-            record = self._instances.find_by_request(copy.wish, self.record.caller)
+    async def _end(self, replica: ReplicaHandle) -> None:
+        name = replica.id
+        if replica.creating is not None and replica.request is not None:
+            record = self._instances.find_by_request(replica.request, self.record.caller)
             name = record.id if record is not None else ""
-            copy.making.cancel()
+            replica.creating.cancel()
         if name:
             with contextlib.suppress(NotFound, InstanceEnded):
-                await self._instances.delete(name, OWNER, f"a replica of service {self.record.id} less")
-        if copy.making is not None:
-            await asyncio.gather(copy.making, return_exceptions=True)
+                await self._instances.delete(name, OWNER, f"service {self.record.id} no longer needs this replica")
+        if replica.creating is not None:
+            await asyncio.gather(replica.creating, return_exceptions=True)
 
     # --- storage
 
-    async def _measure(self, *, now: bool = False) -> None:
-        """Look how much its storage holds: too much makes it read-only."""
+    async def _measure_storage(self, *, now: bool = False) -> None:
+        """Measure the storage. One that exceeds its size becomes read-only."""
         claim = self.record.storage
-        if claim is None or (not now and time.monotonic() - self._measured < STORAGE_EVERY):
+        if claim is None or (not now and time.monotonic() - self._measured_at < STORAGE_INTERVAL):
             return
         began = time.monotonic()
         storage = await self._storages.get(self.record.account, claim.name)
         if storage is None:
             raise NotFound(f"storage {claim.name} of service {self.record.id} is not there")
-        self._folder = storage.folder
+        self._storage_folder = storage.folder
         self.state.storage_used = await self._storages.used(storage)
         spent = time.monotonic() - began
-        self._measured = time.monotonic() + max(0.0, 20 * spent - STORAGE_EVERY)  # a large one takes a while to count
+        # A large storage takes long to measure: spend at most 5 % of the time on it.
+        self._measured_at = time.monotonic() + max(0.0, 20 * spent - STORAGE_INTERVAL)
         full = self.state.storage_used > storage.bytes
-        if full != self._full:
-            self._full = full
-            self.note("storage-full" if full else "storage-writable", f"{self.state.storage_used} of {storage.size}")
+        if full != self._storage_full:
+            self._storage_full = full
+            self.add_event(
+                "storage-full" if full else "storage-writable", f"{self.state.storage_used} of {storage.size}"
+            )
 
-    def measure_now(self) -> None:
-        """It may be fuller than is known."""
-        self._measured = 0.0
+    def measure_storage_soon(self) -> None:
+        """Measure the storage in the next round."""
+        self._measured_at = 0.0
         self._wake.set()
 
-    # --- what others see
+    # --- published state
 
-    async def _tell(self) -> None:
+    async def _publish_state(self) -> None:
         state = self.state.model_copy()
-        state.available = sum(1 for copy in self.copies if copy.ready)
-        state.instances = [copy.id for copy in self.copies if copy.id and copy.draining is None]
+        state.available = sum(1 for replica in self.replicas if replica.ready)
+        state.instances = [replica.id for replica in self.replicas if replica.id and replica.draining is None]
         state.status, state.reason = self._status(state.available)
-        if not self._was_ready and state.available >= self.record.replicas:
-            self._was_ready = True
-            self.note("running")
+        if not self._was_running and state.available >= self.record.replicas:
+            self._was_running = True
+            self.add_event("running")
         if state.available >= self.record.replicas and self.record.previous is None:
-            if all(time.monotonic() - copy.since > SETTLED for copy in self.copies):
+            if all(time.monotonic() - replica.since > STABLE_SECONDS for replica in self.replicas):
                 self._crashes = 0
-            self._why = None
-        changed, self.state = state != self._noted, state
-        told, self.told = self.told, asyncio.Event()
-        told.set()
+            self._last_error = None
+        changed, self.state = state != self._stored_state, state
+        round_done, self.round_done = self.round_done, asyncio.Event()
+        round_done.set()
         if changed:
-            await self._book.note(self.record.id, state)
-            self._noted = state
+            await self._store.set_state(self.record.id, state)
+            self._stored_state = state
 
     def _status(self, available: int) -> tuple[ServiceStatus, str | None]:
         record = self.record
-        if self._full and available:
-            said = (
-                f"its storage holds {self.state.storage_used} bytes, more than its size: it is read-only until it is "
+        if self._storage_full and available:
+            used = self.state.storage_used
+            return (
+                ServiceStatus.RUNNING,
+                f"its storage holds {used} bytes, more than its size: it is read-only until it grows",
             )
-            return ServiceStatus.RUNNING, f"{said}given more"
         if record.previous is not None:
-            return ServiceStatus.UPDATING, self._why
+            return ServiceStatus.UPDATING, self._last_error
         if available >= record.replicas:
             return ServiceStatus.RUNNING, record.failed
-        if available == 0 and self._crashes >= FAILED_AFTER:
-            return ServiceStatus.FAILED, self._why
-        if self._was_ready and available:
-            return ServiceStatus.RUNNING, self._why or record.failed
-        waiting = [copy for copy in self.copies if copy.making is not None and copy.wish is not None]
-        asked = [self._instances.find_by_request(copy.wish, record.caller) for copy in waiting if copy.wish is not None]
+        if available == 0 and self._crashes >= FAILED_AFTER_CRASHES:
+            return ServiceStatus.FAILED, self._last_error
+        if self._was_running and available:
+            return ServiceStatus.RUNNING, self._last_error or record.failed
+        waiting = [replica for replica in self.replicas if replica.creating is not None and replica.request is not None]
+        asked = [
+            self._instances.find_by_request(replica.request, record.caller)
+            for replica in waiting
+            if replica.request is not None
+        ]
         pending = [one for one in asked if one is not None and one.status is EnvStatus.PENDING]
-        if pending and len(pending) == len(self.copies):
+        if pending and len(pending) == len(self.replicas):
             return ServiceStatus.PENDING, pending[0].reason
-        return ServiceStatus.CREATING, self._why
+        return ServiceStatus.CREATING, self._last_error
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -472,27 +492,27 @@ class ServiceReconciler:
         return task
 
 
-async def _ill(record: InstanceRecord) -> str:
-    """What is wrong with its health; nothing: it is fine."""
+async def _health_problem(record: InstanceRecord) -> str:
+    """Return the problem that an instance's health check reports; empty: it is healthy."""
     if record.ref is None or record.status in STARTING:
-        return "it is being made"
+        return "it is being created"
     http = HttpClient(ServerUrl.parse(record.ref.data_url), token=record.ref.token)
     try:
-        answer = await http.request("GET", paths.HEALTH, timeout=HEALTH_SECONDS, limit=HEALTH_BYTES)
+        answer = await http.request("GET", paths.HEALTH, timeout=HEALTH_TIMEOUT, limit=HEALTH_BYTES)
         body = from_json(answer.body)
     except AEnvError as error:
         return error.message
     except ValueError:
-        return "its health check does not answer with JSON"
+        return "its health check does not return JSON"
     finally:
         http.close()
     data = body.get("data") if isinstance(body, dict) else None
     status = data.get("status", HEALTHY[0]) if isinstance(data, dict) else HEALTHY[0]
     if answer.status == 200 and status in HEALTHY:
         return ""
-    said = data.get("message") or status if isinstance(data, dict) else answer.status
-    return f"its health check says '{str(said)[:SAID]}'"
+    message = data.get("message") or status if isinstance(data, dict) else answer.status
+    return f"its health check says '{str(message)[:MAX_HEALTH_MESSAGE]}'"
 
 
-def _named(target: ServiceSpec, previous: ServiceSpec) -> str:
+def _describe(target: ServiceSpec, previous: ServiceSpec) -> str:
     return target.env if target.env != previous.env else f"revision {target.revision}"

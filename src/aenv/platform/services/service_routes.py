@@ -1,4 +1,4 @@
-"""The routes of services, with the JSON that existing clients know."""
+"""HTTP routes of services, with the JSON that existing clients expect."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aenv.schema.instances import EnvService, EnvServiceCreateRequest, EnvServic
 
 
 def service_routes(services: Services, base_of: Callable[[Request], str]) -> list[More]:
-    """``base_of``: the platform's own URL, for who asks."""
+    """Return the routes. ``base_of``: the platform's URL as the sender of a request reaches it."""
     routes = _Routes(services, base_of)
     base, one = re.escape(paths.SERVICES), r"(?P<name>[^/]+)"
     found = [
@@ -38,64 +38,68 @@ class _Routes:
         self._services = services
         self._base_of = base_of
 
-    async def create(self, ask: RequestContext) -> Answer:
-        wish = body(EnvServiceCreateRequest, ask.request)
-        return ok(self._told(await self._services.create(wish, ask.caller), ask))
+    async def create(self, context: RequestContext) -> Answer:
+        request = body(EnvServiceCreateRequest, context.request)
+        return ok(self._to_api(await self._services.create(request, context.caller), context))
 
-    async def get(self, ask: RequestContext) -> Answer:
-        return ok(self._told(await self._services.get(ask.name, ask.caller, wait(ask.one("wait"))), ask))
+    async def get(self, context: RequestContext) -> Answer:
+        return ok(
+            self._to_api(await self._services.get(context.name, context.caller, wait(context.one("wait"))), context)
+        )
 
-    async def list(self, ask: RequestContext) -> Answer:
-        found = await self._services.of_env(ask.name or ask.one("envName") or "*", ask.caller)
-        return ok([self._told(each, ask) for each in found])
+    async def list(self, context: RequestContext) -> Answer:
+        found = await self._services.list_by_env(context.name or context.one("envName") or "*", context.caller)
+        return ok([self._to_api(each, context) for each in found])
 
-    async def update(self, ask: RequestContext) -> Answer:
-        wish = body(EnvServiceUpdateRequest, ask.request)
-        return ok(self._told(await self._services.update(ask.name, wish, ask.caller), ask))
+    async def update(self, context: RequestContext) -> Answer:
+        request = body(EnvServiceUpdateRequest, context.request)
+        return ok(self._to_api(await self._services.update(context.name, request, context.caller), context))
 
-    async def delete(self, ask: RequestContext) -> Answer:
-        storage = ask.one("deleteStorage") in ("true", "1")
-        await self._services.delete(ask.name, ask.caller, storage=storage)
+    async def delete(self, context: RequestContext) -> Answer:
+        storage = context.one("deleteStorage") in ("true", "1")
+        await self._services.delete(context.name, context.caller, storage=storage)
         return ok("Deleted successfully")
 
-    async def events(self, ask: RequestContext) -> Answer:
-        elsewhere = await self._services.elsewhere(ask.name, ask.request, ask.caller)
-        if elsewhere is not None:
-            return elsewhere
-        return ok(await self._services.events(ask.name, ask.caller))
+    async def events(self, context: RequestContext) -> Answer:
+        forwarded = await self._services.forward(context.name, context.request, context.caller)
+        if forwarded is not None:
+            return forwarded
+        return ok(await self._services.events(context.name, context.caller))
 
-    async def logs(self, ask: RequestContext) -> Answer:
-        elsewhere = await self._services.elsewhere(ask.name, ask.request, ask.caller)
-        if elsewhere is not None:
-            return elsewhere
-        keeper = await self._services.keeper(ask.name, ask.caller)
-        return log_answer(ask, self._services.logs(keeper), lambda: _news(self._services, keeper))
+    async def logs(self, context: RequestContext) -> Answer:
+        forwarded = await self._services.forward(context.name, context.request, context.caller)
+        if forwarded is not None:
+            return forwarded
+        reconciler = await self._services.reconciler(context.name, context.caller)
+        return log_answer(context, self._services.logs(reconciler), lambda: _log_tail(self._services, reconciler))
 
-    def _told(self, service: EnvService, ask: RequestContext) -> EnvService:
-        """With the URL by which whoever asks reaches it; who may only look is not told its variables."""
-        told: dict[str, object] = {"service_url": f"{self._base_of(ask.request)}{paths.SERVICE_PATH}/{service.id}"}
-        if ask.caller.role == "read-only":
-            told["environment_variables"] = None
-        return service.model_copy(update=told)
+    def _to_api(self, service: EnvService, context: RequestContext) -> EnvService:
+        """Add the URL by which the caller reaches the service; hide its variables from a read-only caller."""
+        update: dict[str, object] = {
+            "service_url": f"{self._base_of(context.request)}{paths.SERVICE_PATH}/{service.id}"
+        }
+        if context.caller.role == "read-only":
+            update["environment_variables"] = None
+        return service.model_copy(update=update)
 
 
-def _news(services: Services, keeper: ServiceReconciler) -> News:
-    """Whole lines that its replicas add, each with the replica's id."""
-    places: dict[str, int] = {}
-    rest: dict[str, str] = {}
+def _log_tail(services: Services, reconciler: ServiceReconciler) -> News:
+    """Return a function that gives the complete lines added since its last call, each with its replica's id."""
+    positions: dict[str, int] = {}
+    partial: dict[str, str] = {}
 
-    def news() -> str:
-        if not services.keeps(keeper):
-            raise NotFound(f"service {keeper.record.id} is gone")
-        said = ""
-        for name in [copy.id for copy in keeper.copies if copy.id]:
+    def new_lines() -> str:
+        if not services.runs(reconciler):
+            raise NotFound(f"service {reconciler.record.id} is gone")
+        output = ""
+        for name in [replica.id for replica in reconciler.replicas if replica.id]:
             with contextlib.suppress(InstanceEnded, NotFound):
-                text, places[name] = services.log_since(name, places.get(name, 0))
-                lines = (rest.pop(name, "") + text).splitlines(keepends=True)
+                text, positions[name] = services.log_since(name, positions.get(name, 0))
+                lines = (partial.pop(name, "") + text).splitlines(keepends=True)
                 if lines and not lines[-1].endswith("\n"):
-                    rest[name] = lines.pop()
-                said += "".join(f"[{name}] {line}" for line in lines)
-        return said
+                    partial[name] = lines.pop()
+                output += "".join(f"[{name}] {line}" for line in lines)
+        return output
 
-    news()  # what is there already was shown
-    return news
+    new_lines()  # skip what is there: it was sent already
+    return new_lines

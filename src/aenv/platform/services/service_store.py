@@ -1,7 +1,7 @@
-"""What services there are to be, kept in a store.
+"""Store of services: their wanted state, and their actual state.
 
-The record of a service is what is wanted; any server may change it, and the one that runs the service acts on it. How
-things are is kept beside it, and written by that one alone.
+Any server may change a service's record, and the server that runs the service acts on it. The actual state is stored
+separately, and only that server writes it.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from aenv.schema.instances import ServiceStatus
 from aenv.storage.base import ABSENT, Delete, Put, Query, Stale, Store
 
 SERVICE, STATE = "platform-service", "platform-service-state"
-BATCH = 200
-TRIES = 10
+PAGE_SIZE = 200
+MAX_ATTEMPTS = 10
 
 
 class ServiceSpec(BaseModel):
-    """What a replica runs."""
+    """Environment and variables of a replica."""
 
     model_config = ConfigDict(frozen=True)
 
     revision: int = 1
     env: str
-    """With its version: what is started again is what was started."""
+    """With its version, so that a restart runs the same code."""
     variables: dict[str, str] = Field(default_factory=dict)
 
 
 class ServiceClaim(BaseModel):
-    """A service's hold on a storage."""
+    """A service's claim on a storage."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +42,7 @@ class ServiceClaim(BaseModel):
 
 
 class ServiceRecord(BaseModel):
-    """What is wanted."""
+    """Wanted state of a service."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -60,31 +60,31 @@ class ServiceRecord(BaseModel):
     replicas: int
     target: ServiceSpec
     previous: ServiceSpec | None = None
-    """What ran before, while an update is under way."""
+    """Specification before the update under way."""
     newest: int = 1
-    """The last revision that was given out."""
+    """Highest revision number used so far."""
     failed: str | None = None
-    """Why the last update is not what runs."""
+    """Reason why the last update was rolled back."""
     cpus: float | None = None
     memory: int | None = None
     disk: int | None = None
     storage: ServiceClaim | None = None
     host: str = ""
-    """The machine that its storage is on."""
+    """Machine that holds its storage."""
     server: str = ""
-    """Who keeps it running; empty: nobody, until somebody takes it."""
+    """Id of the server that runs it; empty: none, until one takes it over."""
     ending: bool = False
     ending_storage: bool = False
-    """Whether its storage goes too."""
+    """Delete its storage too."""
 
     @property
     def caller(self) -> Caller:
-        """Whom its replicas belong to, and are counted for."""
+        """The caller that its replicas belong to and are charged to."""
         return Caller(self.account, self.role, self.token_id, self.allowance)
 
 
 class ServiceState(BaseModel):
-    """How things are."""
+    """Actual state of a service."""
 
     status: ServiceStatus = ServiceStatus.CREATING
     available: int = 0
@@ -95,30 +95,30 @@ class ServiceState(BaseModel):
 
 
 class ServiceStore:
-    """Reads and writes them."""
+    """Reads and writes services."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def add(self, record: ServiceRecord) -> None:
-        """A new one.
+        """Add a service.
 
         Raises:
-            Conflict: there is one of that name.
+            Conflict: the name is taken.
         """
         try:
             await self._store.commit(Put(SERVICE, record.id, record.model_dump_json().encode(), expect=ABSENT))
         except Stale:
-            raise Conflict(f"there is a service {record.id} already; choose another name") from None
+            raise Conflict(f"service {record.id} already exists; choose another name") from None
 
     async def get(self, name: str) -> ServiceRecord | None:
-        """One of them."""
+        """Return the record of a service."""
         found = await self._store.get(SERVICE, name)
         return ServiceRecord.model_validate_json(found.value) if found else None
 
     async def change(self, name: str, change: Callable[[ServiceRecord], ServiceRecord]) -> ServiceRecord:
-        """Change one, whoever else does at the same time."""
-        for _ in range(TRIES):
+        """Change a record atomically: retry if another server changed it in between."""
+        for _ in range(MAX_ATTEMPTS):
             found = await self._store.get(SERVICE, name)
             if found is None:
                 raise NotFound(f"no service {name}")
@@ -134,19 +134,19 @@ class ServiceStore:
         raise Conflict(f"service {name} is being changed by others; try again")
 
     async def remove(self, name: str) -> None:
-        """It is no more."""
+        """Remove a service's record and state."""
         await self._store.commit(Delete(SERVICE, name), Delete(STATE, name))
 
     async def all(self) -> list[ServiceRecord]:
-        """Every one, in the order of their names."""
-        records = self._store.all(Query(SERVICE, limit=BATCH))
+        """Return all records, ordered by name."""
+        records = self._store.all(Query(SERVICE, limit=PAGE_SIZE))
         return [ServiceRecord.model_validate_json(record.value) async for record in records]
 
     async def state(self, name: str) -> ServiceState:
-        """How one was when that was last written."""
+        """Return the state that was last written."""
         found = await self._store.get(STATE, name)
         return ServiceState.model_validate_json(found.value) if found else ServiceState()
 
-    async def note(self, name: str, state: ServiceState) -> None:
-        """How one is."""
+    async def set_state(self, name: str, state: ServiceState) -> None:
+        """Write the state of a service."""
         await self._store.commit(Put(STATE, name, state.model_dump_json().encode()))

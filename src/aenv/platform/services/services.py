@@ -1,4 +1,4 @@
-"""Services: environments that run until they are ended, in replicas behind one URL."""
+"""Services: environments that run until they are deleted, in replicas behind one URL."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("services")
 
-WATCH_SECONDS = 5.0
-"""How often it is looked whether others have changed what is wanted, or have left a service behind."""
-MOST = 1000
+WATCH_INTERVAL = 5.0
+"""Seconds between two checks for changed records, and for services whose server is gone."""
+MAX_REPLICAS = 1000
 """Replicas of one service."""
-NAME_LENGTH = 63
+MAX_NAME_LENGTH = 63
 MOUNT_PATH = "/home/admin/data"
 _IMAGE = re.compile(r"(?:.*/)?(?P<name>[a-z0-9-]+)[:@](?P<version>[0-9A-Za-z.+-]+)")
 
 
 class Services:
-    """All services of this platform, and the keepers of those that this server runs."""
+    """All services of the platform, and the reconcilers of those that this server runs."""
 
     def __init__(
         self,
@@ -65,130 +65,132 @@ class Services:
         grace: float = 10.0,
         peers: Peers | None = None,
     ) -> None:
-        """``folder``: where storages are. ``grace``: seconds that a replica has to finish its requests."""
+        """``folder``: holds the storages. ``grace``: seconds that a replica has to finish its requests."""
         self._instances = instances
         self._sources = sources
         self._ledger = ledger
-        self._book = ServiceStore(ledger.store)
+        self._store = ServiceStore(ledger.store)
         self._storages = Storages(ledger.store, folder)
         self._grace = grace
         self._peers = peers
         self._host = socket.gethostname()
-        self._keepers: dict[str, ServiceReconciler] = {}
-        self._changing: dict[str, asyncio.Lock] = {}
-        self._watching: asyncio.Task[None] | None = None
+        self._reconcilers: dict[str, ServiceReconciler] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._watch_task: asyncio.Task[None] | None = None
         instances.metrics.gauge("services", self._by_status)
         instances.metrics.gauge("service_replicas", self._replicas)
 
     async def open(self) -> int:
-        """Run again what servers before this one ran; how many services that was."""
+        """Take over services whose server is gone; return how many."""
         taken = await self._take_over(first=True)
-        self._watching = asyncio.create_task(self._watch())
+        self._watch_task = asyncio.create_task(self._watch())
         return taken
 
     async def close(self, *, hand_over: bool = False) -> None:
-        """Run nothing any more. The records stay, for the next server.
+        """Stop reconciling. The records stay, for the next server.
 
-        ``hand_over``: the replicas stay as well, and the next server that is called as this one goes on with them.
+        ``hand_over``: keep the replicas running, for the next server with the same name.
         """
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-        keepers, self._keepers = self._keepers, {}
-        await asyncio.gather(*(keeper.stop(ended=False) for keeper in keepers.values()))
-        for name in () if hand_over else keepers:
+        if self._watch_task is not None:
+            self._watch_task.cancel()
+            await asyncio.gather(self._watch_task, return_exceptions=True)
+        reconcilers, self._reconcilers = self._reconcilers, {}
+        await asyncio.gather(*(reconciler.stop(ended=False) for reconciler in reconcilers.values()))
+        for name in () if hand_over else reconcilers:
             try:
-                await self._book.change(name, self._left)
+                await self._store.change(name, self._released)
             except AEnvError as error:
                 log.warning("service %s: %s", name, error.message)
 
-    # --- what callers ask for
+    # --- requests of callers
 
-    async def create(self, wish: EnvServiceCreateRequest, caller: Caller) -> EnvService:
-        """A new one, whose replicas are being made. The same ``request_id`` again gives the same one."""
-        refuse_reserved(wish.labels)
-        request_checks.check_variables(wish.environment_variables)
-        request_checks.check_labels(wish.labels, wish.replicas or 1)
-        for field, text in (("envName", wish.envName), ("owner", wish.owner), ("request_id", wish.request_id)):
+    async def create(self, request: EnvServiceCreateRequest, caller: Caller) -> EnvService:
+        """Create a service, whose replicas start in the background. Idempotent by ``request_id``."""
+        refuse_reserved(request.labels)
+        request_checks.check_variables(request.environment_variables)
+        request_checks.check_labels(request.labels, request.replicas or 1)
+        for field, text in (("envName", request.envName), ("owner", request.owner), ("request_id", request.request_id)):
             request_checks.check_text(field, text or "")
-        project = await self._sources.find(EnvInstanceCreateRequest(envName=wish.envName), caller)
-        env = _env_of(project, wish.envName)
-        name = _name(wish.service_name, env, f"{caller.name}/{wish.request_id}" if wish.request_id else "")
-        known = await self._book.get(name)
+        project = await self._sources.find(EnvInstanceCreateRequest(envName=request.envName), caller)
+        env = _env_of(project, request.envName)
+        name = _name(request.service_name, env, f"{caller.name}/{request.request_id}" if request.request_id else "")
+        known = await self._store.get(name)
         if (
             known is not None
-            and wish.request_id
-            and (known.account, known.request_id) == (caller.name, wish.request_id)
+            and request.request_id
+            and (known.account, known.request_id) == (caller.name, request.request_id)
         ):
-            return _shown(known, await self._state(name))
+            return _to_api(known, await self._state(name))
         if known is not None:
-            raise Conflict(f"there is a service {name} already; choose another name")
-        replicas = _replicas(wish.replicas or 1)
-        own = _own(wish)
+            raise Conflict(f"service {name} already exists; choose another name")
+        replicas = _replicas(request.replicas or 1)
+        own = _resources(request)
         self._instances.quota.admit(caller, replicas)
         await self._instances.refresh_remote_usage(caller)
         self._instances.quota.check(caller, own.apply_to(limits_of(project)), replicas)
-        claim = await self._claim(wish, caller, name, env.partition("@")[0], replicas)
+        claim = await self._claim_storage(request, caller, name, env.partition("@")[0], replicas)
         now = _now()
         record = ServiceRecord(
             id=name, account=caller.name, role=caller.role, token_id=caller.token_id, allowance=caller.allowance,
-            request_id=wish.request_id, owner=wish.owner, labels=wish.labels, network=wish.network,
+            request_id=request.request_id, owner=request.owner, labels=request.labels, network=request.network,
             created_at=now, updated_at=now, replicas=replicas,
-            target=ServiceSpec(env=env, variables=wish.environment_variables or {}),
+            target=ServiceSpec(env=env, variables=request.environment_variables or {}),
             cpus=own.cpus, memory=own.memory, disk=own.disk, storage=claim, host=self._host if claim else "",
             server=self._ledger.server.id,
         )  # fmt: skip
         try:
-            await self._book.add(record)
+            await self._store.add(record)
         except AEnvError:
             if claim is not None:
-                await self._storages.let_go(caller.name, claim.name, name, delete=False)
+                await self._storages.release(caller.name, claim.name, name, delete=False)
             raise
-        self._keep(record).note("created", f"by {caller.name}")
+        self._start(record).add_event("created", f"by {caller.name}")
         self._count("create", env)
-        return _shown(record, ServiceState())
+        return _to_api(record, ServiceState())
 
     async def get(self, name: str, caller: Caller, wait: float = 0.0) -> EnvService:
-        """One of them; ``wait``: up to so many seconds for what is under way to be done."""
+        """Return a service; ``wait``: for up to this many seconds until changes under way are done."""
         until = time.monotonic() + wait
         while True:
             record = await self._find(name, caller)
-            keeper = self._keepers.get(name)
+            reconciler = self._reconcilers.get(name)
             left = until - time.monotonic()
-            if left <= 0 or keeper is None or keeper.settled():
-                return _shown(record, await self._state(name))
+            if left <= 0 or reconciler is None or reconciler.is_settled():
+                return _to_api(record, await self._state(name))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await keeper.told.wait()
+                    await reconciler.round_done.wait()
 
-    async def of_env(self, env: str, caller: Caller) -> list[EnvService]:
-        """Those of one environment (``name`` or ``name@version``), or all (``*``)."""
-        mine = [record for record in await self._book.all() if caller.may_see(record.account)]
+    async def list_by_env(self, env: str, caller: Caller) -> list[EnvService]:
+        """List the services of one environment (``name`` or ``name@version``), or all (``*``)."""
+        mine = [record for record in await self._store.all() if caller.may_see(record.account)]
         found = [r for r in mine if env in ("*", r.target.env, r.target.env.partition("@")[0])]
-        return [_shown(record, await self._state(record.id)) for record in found]
+        return [_to_api(record, await self._state(record.id)) for record in found]
 
-    async def update(self, name: str, wish: EnvServiceUpdateRequest, caller: Caller) -> EnvService:
-        """Change what is wanted; it is rolled out from then on."""
-        request_checks.check_variables(wish.environment_variables)
+    async def update(self, name: str, request: EnvServiceUpdateRequest, caller: Caller) -> EnvService:
+        """Change the wanted state; replicas are replaced in the background."""
+        request_checks.check_variables(request.environment_variables)
         async with self._lock(name):
             record = await self._find(name, caller)
-            env = await self._version(record, wish)
-            variables = {**record.target.variables, **(wish.environment_variables or {})}
-            if wish.replicas is not None:
-                self._check_scale(record, _replicas(wish.replicas, least=0))
-            if wish.storage_size is not None:
+            env = await self._choose_version(record, request)
+            variables = {**record.target.variables, **(request.environment_variables or {})}
+            if request.replicas is not None:
+                self._check_scale(record, _replicas(request.replicas, least=0))
+            if request.storage_size is not None:
                 if record.storage is None:
                     raise UsageError(f"service {name} has no storage")
-                await self._storages.grow(record.account, record.storage.name, _size("storage_size", wish.storage_size))
+                await self._storages.grow(
+                    record.account, record.storage.name, _size("storage_size", request.storage_size)
+                )
 
             def change(record: ServiceRecord) -> ServiceRecord:
                 if record.ending:
                     raise NotFound(f"service {name} is being deleted")
                 changed: dict[str, object] = {}
-                if wish.replicas is not None:
-                    changed["replicas"] = wish.replicas
-                if wish.storage_size is not None and record.storage is not None:
-                    changed["storage"] = record.storage.model_copy(update={"size": wish.storage_size})
+                if request.replicas is not None:
+                    changed["replicas"] = request.replicas
+                if request.storage_size is not None and record.storage is not None:
+                    changed["storage"] = record.storage.model_copy(update={"size": request.storage_size})
                 if (env, variables) != (record.target.env, record.target.variables):
                     number = record.newest + 1
                     target = ServiceSpec(revision=number, env=env, variables=variables)
@@ -196,108 +198,110 @@ class Services:
                     changed["failed"] = None
                 return record.model_copy(update={**changed, "updated_at": _now()}) if changed else record
 
-            record = await self._book.change(name, change)
-            keeper = self._keepers.get(name)
-            if keeper is not None:
-                keeper.note("update", f"by {caller.name}")
-                keeper.follow(record)
-                if wish.storage_size is not None:
-                    keeper.measure_now()
+            record = await self._store.change(name, change)
+            reconciler = self._reconcilers.get(name)
+            if reconciler is not None:
+                reconciler.add_event("update", f"by {caller.name}")
+                reconciler.set_record(record)
+                if request.storage_size is not None:
+                    reconciler.measure_storage_soon()
         self._count("update", record.target.env)
-        return _shown(record, await self._state(name))
+        return _to_api(record, await self._state(name))
 
     async def delete(self, name: str, caller: Caller, *, storage: bool) -> None:
-        """End one; its storage stays unless it is to go too."""
+        """Delete a service. ``storage``: delete its storage as well."""
         async with self._lock(name):
             record = await self._find(name, caller)
-            record = await self._book.change(
+            record = await self._store.change(
                 name, lambda record: record.model_copy(update={"ending": True, "ending_storage": storage})
             )
-            if name in self._keepers or self._may_take(record):
+            if name in self._reconcilers or self._can_take(record):
                 await self._end(record)
         self._count("delete", record.target.env)
 
     async def events(self, name: str, caller: Caller) -> list[InstanceEvent]:
-        """What happened to one, as far as this server knows."""
+        """Return the events of a service, as far as this server has seen them."""
         await self._find(name, caller)
-        keeper = self._keepers.get(name)
-        return list(keeper.events) if keeper is not None else []
+        reconciler = self._reconcilers.get(name)
+        return list(reconciler.events) if reconciler is not None else []
 
-    async def keeper(self, name: str, caller: Caller) -> ServiceReconciler:
-        """That of a service which this server runs.
+    async def reconciler(self, name: str, caller: Caller) -> ServiceReconciler:
+        """Return the reconciler of a service that this server runs.
 
         Raises:
-            NotFound: there is no such service of the caller's.
+            NotFound: the caller has no such service.
             Conflict: another server runs it.
         """
-        keeper = self._keepers.get(name)
-        if keeper is not None and caller.may_see(keeper.record.account):
-            return keeper
+        reconciler = self._reconcilers.get(name)
+        if reconciler is not None and caller.may_see(reconciler.record.account):
+            return reconciler
         record = await self._find(name, caller)
-        raise Conflict(f"service {name} is run by another server, {record.server or 'that is still to come'}")
+        raise Conflict(f"service {name} is run by another server: {record.server or 'none yet'}")
 
-    async def elsewhere(self, name: str, request: Request, caller: Caller) -> Answer | None:
-        """What the server answers that runs it, where that is another one."""
-        if self._peers is None or name in self._keepers:
+    async def forward(self, name: str, request: Request, caller: Caller) -> Answer | None:
+        """Forward a request to the server that runs the service; None if that is this one."""
+        if self._peers is None or name in self._reconcilers:
             return None
         record = await self._find(name, caller)
         return await self._peers.answer_at(record.server, request, f"of service {name}")
 
-    def keeps(self, keeper: ServiceReconciler) -> bool:
-        """Whether it is still there."""
-        return self._keepers.get(keeper.record.id) is keeper
+    def runs(self, reconciler: ServiceReconciler) -> bool:
+        """Return True while this reconciler is in use."""
+        return self._reconcilers.get(reconciler.record.id) is reconciler
 
-    def logs(self, keeper: ServiceReconciler) -> str:
-        """The last of what its replicas wrote, and the one that ended last; each line with the replica's id."""
-        said = ""
-        for name in dict.fromkeys([keeper.last_ended, *(copy.id for copy in keeper.copies)]):
+    def logs(self, reconciler: ServiceReconciler) -> str:
+        """Return the end of the replicas' logs, and of the last ended one's; each line with the replica's id."""
+        output = ""
+        for name in dict.fromkeys([reconciler.last_lost, *(replica.id for replica in reconciler.replicas)]):
             with contextlib.suppress(NotFound):
                 text = self._instances.logs(name)
-                said += "".join(f"[{name}] {line}\n" for line in text.splitlines())
-        return said
+                output += "".join(f"[{name}] {line}\n" for line in text.splitlines())
+        return output
 
     def log_since(self, name: str, position: int) -> tuple[str, int]:
-        """What one of its replicas wrote since."""
+        """Return what a replica has logged since ``position``, and the position of its end."""
         return self._instances.log_since(name, position)
 
-    # --- inside
+    # --- internals
 
     async def _find(self, name: str, caller: Caller) -> ServiceRecord:
-        record = await self._book.get(name) if name.isascii() and name.isprintable() else None
+        record = await self._store.get(name) if name.isascii() and name.isprintable() else None
         if record is None or not caller.may_see(record.account):
             raise NotFound(f"no service {name[:100]}")
         return record
 
     async def _state(self, name: str) -> ServiceState:
-        keeper = self._keepers.get(name)
-        return keeper.state if keeper is not None else await self._book.state(name)
+        reconciler = self._reconcilers.get(name)
+        return reconciler.state if reconciler is not None else await self._store.state(name)
 
-    async def _claim(
-        self, wish: EnvServiceCreateRequest, caller: Caller, service: str, env: str, replicas: int
+    async def _claim_storage(
+        self, request: EnvServiceCreateRequest, caller: Caller, service: str, env: str, replicas: int
     ) -> ServiceClaim | None:
-        if wish.pvc_name is None and wish.storage_size is None:
+        if request.pvc_name is None and request.storage_size is None:
             return None
         if not self._instances.engine.capabilities.volumes:
             raise UsageError("this platform's engine cannot give an instance a storage")
         if replicas != 1:
-            raise InvalidArguments(f"replicas: a service with storage has 1, not {replicas}: a storage has one writer")
-        path = wish.mount_path or MOUNT_PATH
+            raise InvalidArguments(
+                f"replicas: a service with storage has 1 replica, not {replicas}: a storage has one writer"
+            )
+        path = request.mount_path or MOUNT_PATH
         wrong = volumes.target_problem(path)
         if wrong is not None:
             raise InvalidArguments(f"mount_path: {wrong}")
-        name = wish.pvc_name or env
+        name = request.pvc_name or env
         try:
             check_name(name)
         except ValueError as error:
             raise InvalidArguments(f"pvc_name: {error}") from None
-        size = None if wish.storage_size is None else _size("storage_size", wish.storage_size)
+        size = None if request.storage_size is None else _size("storage_size", request.storage_size)
         storage = await self._storages.take(caller.name, name, size, service)
         return ServiceClaim(name=name, size=storage.size, mount_path=path)
 
     def _check_scale(self, record: ServiceRecord, replicas: int) -> None:
         if record.storage is not None and replicas > 1:
             raise InvalidArguments(
-                f"replicas: a service with storage has 1 at the most, not {replicas}: a storage has one writer"
+                f"replicas: a service with storage has at most 1 replica, not {replicas}: a storage has one writer"
             )
         caller, more = record.caller, replicas - record.replicas
         most, used = caller.allowance.instances, self._instances.quota.used(caller.token_id).instances
@@ -306,69 +310,70 @@ class Services:
         if more > 0:
             self._instances.quota.admit(caller, more)
 
-    async def _version(self, record: ServiceRecord, wish: EnvServiceUpdateRequest) -> str:
-        """What it is to run."""
+    async def _choose_version(self, record: ServiceRecord, request: EnvServiceUpdateRequest) -> str:
+        """Return the ``name@version`` that an update asks for."""
         name, _, version = record.target.env.partition("@")
-        if wish.image is not None:
-            found = _IMAGE.fullmatch(wish.image)
+        if request.image is not None:
+            found = _IMAGE.fullmatch(request.image)
             if found is None or found["name"] != name:
                 raise InvalidArguments(
-                    f"image: this service runs {name}; name a version of it, like {name}:1.0.1, not '{wish.image}'"
+                    f"image: this service runs {name}; name a version of it, like {name}:1.0.1, not '{request.image}'"
                 )
             version = found["version"]
-        version = wish.version or version
+        version = request.version or version
         if f"{name}@{version}" == record.target.env:
             return record.target.env
         wanted = EnvInstanceCreateRequest(envName=f"{name}@{version}")
-        project = await self._sources.find(wanted, record.caller)  # its replicas run what its account may read
+        # As the service's account: its replicas run what that account may read.
+        project = await self._sources.find(wanted, record.caller)
         return _env_of(project, f"{name}@{version}")
 
-    def _keep(self, record: ServiceRecord) -> ServiceReconciler:
-        keeper = ServiceReconciler(record, self._instances, self._book, self._storages, self._grace)
-        self._keepers[record.id] = keeper
-        keeper.start()
-        return keeper
+    def _start(self, record: ServiceRecord) -> ServiceReconciler:
+        reconciler = ServiceReconciler(record, self._instances, self._store, self._storages, self._grace)
+        self._reconcilers[record.id] = reconciler
+        reconciler.start()
+        return reconciler
 
     async def _end(self, record: ServiceRecord) -> None:
-        keeper = self._keepers.pop(record.id, None)
-        if keeper is not None:
-            await keeper.stop(ended=True)
+        reconciler = self._reconcilers.pop(record.id, None)
+        if reconciler is not None:
+            await reconciler.stop(ended=True)
         if record.storage is not None:
-            await self._storages.let_go(record.account, record.storage.name, record.id, delete=record.ending_storage)
-        await self._book.remove(record.id)
-        log.info("service %s is gone", record.id)
+            await self._storages.release(record.account, record.storage.name, record.id, delete=record.ending_storage)
+        await self._store.remove(record.id)
+        log.info("service %s is deleted", record.id)
 
-    def _may_take(self, record: ServiceRecord) -> bool:
-        """Whether nobody runs it who could be reached, and this server can."""
+    def _can_take(self, record: ServiceRecord) -> bool:
+        """Return True if no server runs it, and this one can."""
         return record.server == "" and record.host in ("", self._host)
 
-    def _left(self, record: ServiceRecord) -> ServiceRecord:
+    def _released(self, record: ServiceRecord) -> ServiceRecord:
         mine = record.server == self._ledger.server.id
         return record.model_copy(update={"server": ""}) if mine else record
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.sleep(WATCH_INTERVAL)
             try:
                 await self._take_over()
-                await self._end_strays()
+                await self.end_orphan_replicas()
             except AEnvError as error:
-                log.warning("services could not be looked at: %s", error.message)
+                log.warning("cannot read the services: %s", error.message)
             except Exception:
-                log.exception("services could not be looked at")
+                log.exception("taking over services failed")
 
     async def _take_over(self, *, first: bool = False) -> int:
-        """Follow what others want of our services, and run those that nobody runs.
+        """Apply changed records of this server's services, and take over those that no server runs.
 
-        ``first``: what is said to be run by this server was run by one before it that had the same name.
+        ``first``: records with this server's id are those of its predecessor with the same id.
         """
         taken, mine = 0, self._ledger.server.id
-        for record in await self._book.all():
-            if record.server == mine and record.id in self._keepers:
+        for record in await self._store.all():
+            if record.server == mine and record.id in self._reconcilers:
                 if record.ending:
                     await self._end(record)
-                elif record != self._keepers[record.id].record and not self._lock(record.id).locked():
-                    self._keepers[record.id].follow(record)
+                elif record != self._reconcilers[record.id].record and not self._lock(record.id).locked():
+                    self._reconcilers[record.id].set_record(record)
                 continue
             free = first if record.server == mine else await self._ledger.is_server_gone(record.server)
             if record.host not in ("", self._host) or not free:
@@ -378,50 +383,50 @@ class Services:
             def take(record: ServiceRecord, before: str = before) -> ServiceRecord:
                 return record.model_copy(update={"server": mine}) if record.server == before else record
 
-            record = await self._book.change(record.id, take)
+            record = await self._store.change(record.id, take)
             if record.server != mine:
                 continue
             if record.ending:
                 await self._end(record)
                 continue
-            keeper = self._keep(record)
-            keeper.state.restarts = (await self._book.state(record.id)).restarts
-            keeper.note("taken-over", f"by server {mine}")
+            reconciler = self._start(record)
+            reconciler.state.restarts = (await self._store.state(record.id)).restarts
+            reconciler.add_event("taken-over", f"by server {mine}")
             taken += 1
         return taken
 
-    async def _end_strays(self) -> None:
-        """Replicas here of services that another server runs by now, or that are no more."""
+    async def end_orphan_replicas(self) -> None:
+        """End replicas on this server whose service is deleted, or is run by another server now."""
         for record in self._instances.replicas():
             assert record.replica is not None
             service, asked = record.replica.service, record.request.request_id or ""
-            keeper = self._keepers.get(service)
-            if keeper is None or (keeper.looked and not keeper.has(record.id, asked)):
+            reconciler = self._reconcilers.get(service)
+            if reconciler is None or (reconciler.adopted and not reconciler.owns(record.id, asked)):
                 with contextlib.suppress(NotFound, InstanceEnded):
-                    await self._instances.delete(record.id, why=f"service {service} does not know it")
+                    await self._instances.delete(record.id, why=f"service {service} no longer needs this replica")
 
     def _lock(self, name: str) -> asyncio.Lock:
-        if name not in self._changing and len(self._changing) > MOST:
-            self._changing = {key: lock for key, lock in self._changing.items() if lock.locked()}
-        return self._changing.setdefault(name, asyncio.Lock())
+        if name not in self._locks and len(self._locks) > MAX_REPLICAS:
+            self._locks = {key: lock for key, lock in self._locks.items() if lock.locked()}
+        return self._locks.setdefault(name, asyncio.Lock())
 
     def _count(self, operation: str, env: str) -> None:
         self._instances.metrics.count("service_operations_total", operation=operation, env_name=env.partition("@")[0])
 
     def _by_status(self) -> list[tuple[dict[str, str], float]]:
-        tally = Tally((k.record.target.env.partition("@")[0], str(k.state.status)) for k in self._keepers.values())
+        tally = Tally((k.record.target.env.partition("@")[0], str(k.state.status)) for k in self._reconcilers.values())
         return [({"env_name": env, "status": status}, float(count)) for (env, status), count in tally.items()]
 
     def _replicas(self) -> list[tuple[dict[str, str], float]]:
-        keepers = self._keepers.values()
-        wanted = sum(keeper.record.replicas for keeper in keepers)
+        reconcilers = self._reconcilers.values()
+        wanted = sum(reconciler.record.replicas for reconciler in reconcilers)
         return [
             ({"state": "wanted"}, float(wanted)),
-            ({"state": "available"}, float(sum(keeper.state.available for keeper in keepers))),
+            ({"state": "available"}, float(sum(reconciler.state.available for reconciler in reconcilers))),
         ]
 
 
-def _shown(record: ServiceRecord, state: ServiceState) -> EnvService:
+def _to_api(record: ServiceRecord, state: ServiceState) -> EnvService:
     name, _, version = record.target.env.partition("@")
     status, reason = state.status, state.reason
     if record.ending:
@@ -451,28 +456,28 @@ def _env_of(project: Located, asked: str) -> str:
 def _name(given: str | None, env: str, seed: str) -> str:
     if given is None:
         end = hashlib.sha256(seed.encode()).hexdigest()[:8] if seed else secrets.token_hex(4)
-        return f"{env.partition('@')[0][: NAME_LENGTH - 13]}-svc-{end}"
+        return f"{env.partition('@')[0][: MAX_NAME_LENGTH - 13]}-svc-{end}"
     try:
         check_name(given)
     except ValueError as error:
         raise InvalidArguments(f"service_name: {error}") from None
-    if len(given) > NAME_LENGTH:
-        raise InvalidArguments(f"service_name: at most {NAME_LENGTH} characters")
+    if len(given) > MAX_NAME_LENGTH:
+        raise InvalidArguments(f"service_name: at most {MAX_NAME_LENGTH} characters")
     return given
 
 
 def _replicas(count: int, least: int = 1) -> int:
-    if not least <= count <= MOST:
-        raise InvalidArguments(f"replicas: between {least} and {MOST}, not {count}")
+    if not least <= count <= MAX_REPLICAS:
+        raise InvalidArguments(f"replicas: must be between {least} and {MAX_REPLICAS}, not {count}")
     return count
 
 
-def _own(wish: EnvServiceCreateRequest) -> Replica:
-    """What the request says about resources; what it asks for is what it may use, unless it says both."""
+def _resources(request: EnvServiceCreateRequest) -> Replica:
+    """Return the resource limits of a request. A resource request counts as the limit if there is none."""
     try:
-        cpu = wish.cpu_limit or wish.cpu_request
-        memory = wish.memory_limit or wish.memory_request
-        disk = wish.ephemeral_storage_limit or wish.ephemeral_storage_request
+        cpu = request.cpu_limit or request.cpu_request
+        memory = request.memory_limit or request.memory_request
+        disk = request.ephemeral_storage_limit or request.ephemeral_storage_request
         return Replica(
             cpus=quantities.millicores(cpu) / 1000 if cpu else None,
             memory=quantities.size(memory) if memory else None,

@@ -1,7 +1,7 @@
-"""Storages: folders of this machine that services write to, and that stay when a service goes.
+"""Storages: folders of this machine that services write to, and that outlive a service.
 
-A storage has one writer. Its size is not something that a plain folder can be held to by the kernel, so it is
-measured: one that holds more than it may is read-only from then on, until it is given more.
+A storage has one writer. The kernel cannot limit the size of a plain folder, so its size is measured: a storage that
+exceeds it becomes read-only until it is given more.
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from aenv.project import quantities
 from aenv.storage.base import ABSENT, Delete, Put, Record, Stale, Store
 
 STORAGE = "platform-storage"
-FIRST_USER, USERS = 0x40000000, 0x20000000
-"""The host's users that storages of a platform run by root belong to; no warm parent without a storage is one. So many
-that the hash of a storage's id is nobody else's, also on the other platforms of this machine."""
+FIRST_UID, UID_COUNT = 0x40000000, 0x20000000
+"""Host user ids for storages of a platform that runs as root; no preloaded parent without a storage uses them.
+
+The range is large enough that the hash of a storage's id is practically unique, across all platforms of the machine.
+"""
 
 
 class StorageRecord(BaseModel):
-    """What is kept of a storage."""
+    """Stored record of a storage."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -40,11 +42,11 @@ class StorageRecord(BaseModel):
     folder: str
     host: str
     service: str = ""
-    """Who writes to it; empty: nobody."""
+    """The service that writes to it; empty: none."""
 
     @property
     def bytes(self) -> int:
-        """How much it may hold."""
+        """Size in bytes."""
         return quantities.size(self.size)
 
 
@@ -57,10 +59,10 @@ class Storages:
         self._host = socket.gethostname()
 
     async def take(self, account: str, name: str, size: str | None, service: str) -> StorageRecord:
-        """One for a service to write to: the one of that name, else a new one.
+        """Claim a storage for a service; create it if there is none of that name.
 
         Raises:
-            InvalidArguments: a new one needs a size.
+            InvalidArguments: a new storage needs a size.
             Conflict: another service writes to it, or it is on another machine.
         """
         found = await self._store.get(STORAGE, _key(account, name))
@@ -68,7 +70,7 @@ class Storages:
             return await self._new(account, name, size, service)
         record = StorageRecord.model_validate_json(found.value)
         if record.host != self._host:
-            raise Conflict(f"storage {name} is on {record.host}, and this is {self._host}")
+            raise Conflict(f"storage {name} is on {record.host}, not on {self._host}")
         if record.service not in ("", service):
             raise Conflict(f"storage {name} belongs to service {record.service}: a storage has one writer")
         taken = record.model_copy(update={"service": service, "size": _larger(record, size)})
@@ -76,22 +78,22 @@ class Storages:
         return taken
 
     async def get(self, account: str, name: str) -> StorageRecord | None:
-        """What is known of one."""
+        """Return the record of a storage."""
         found = await self._store.get(STORAGE, _key(account, name))
         return StorageRecord.model_validate_json(found.value) if found else None
 
     async def grow(self, account: str, name: str, size: str) -> StorageRecord:
-        """Let it hold more."""
+        """Increase its size."""
         found = await self._store.get(STORAGE, _key(account, name))
         if found is None:
-            raise Conflict(f"there is no storage {name} any more")
+            raise Conflict(f"storage {name} no longer exists")
         record = StorageRecord.model_validate_json(found.value)
         grown = record.model_copy(update={"size": _larger(record, size)})
         await self._write(grown, found)
         return grown
 
-    async def let_go(self, account: str, name: str, service: str, *, delete: bool) -> None:
-        """A service writes to it no more; with ``delete``, all that is in it is gone."""
+    async def release(self, account: str, name: str, service: str, *, delete: bool) -> None:
+        """Release a service's claim; with ``delete``, delete the storage and its files."""
         found = await self._store.get(STORAGE, _key(account, name))
         if found is None:
             return
@@ -105,18 +107,19 @@ class Storages:
         await asyncio.to_thread(remove_tree, record.folder)
 
     async def used(self, record: StorageRecord) -> int:
-        """Bytes on disk."""
+        """Return its bytes on disk."""
         return await asyncio.to_thread(size_of_tree, record.folder)
 
     async def _new(self, account: str, name: str, size: str | None, service: str) -> StorageRecord:
         if size is None:
-            raise InvalidArguments(f"storage {name} is not there yet: say its size, like 10Gi, in storage_size")
-        unique = f"{name[:80]}-{secrets.token_hex(6)}"  # never twice the same: who has one mounted may live on a while
+            raise InvalidArguments(f"storage {name} does not exist yet; give its size in storage_size, such as 10Gi")
+        # Never reused: a sandbox that mounts an old one may live on for a while.
+        unique = f"{name[:80]}-{secrets.token_hex(6)}"
         folder = self._root / unique
         record = StorageRecord(
             name=name, account=account, size=size, folder=str(folder), host=self._host, service=service
         )
-        await asyncio.to_thread(_make, folder, record.bytes)
+        await asyncio.to_thread(_create_folder, folder, record.bytes)
         try:
             await self._store.commit(
                 Put(STORAGE, _key(account, name), record.model_dump_json().encode(), expect=ABSENT)
@@ -124,7 +127,7 @@ class Storages:
         except AEnvError as error:
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, Stale):
-                raise Conflict(f"storage {name} was made by somebody else just now; try again") from None
+                raise Conflict(f"storage {name} was created by another request at the same time; try again") from None
             raise
         return record
 
@@ -139,7 +142,9 @@ class Storages:
                 )
             )
         except Stale:
-            raise Conflict(f"storage {record.name} was changed by somebody else just now; try again") from None
+            raise Conflict(
+                f"storage {record.name} was changed by another request at the same time; try again"
+            ) from None
 
 
 def _key(account: str, name: str) -> str:
@@ -150,22 +155,22 @@ def _larger(record: StorageRecord, size: str | None) -> str:
     if size is None:
         return record.size
     if quantities.size(size) < record.bytes:
-        raise InvalidArguments(f"storage {record.name} has {record.size}; it can be given more, not less")
+        raise InvalidArguments(f"storage {record.name} has {record.size}; a storage can grow, but not shrink")
     return size
 
 
-def _make(folder: Path, size: int) -> None:
+def _create_folder(folder: Path, size: int) -> None:
     try:
         folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         free = shutil.disk_usage(folder.parent).free
         if free < size:
-            raise Unavailable(f"a storage of {size} bytes does not fit: {free} are free below {folder.parent}")
+            raise Unavailable(f"not enough space for a storage of {size} bytes: {free} are free in {folder.parent}")
         folder.mkdir(mode=0o700)
         if os.geteuid() == 0:
             user = owner(folder, _owners(folder.parent))
             os.chown(folder, user, user)
     except OSError as error:
-        raise Unavailable(f"a storage cannot be made at {folder}: {error.strerror}") from error
+        raise Unavailable(f"cannot create a storage at {folder}: {error.strerror}") from error
 
 
 def _owners(folder: Path) -> set[int]:
@@ -177,8 +182,8 @@ def _owners(folder: Path) -> set[int]:
 
 
 def owner(folder: Path, taken: Collection[int]) -> int:
-    """Return the user for a storage: the same for the same folder, unless another storage has it."""
-    user = FIRST_USER + int(hashlib.sha256(str(folder).encode()).hexdigest()[:8], 16) % USERS
+    """Return the user id for a storage: derived from its folder, or the next one free if another storage has that."""
+    user = FIRST_UID + int(hashlib.sha256(str(folder).encode()).hexdigest()[:8], 16) % UID_COUNT
     while user in taken:
-        user = FIRST_USER + (user - FIRST_USER + 1) % USERS
+        user = FIRST_UID + (user - FIRST_UID + 1) % UID_COUNT
     return user

@@ -1,4 +1,4 @@
-"""Creates that ask for what cannot be, or for more than they pay for."""
+"""Invalid create requests, and requests beyond what a token may use."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 class CountingEngine(OneEngine):
-    """Counts what it was asked to start."""
+    """An engine that counts starts."""
 
     def __init__(self) -> None:
         super().__init__("/nowhere")
@@ -59,15 +59,15 @@ class CountingEngine(OneEngine):
         return SandboxRef(f"s{self.started}", "unix:/nowhere", "t")
 
 
-def made() -> tuple[Instances, CountingEngine]:
+def new_instances() -> tuple[Instances, CountingEngine]:
     engine = CountingEngine()
     return Instances(engine, NoSources(), direct=False), engine
 
 
-async def post(instances: Instances, wish: dict[str, Any]) -> Response:
+async def post(instances: Instances, fields: dict[str, Any]) -> Response:
     request = Request()
     request.method, request.path, request.target = "POST", "/env-instance", b"/env-instance"
-    request.body = json.dumps({"envName": "x", **wish}).encode()
+    request.body = json.dumps({"envName": "x", **fields}).encode()
     answer = await PlatformApp(instances)(request)
     assert isinstance(answer, Response)
     return answer
@@ -77,7 +77,7 @@ def limited(rate: float = 0, instances: int = 0) -> Caller:
     return Caller("ann", "user", "t1", Allowance(creates_per_second=rate, instances=instances))
 
 
-def wish(**fields: Any) -> EnvInstanceCreateRequest:
+def create_request(**fields: Any) -> EnvInstanceCreateRequest:
     return EnvInstanceCreateRequest(envName="x", **fields)
 
 
@@ -85,7 +85,7 @@ def wish(**fields: Any) -> EnvInstanceCreateRequest:
 @pytest.mark.parametrize("what", BAD)
 def test_a_malformed_create_is_a_400_and_changes_nothing(what: str) -> None:
     async def main() -> None:
-        instances, engine = made()
+        instances, engine = new_instances()
         answer = await post(instances, BAD[what])
         assert answer.status in (400, 413), answer.body
         assert engine.started == 0
@@ -95,20 +95,20 @@ def test_a_malformed_create_is_a_400_and_changes_nothing(what: str) -> None:
     run(main())
 
 
-def test_a_create_that_is_refused_costs_no_allowance() -> None:
+def test_a_refused_create_is_not_charged() -> None:
     async def main() -> None:
-        instances, _ = made()
+        instances, _ = new_instances()
         ann = limited(rate=0.5)
         for _ in range(5):
             with pytest.raises(Exception, match="a name is empty"):
-                await instances.create(wish(environment_variables={"": "x"}), ann)
-        await instances.create(wish(), ann)
+                await instances.create(create_request(environment_variables={"": "x"}), ann)
+        await instances.create(create_request(), ann)
         assert instances.quota.used("t1").instances == 1
 
     run(main())
 
 
-def test_a_request_that_json_cannot_carry_is_the_callers_mistake() -> None:
+def test_a_request_that_json_cannot_encode_is_the_callers_fault() -> None:
     async def main() -> None:
         async with ApiClient("http://127.0.0.1:1") as api:
             with pytest.raises(NotJson) as caught:
@@ -119,28 +119,30 @@ def test_a_request_that_json_cannot_carry_is_the_callers_mistake() -> None:
 
 
 @pytest.mark.attack("limits")
-def test_a_create_of_many_is_charged_for_each() -> None:
+def test_a_create_of_many_instances_is_charged_for_each() -> None:
     async def main() -> None:
-        instances, _ = made()
-        ann = limited(rate=5)  # ten at once, and five a second from then on
-        await instances.create_many(wish(count=100), 100, ann)
+        instances, _ = new_instances()
+        ann = limited(rate=5)  # a burst of ten, then five per second
+        await instances.create_many(create_request(count=100), 100, ann)
         with pytest.raises(RateLimited) as caught:
-            await instances.create(wish(), ann)
-        assert caught.value.details["retry_after"] >= 18  # 90 are not paid for
+            await instances.create(create_request(), ann)
+        assert caught.value.details["retry_after"] >= 18  # a debt of 90
 
     run(main())
 
 
 @pytest.mark.attack("limits")
-def test_a_request_id_that_is_known_in_part_pays_for_the_rest() -> None:
+def test_a_request_id_of_which_some_instances_exist_is_charged_for_the_others() -> None:
     async def main() -> None:
-        instances, engine = made()
+        instances, engine = new_instances()
         ann = limited(rate=5)
-        await instances.create_many(wish(request_id="r"), 1, ann)
-        await instances.create_many(wish(request_id="r"), 9, ann)
+        await instances.create_many(create_request(request_id="r"), 1, ann)
+        await instances.create_many(create_request(request_id="r"), 9, ann)
         with pytest.raises(RateLimited):
-            await instances.create_many(wish(request_id="r"), 50, ann)
-        again = await instances.create_many(wish(request_id="r"), 9, ann)  # all of them are there: nothing to pay
+            await instances.create_many(create_request(request_id="r"), 50, ann)
+        again = await instances.create_many(
+            create_request(request_id="r"), 9, ann
+        )  # all exist already: nothing is charged
         assert len({each.id for each in again}) == 9
         while engine.started < 9:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -149,12 +151,12 @@ def test_a_request_id_that_is_known_in_part_pays_for_the_rest() -> None:
 
 
 @pytest.mark.attack("limits")
-def test_many_that_are_too_many_for_a_quota_are_not_begun() -> None:
+def test_a_group_beyond_the_quota_is_not_started() -> None:
     async def main() -> None:
-        instances, engine = made()
-        before = await instances.create_many(wish(request_id="r"), 2, limited(instances=5))
+        instances, engine = new_instances()
+        before = await instances.create_many(create_request(request_id="r"), 2, limited(instances=5))
         with pytest.raises(QuotaExceeded):
-            await instances.create_many(wish(request_id="r"), 1000, limited(instances=5))
+            await instances.create_many(create_request(request_id="r"), 1000, limited(instances=5))
         assert {each.id for each in (await instances.page("*")).items} == {each.id for each in before}
         assert engine.started <= 2
 
@@ -163,8 +165,8 @@ def test_many_that_are_too_many_for_a_quota_are_not_begun() -> None:
 
 def test_a_time_to_live_of_zero_is_refused_and_the_old_one_stays() -> None:
     async def main() -> None:
-        instances, _ = made()
-        one = await instances.create(wish(ttl="10m"))
+        instances, _ = new_instances()
+        one = await instances.create(create_request(ttl="10m"))
         for ttl in ("0s", "0", "-1s", "9000000h", "soon"):
             with pytest.raises(Exception, match="ttl: ") as caught:
                 await instances.renew(one.id, ttl)

@@ -1,4 +1,4 @@
-"""What the platform does by itself must not cost more than what it is asked for."""
+"""The periodic sweep: orphaned sandboxes are reaped, and nothing is measured without need."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.conftest import run
 
 
 class Counting(Engine):
-    """Makes nothing, and counts how often it is asked what something uses: a real one asks the kernel each time."""
+    """An engine without sandboxes that counts measurements of usage; a real one asks the kernel each time."""
 
     capabilities = Capabilities(networks=frozenset(("none",)))
 
@@ -46,14 +46,14 @@ class Counting(Engine):
         return {"memory_bytes": 1}
 
 
-def test_use_is_measured_of_those_that_are_shown_and_of_no_others(tmp_path: Path) -> None:
+def test_usage_is_measured_only_for_instances_that_are_shown(tmp_path: Path) -> None:
     (tmp_path / "env.py").write_text("")
 
     async def main() -> None:
         engine = Counting()
         instances = Instances(engine)
-        wish = EnvInstanceCreateRequest(envName="x", source=str(tmp_path))
-        made = [await instances.create(wish) for _ in range(20)]
+        request = EnvInstanceCreateRequest(envName="x", source=str(tmp_path))
+        made = [await instances.create(request) for _ in range(20)]
         await instances.sweep()
         assert engine.measured == 0
         page = await instances.page("*", limit=3)
@@ -66,7 +66,7 @@ def test_use_is_measured_of_those_that_are_shown_and_of_no_others(tmp_path: Path
     run(main())
 
 
-def test_a_sandbox_that_belongs_to_nobody_is_ended_once_it_cannot_be_one_that_is_being_made() -> None:
+def test_an_orphaned_sandbox_is_stopped_after_the_grace_period() -> None:
     async def main() -> None:
         engine, metrics, now = Counting(), Metrics(), 0.0
         reaper = OrphanReaper(engine, metrics, lambda: now)

@@ -1,4 +1,4 @@
-"""What a token may use, and how often it may ask."""
+"""Quotas of a token: concurrent usage and the rate of creates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def caller(**allowance: float) -> Caller:
 
 
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 5), st.integers(1, 4))
-def test_the_quota_is_never_exceeded_and_nothing_is_lost(takes: list[bool], instances: int, cpus: int) -> None:
+def test_a_quota_is_never_exceeded_and_all_usage_is_given_back(takes: list[bool], instances: int, cpus: int) -> None:
     quota, one, held = Quota(), Limits(cpus=1.0, memory=1 << 30), 0
     ann = caller(instances=instances, cpus=cpus, memory=3 << 30)
     most = min(instances, cpus, 3)
@@ -42,7 +42,7 @@ def test_the_quota_is_never_exceeded_and_nothing_is_lost(takes: list[bool], inst
     assert quota.used("t1").memory == 0
 
 
-def test_a_rate_lets_a_burst_through_and_says_when_to_come_again() -> None:
+def test_a_rate_limit_admits_a_burst_and_then_says_when_to_retry() -> None:
     now = 100.0
     quota = Quota(lambda: now)
     ann = caller(creates_per_second=5)
@@ -54,17 +54,17 @@ def test_a_rate_lets_a_burst_through_and_says_when_to_come_again() -> None:
     now += 1.0
     quota.admit(ann, 4)
     now += 60.0
-    quota.admit(ann, 1000)  # more than there ever can be: it costs all there is, and is not refused for ever
+    quota.admit(ann, 1000)  # more than the bucket can hold: it leaves a debt, but is not refused forever
     with pytest.raises(RateLimited):
         quota.admit(ann, 1)
 
 
-def test_what_a_token_does_not_say_the_settings_do() -> None:
+def test_the_settings_fill_in_limits_that_a_token_leaves_open() -> None:
     both = Allowance(instances=3).over(Allowance(instances=10, cpus=4))
     assert (both.instances, both.cpus) == (3, 4)
 
 
-def test_a_token_makes_as_many_instances_as_it_may(platform: Served) -> None:
+def test_a_token_creates_no_more_instances_than_its_allowance(platform: Served) -> None:
     token = platform.token("quinn", "user", "--instances", "2")
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_a_token_makes_as_many_instances_as_it_may(platform: Served) -> None:
             with pytest.raises(QuotaExceeded):
                 await api.create_env_instances(5, envName="counter")
             while len(await api.list_env_instances()) > 1:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)  # its time to live frees its place
+                await asyncio.sleep(0.05)  # until its time to live frees the quota
             again = await api.create_env_instance("counter")
             await api.delete_env_instance(first.id)
             last = await api.create_env_instance("counter")
@@ -90,7 +90,7 @@ def test_a_token_makes_as_many_instances_as_it_may(platform: Served) -> None:
     assert (status, body["error_code"]) == (403, "quota_exceeded")
 
 
-def test_the_sdk_waits_for_its_turn(platform: Served) -> None:
+def test_the_sdk_waits_and_retries_when_its_rate_is_limited(platform: Served) -> None:
     token = platform.token("rae", "user", "--rate", "1")
 
     async def main() -> None:
@@ -103,7 +103,7 @@ def test_the_sdk_waits_for_its_turn(platform: Served) -> None:
     run(main())
 
 
-def test_who_asks_too_often_is_told_when_to_come_again(platform: Served) -> None:
+def test_a_rate_limited_create_says_when_to_retry(platform: Served) -> None:
     header = {"authorization": f"Bearer {platform.token('rex', 'user', '--rate', '0.001')}"}
     status, body = fetch(platform.url, "/env-instance", {"envName": "counter"}, headers=header)
     assert status == 200

@@ -1,4 +1,4 @@
-"""What a service's keeper does when replicas are ill, crash again and again, or their server is gone."""
+"""Reconciliation of services: unhealthy and crashing replicas, lost servers, orphans and storages."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from aenv.platform.instances.ledger import Ledger
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.services import reconciler
 from aenv.platform.services.services import Services
+from aenv.platform.services.storages import Storages
 from aenv.schema.instances import EnvInstanceCreateRequest, EnvServiceCreateRequest, EnvServiceUpdateRequest, HubAccess
 from aenv.storage.open_url import open_store
 from tests.conftest import fetch, run
@@ -56,7 +57,7 @@ def data(sandboxes: None) -> Iterator[Path]:
     async def publish() -> None:
         hub = LocalHub(open_catalog(HubLocation.of(data=folder)))
         try:
-            await push(hub, "ill", "1.0.0", CODE, public=True)
+            await push(hub, "fragile", "1.0.0", CODE, public=True)
         finally:
             await hub.close()
 
@@ -67,7 +68,7 @@ def data(sandboxes: None) -> Iterator[Path]:
 
 @asynccontextmanager
 async def running(data: Path, capacity: Capacity | None = None) -> AsyncIterator[tuple[Services, Instances]]:
-    """Services in this process."""
+    """Run services in this process."""
     store = open_store(str(data / "platform.db"))
     ledger = Ledger(store)
     await ledger.open()
@@ -75,12 +76,12 @@ async def running(data: Path, capacity: Capacity | None = None) -> AsyncIterator
     sources = Sources(lambda access: LocalHub(open_catalog(HubLocation.of(data=data))), only_hub=hub)
     engine = NativeEngine(data / "run", pool=0)
     instances = Instances(engine, sources, direct=False, ledger=ledger, capacity=capacity)
-    kept = Services(instances, sources, ledger, data / "storage", grace=1.0)
-    await kept.open()
+    services = Services(instances, sources, ledger, data / "storage", grace=1.0)
+    await services.open()
     try:
-        yield kept, instances
+        yield services, instances
     finally:
-        await kept.close()
+        await services.close()
         await instances.close()
         await engine.close()
         await sources.close()
@@ -90,167 +91,165 @@ async def running(data: Path, capacity: Capacity | None = None) -> AsyncIterator
             task.cancel()
 
 
-def test_an_update_that_never_gets_healthy_is_taken_back(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconciler, "START_SECONDS", 1.0)
+def test_an_update_that_never_becomes_healthy_is_rolled_back(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "START_TIMEOUT", 1.0)
 
     async def main() -> None:
-        async with running(data) as (kept, instances):
-            await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s", replicas=2), OWNER)
-            before = await kept.get("s", OWNER, wait=30)
+        async with running(data) as (services, instances):
+            await services.create(EnvServiceCreateRequest(envName="fragile", service_name="s", replicas=2), OWNER)
+            before = await services.get("s", OWNER, wait=30)
             assert before.available_replicas == 2
-            await kept.update("s", EnvServiceUpdateRequest(environment_variables={"HEALTH": "error"}), OWNER)
-            after = await kept.get("s", OWNER, wait=30)
+            await services.update("s", EnvServiceUpdateRequest(environment_variables={"HEALTH": "error"}), OWNER)
+            after = await services.get("s", OWNER, wait=30)
             assert (after.status, after.revision, after.environment_variables) == ("Running", 1, None)
             assert after.reason is not None
-            assert after.reason.startswith("the update to revision 2 failed, and was taken back")
+            assert after.reason.startswith("the update to revision 2 failed and was rolled back")
             assert "its health check says 'as it was told'" in after.reason
             assert set(after.instances or []) == set(before.instances or [])
-            await kept.delete("s", OWNER, storage=False)
+            await services.delete("s", OWNER, storage=False)
             assert (await instances.page("*")).items == []
 
     run(main())
 
 
-def test_one_that_crashes_again_and_again_is_started_ever_more_slowly(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reconciler, "BACK_OFF", 0.01)
+def test_a_replica_that_keeps_crashing_is_replaced_with_backoff(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciler, "BACKOFF", 0.01)
 
     async def main() -> None:
-        async with running(data) as (kept, instances):
-            await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
-            one = await kept.keeper("s", OWNER)
+        async with running(data) as (services, instances):
+            await services.create(EnvServiceCreateRequest(envName="fragile", service_name="s"), OWNER)
+            service = await services.reconciler("s", OWNER)
             pauses = []
             for _ in range(4):
-                while not any(copy.ready for copy in one.copies):
-                    await one.told.wait()
-                (name,) = [copy.id for copy in one.copies]
+                while not any(replica.ready for replica in service.replicas):
+                    await service.round_done.wait()
+                (name,) = [replica.id for replica in service.replicas]
                 await instances.delete(name)
-                one.wake()
-                while any(copy.id == name for copy in one.copies):
-                    await one.told.wait()
-                pauses.append(one._not_before - one.ended_at)
-            assert pauses[0] < 0  # the first time it is started at once
+                service.wake()
+                while any(replica.id == name for replica in service.replicas):
+                    await service.round_done.wait()
+                pauses.append(service.retry_at - service.lost_at)
+            assert pauses[0] < 0  # the first replacement starts at once
             assert [round(pause, 3) for pause in pauses[1:]] == [0.04, 0.08, 0.16]
-            assert (await kept.get("s", OWNER)).restarts == 4
+            assert (await services.get("s", OWNER)).restarts == 4
 
     run(main())
 
 
-def test_replicas_wait_for_their_turn_on_a_full_platform(data: Path) -> None:
+def test_replicas_wait_for_admission_on_a_full_platform(data: Path) -> None:
     async def main() -> None:
-        async with running(data, Capacity(alive=1)) as (kept, instances):
-            taken = await instances.create(EnvInstanceCreateRequest(envName="ill"))
-            await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
-            one = await kept.keeper("s", OWNER)
-            while (found := await kept.get("s", OWNER)).status != "Pending":
-                await one.told.wait()
+        async with running(data, Capacity(alive=1)) as (services, instances):
+            taken = await instances.create(EnvInstanceCreateRequest(envName="fragile"))
+            await services.create(EnvServiceCreateRequest(envName="fragile", service_name="s"), OWNER)
+            service = await services.reconciler("s", OWNER)
+            while (found := await services.get("s", OWNER)).status != "Pending":
+                await service.round_done.wait()
             assert found.reason is not None
             assert "the platform is full" in found.reason
             await instances.delete(taken.id)
-            assert (await kept.get("s", OWNER, wait=30)).status == "Running"
+            assert (await services.get("s", OWNER, wait=30)).status == "Running"
 
     run(main())
 
 
-def test_replicas_that_are_there_are_gone_on_with_and_strays_are_ended(data: Path) -> None:
+def test_existing_replicas_are_adopted_and_orphans_are_ended(data: Path) -> None:
     async def main() -> None:
-        async with running(data) as (kept, instances):
-            await kept.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
-            there = (await kept.get("s", OWNER, wait=30)).instances
-            await kept.close(hand_over=True)
-            mine = await instances.create(EnvInstanceCreateRequest(envName="ill"))
-            wish = EnvInstanceCreateRequest(envName="ill", request_id="gone/1")
-            stray = await instances.create(wish, OWNER, Replica(service="gone", revision=1))
-            assert await kept.open() == 1
-            assert (await kept.get("s", OWNER, wait=30)).instances == there
-            await kept._end_strays()
+        async with running(data) as (services, instances):
+            await services.create(EnvServiceCreateRequest(envName="fragile", service_name="s"), OWNER)
+            there = (await services.get("s", OWNER, wait=30)).instances
+            await services.close(hand_over=True)
+            plain = await instances.create(EnvInstanceCreateRequest(envName="fragile"))
+            request = EnvInstanceCreateRequest(envName="fragile", request_id="gone/1")
+            orphan = await instances.create(request, OWNER, Replica(service="gone", revision=1))
+            assert await services.open() == 1
+            assert (await services.get("s", OWNER, wait=30)).instances == there
+            await services.end_orphan_replicas()
             left = {each.id for each in (await instances.page("*")).items}
-            assert left == {mine.id, *(there or [])}
-            assert stray.id not in left
+            assert left == {plain.id, *(there or [])}
+            assert orphan.id not in left
 
     run(main())
 
 
 @pytest.mark.attack("tenants")
 @pytest.mark.parametrize("label", ["service", "service-revision"])
-def test_labels_of_replicas_are_refused_to_callers(data: Path, label: str) -> None:
+def test_callers_cannot_set_the_labels_of_replicas(data: Path, label: str) -> None:
     bob = Caller("bob", "user")
 
     async def main() -> None:
-        async with running(data) as (kept_services, instances):
-            wish = EnvInstanceCreateRequest(envName="ill", labels={label: "1"}, request_id="s/1")
+        async with running(data) as (services, instances):
+            request = EnvInstanceCreateRequest(envName="fragile", labels={label: "1"}, request_id="s/1")
             with pytest.raises(InvalidArguments, match="reserved"):
-                await instances.create(wish, bob)
+                await instances.create(request, bob)
             with pytest.raises(InvalidArguments, match="reserved"):
-                await instances.create_many(wish, 2, bob)
+                await instances.create_many(request, 2, bob)
             with pytest.raises(InvalidArguments, match="reserved"):
-                await kept_services.create(EnvServiceCreateRequest(envName="ill", labels={label: "1"}), bob)
+                await services.create(EnvServiceCreateRequest(envName="fragile", labels={label: "1"}), bob)
             assert (await instances.page("*")).items == []
 
     run(main())
 
 
 @pytest.mark.attack("tenants")
-def test_a_service_never_takes_an_instance_for_its_replica_because_of_labels(data: Path) -> None:
+def test_a_service_never_adopts_an_instance_because_of_its_labels(data: Path) -> None:
     bob = Caller("bob", "user")
 
     async def main() -> None:
         async with running(data) as (services, instances):
-            await services.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
+            await services.create(EnvServiceCreateRequest(envName="fragile", service_name="s"), OWNER)
             there = (await services.get("s", OWNER, wait=30)).instances
             await services.close(hand_over=True)
-            made = await instances.create(EnvInstanceCreateRequest(envName="ill", request_id="s/1"), bob)
+            made = await instances.create(EnvInstanceCreateRequest(envName="fragile", request_id="s/1"), bob)
             record = instances.find(made.id, bob)
             record.request = record.request.model_copy(update={"labels": {"service": "s", "service-revision": "1"}})
             assert await services.open() == 1
             assert (await services.get("s", OWNER, wait=30)).instances == there
             with pytest.raises(NotFound):
                 await services.get("s", bob)
-            await services._end_strays()
+            await services.end_orphan_replicas()
             assert (await instances.get(made.id, caller=bob)).status == "Running"
 
     run(main())
 
 
 @pytest.mark.attack("tenants")
-def test_what_is_kept_of_a_replica_names_its_service_and_older_notes_are_not_believed(data: Path) -> None:
+def test_a_handover_record_names_the_service_and_older_ones_are_not_trusted(data: Path) -> None:
     async def main() -> None:
         async with running(data) as (services, instances):
-            await services.create(EnvServiceCreateRequest(envName="ill", service_name="s"), OWNER)
+            await services.create(EnvServiceCreateRequest(envName="fragile", service_name="s"), OWNER)
             (name,) = (await services.get("s", OWNER, wait=30)).instances or []
             record = instances.find(name)
             assert record.ref is not None
-            note = handover.dump(record)
-            again = handover.load(note, record.ref)
-            assert again is not None
-            assert again.replica == Replica(service="s", revision=1)
-            older = {key: value for key, value in json.loads(note).items() if key not in ("service", "revision")}
+            text = handover.dump(record)
+            loaded = handover.load(text, record.ref)
+            assert loaded is not None
+            assert loaded.replica == Replica(service="s", revision=1)
+            older = {key: value for key, value in json.loads(text).items() if key not in ("service", "revision")}
             assert handover.load(json.dumps(older), record.ref) is None
 
     run(main())
 
 
-def test_another_server_follows_and_takes_over(data: Path) -> None:
+def test_another_server_changes_a_service_and_takes_it_over(data: Path) -> None:
     async def main(one: str, other: str) -> None:
         async with ApiClient(one) as api, ApiClient(other) as beside:
-            await api.create_env_service("ill", "s")
+            await api.create_env_service("fragile", "s")
             assert (await api.get_env_service("s", wait=20)).status == "Running"
             assert [each.id for each in await beside.list_env_services()] == ["s"]
-            await beside.update_env_service("s", replicas=2)  # the one that runs it does so
+            await beside.update_env_service("s", replicas=2)  # done by the server that runs it
             while (await beside.get_env_service("s")).available_replicas < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             assert len((await api.get_env_service("s")).instances or []) == 2
 
     async def after(other: str) -> None:
         async with ApiClient(other) as beside:
-            while len(await beside.list_env_instances("ill")) < 2:  # noqa: ASYNC110
+            while len(await beside.list_env_instances("fragile")) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
             assert (await beside.get_env_service("s", wait=20)).available_replicas == 2
             status, _ = await asyncio.to_thread(fetch, f"{other}/service/s", "/health")
             assert status == 200
             await beside.delete_env_service("s")
-            assert await beside.list_env_instances("ill") == []
+            assert await beside.list_env_instances("fragile") == []
 
     with serving(data, auth=False) as other:
         with serving(data, auth=False) as one:
@@ -260,18 +259,20 @@ def test_another_server_follows_and_takes_over(data: Path) -> None:
         run(after(other.url))
 
 
-def test_the_folder_of_a_storage_is_its_services_alone(data: Path) -> None:
-    """Whoever deletes a storage that another service took meanwhile deletes nothing."""
+def test_a_storage_is_deleted_only_by_the_service_that_claims_it(data: Path) -> None:
+    """Deleting a storage that another service has claimed in the meantime deletes nothing."""
 
     async def main() -> None:
-        async with running(data) as (kept, _):
-            wish = EnvServiceCreateRequest(envName="ill", service_name="s", pvc_name="p", storage_size="1Mi")
-            await kept.create(wish, OWNER)
-            await kept.get("s", OWNER, wait=30)
-            await kept._storages.let_go(OWNER.name, "p", "another", delete=True)
+        async with running(data) as (services, _):
+            request = EnvServiceCreateRequest(envName="fragile", service_name="s", pvc_name="p", storage_size="1Mi")
+            await services.create(request, OWNER)
+            await services.get("s", OWNER, wait=30)
+            store = open_store(str(data / "platform.db"))
+            await Storages(store, data / "storage").release(OWNER.name, "p", "another", delete=True)
+            await store.close()
             (folder,) = (data / "storage").iterdir()
             (folder / "file").write_text("kept")
-            await kept.delete("s", OWNER, storage=False)
+            await services.delete("s", OWNER, storage=False)
             assert (folder / "file").read_text() == "kept"
             shutil.rmtree(folder)
 
@@ -279,15 +280,15 @@ def test_the_folder_of_a_storage_is_its_services_alone(data: Path) -> None:
 
 
 @pytest.mark.attack("disk")
-def test_a_storage_is_removed_however_deep_its_folders_are(data: Path) -> None:
+def test_a_storage_with_deeply_nested_folders_is_deleted(data: Path) -> None:
     async def main() -> None:
-        async with running(data) as (kept, _):
-            wish = EnvServiceCreateRequest(envName="ill", service_name="s", pvc_name="p", storage_size="1Mi")
-            await kept.create(wish, OWNER)
-            await kept.get("s", OWNER, wait=30)
+        async with running(data) as (services, _):
+            request = EnvServiceCreateRequest(envName="fragile", service_name="s", pvc_name="p", storage_size="1Mi")
+            await services.create(request, OWNER)
+            await services.get("s", OWNER, wait=30)
             (folder,) = (data / "storage").iterdir()
             nest(folder)
-            await kept.delete("s", OWNER, storage=True)
+            await services.delete("s", OWNER, storage=True)
             assert not folder.exists()
 
     run(main())

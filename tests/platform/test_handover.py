@@ -1,0 +1,289 @@
+"""Handover of instances from a server that is killed or restarted to the next one."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aenv.platform.instances.ledger import INSTANCE, LedgerEntry
+from aenv.platform.operations.settings import ServeSettings
+from aenv.platform.operations.state_directory import StateDirectory
+from aenv.storage.base import Delete
+from aenv.storage.open_url import open_store
+from tests.conftest import fetch, run
+from tests.isolation.host import eventually
+from tests.platform.machine import Machine
+from tests.platform.parts import Served, serving
+from tests.storage.valkey import Valkey, started
+
+
+def serving_with_handover(data: Path, *options: str, auth: bool = True) -> AbstractContextManager[Served]:
+    """Serve with a handover window that is longer than a busy machine takes to start the next server."""
+    return serving(data, "--adopt-within", "120", *options, auth=auth)
+
+
+@pytest.fixture
+def machine(data: Path) -> Iterator[Machine]:
+    """Check at the end that no server has left anything on the machine."""
+    found = Machine(data)
+    yield found
+    found.is_clean()
+
+
+def call_api(server: Served, path: str = "", body: Any = None, token: str = "", **options: Any) -> Any:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    status, answer = fetch(server.url, f"/env-instance{path}", body, headers=headers, **options)
+    assert status == 200, answer
+    return answer["data"]
+
+
+def create(server: Served, token: str = "", **request: Any) -> str:
+    return str(call_api(server, body={"envName": "counter", **request}, token=token)["id"])
+
+
+def call(server: Served, name: str, tool: str, token: str = "", **arguments: Any) -> Any:
+    headers = {"AEnvCore-EnvInstance-ID": name, "authorization": f"Bearer {token}"}
+    status, answer = fetch(server.url, f"/tools/{tool}", arguments, headers=headers)
+    assert status == 200, answer
+    return answer["data"]["content"][0]["text"] if answer["data"]["content"] else None
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR2])
+def test_instances_survive_into_the_next_server(data: Path, machine: Machine, how: signal.Signals) -> None:
+    with serving_with_handover(data) as first:
+        token = first.token("ann", "user", "--instances", "4")
+        requests = [{"labels": {"n": str(n)}, "ttl": "10m", "request_id": f"r{n}"} for n in range(4)]
+        names = [create(first, token, **request) for request in requests]  # the last ones are forked
+        before = {name: call_api(first, f"/{name}", token=token) for name in names}
+        for name in names:
+            assert call(first, name, "increment", token) == "1"
+            call(first, name, "write", token, path="/tmp/mine", text=name)
+        call(first, names[0], "speak", token, text="before")
+        first.kill(how)
+        assert machine.sandboxes()
+    with serving_with_handover(data) as second:
+        for name in names:
+            assert call(second, name, "increment", token) == "2"
+            assert call(second, name, "read", token, path="/tmp/mine") == name
+            found = call_api(second, f"/{name}", token=token)
+            assert found["status"] == "Running"
+            assert {key: found[key] for key in ("ip", "labels", "expires_at", "created_at", "ttl")} == {
+                key: before[name][key] for key in ("ip", "labels", "expires_at", "created_at", "ttl")
+            }
+        assert {each["id"] for each in call_api(second, "/*/list", token=token)} == set(names)
+        call(second, names[0], "speak", token, text="after")
+        assert call_api(second, f"/{names[0]}/logs", token=token) == "before\nafter\n"
+        assert call_api(second, f"/{names[0]}/exec", {"command": ["cat", "/tmp/mine"]}, token)["stdout"] == names[0]
+        assert "adopted" in {each["type"] for each in call_api(second, f"/{names[0]}/events", token=token)}
+        if os.geteuid() == 0:
+            assert call_api(second, f"/{names[1]}", token=token)["usage"]["memory_bytes"] > 0
+        headers = {"authorization": f"Bearer {token}"}
+        assert create(second, token, **requests[3]) == names[3]  # a repeated request, as after a lost answer
+        # Its quota of four is used up.
+        assert fetch(second.url, "/env-instance", {"envName": "counter"}, headers=headers)[0] == 403
+        call_api(second, f"/{names[0]}", token=token, method="DELETE")
+        other = create(second, token)
+        assert call(second, other, "increment", token) == "1"
+        second.kill()  # again: adopted and new instances survive, deleted ones do not
+    with serving_with_handover(data) as third:
+        assert {each["id"] for each in call_api(third, "/*/list", token=token)} == {*names[1:], other}
+        assert [call(third, name, "increment", token) for name in (*names[1:], other)] == ["3", "3", "3", "2"]
+        assert len(machine.sandboxes()) == 4
+
+
+def test_instances_end_if_no_next_server_starts(data: Path, machine: Machine) -> None:
+    with serving_with_handover(data, "--adopt-within", "1", auth=False) as first:
+        names = [create(first) for _ in range(3)]
+        assert len(machine.sandboxes()) >= 3
+        first.kill()
+        machine.is_clean()
+    with serving_with_handover(data, auth=False) as second:
+        for name in names:
+            found = call_api(second, f"/{name}")
+            assert found["status"] in ("Terminated", "Failed")  # the last one may not have been stored as running
+            assert found["reason"].startswith("the server")
+        assert call_api(second, "/*/list") == []
+        assert call(second, create(second), "increment") == "1"
+
+
+def test_instances_end_with_a_server_that_hands_nothing_over(data: Path, machine: Machine) -> None:
+    with serving_with_handover(data, "--adopt-within", "0", auth=False) as first:
+        create(first)
+        assert not machine.keepers()
+        first.kill()
+        machine.is_clean()
+
+
+def test_instances_and_ledger_entries_without_each_other_are_ended(data: Path, machine: Machine) -> None:
+    store_url = f"sqlite:{data}/platform/platform.db"
+
+    async def delete_entry(name: str) -> None:
+        store = open_store(store_url)
+        await store.commit(Delete(INSTANCE, name))
+        await store.close()
+
+    async def statuses() -> dict[str, str]:
+        store = open_store(store_url)
+        entries = [LedgerEntry.model_validate_json(put.value) async for put in store.dump() if put.space == INSTANCE]
+        await store.close()
+        return {entry.instance.id: str(entry.instance.status) for entry in entries}
+
+    with serving_with_handover(data, "--pool", "0", auth=False) as first:
+        unrecorded, dying, expiring, staying = (create(first, ttl=ttl) for ttl in ("1h", "1h", "2s", "1h"))
+        first.kill()
+        run(delete_entry(unrecorded))
+        assert len(machine.sandboxes()) == 4
+    with serving_with_handover(data, "--pool", "0", auth=False) as second:
+        fetch(second.url, "/tools/die", {}, headers={"AEnvCore-EnvInstance-ID": dying})
+        eventually(lambda: call_api(second, f"/{expiring}")["status"] == "Running", "it outlives its time to live")
+        assert "time to live" in call_api(second, f"/{expiring}")["reason"]
+        assert fetch(second.url, f"/env-instance/{unrecorded}")[0] == 404
+        eventually(lambda: len(machine.sandboxes()) != 1, "others than the one in the ledger")
+        assert [each["id"] for each in call_api(second, "/*/list")] == [staying]
+        assert call(second, staying, "increment") == "1"
+        expected = {dying: "Terminated", expiring: "Terminated", staying: "Running"}
+        eventually(lambda: run(statuses()) != expected, "the ledger does not say so")
+
+
+def test_instances_that_ended_between_two_servers_are_reported_as_ended(data: Path, machine: Machine) -> None:
+    with serving_with_handover(data, "--pool", "0", auth=False) as first:
+        one, other = create(first), create(first)
+        first.kill()
+    for process in machine.zygotes():
+        if process.depth == 2:
+            process.kill()
+    eventually(machine.sandboxes, "instances outlive their zygote")
+    with serving_with_handover(data, auth=False) as second:
+        assert {call_api(second, f"/{name}")["reason"] for name in (one, other)} == {"its zygote was killed"}
+        assert call_api(second, "/*/list") == []
+        assert call(second, create(second), "increment") == "1"
+
+
+def test_the_egress_proxy_survives_into_the_next_server(data: Path, machine: Machine) -> None:
+    class Hello(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, *_: Any) -> None:
+            return
+
+    with http.server.HTTPServer(("127.0.0.2", 0), Hello) as web:
+        url = f"http://127.0.0.2:{web.server_address[1]}/"
+        thread = threading.Thread(target=web.serve_forever)
+        thread.start()
+        try:
+            with serving_with_handover(data, auth=False) as first:
+                name = create(first, network=["127.0.0.0/8"])
+                assert call(first, name, "get", url=url) == "hello"
+                first.kill()
+            with serving_with_handover(data, auth=False) as second:
+                assert call(second, name, "get", url=url) == "hello"
+        finally:
+            web.shutdown()
+            thread.join()
+
+
+def test_a_server_that_cannot_listen_does_not_end_instances(data: Path, machine: Machine) -> None:
+    with serving_with_handover(data, auth=False) as first:
+        name = create(first)
+        first.kill()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as taken,
+        pytest.raises(AssertionError, match="did not start"),
+        serving_with_handover(data, "--port", str(taken.getsockname()[1]), auth=False),
+    ):
+        pass
+    with serving_with_handover(data, auth=False) as third:
+        assert call(third, name, "increment") == "1"
+
+
+def test_a_killed_fd_holder_ends_its_instances_and_is_replaced(data: Path, machine: Machine) -> None:
+    with serving_with_handover(data, auth=False) as first:
+        name = create(first)
+        (fd_holder,) = machine.keepers()
+        fd_holder.kill()
+        eventually(lambda: call_api(first, f"/{name}")["status"] == "Running", "it outlives its fd holder")
+        other = create(first)
+        assert call(first, other, "increment") == "1"
+        first.kill()
+    with serving_with_handover(data, auth=False) as second:
+        assert call(second, other, "increment") == "2"
+        assert call_api(second, f"/{name}")["status"] == "Terminated"
+
+
+def test_killing_server_and_fd_holder_at_once_leaves_nothing_behind(data: Path, machine: Machine) -> None:
+    with serving_with_handover(data, auth=False) as first:
+        create(first)
+        victims = [*machine.keepers(), *machine.servers()]
+        assert len(victims) == 2
+        for process in victims:
+            process.kill()
+        first.process.wait()
+        machine.is_clean()
+
+
+def test_servers_on_one_redis_adopt_their_own_instances(data: Path, machine: Machine, tmp_path: Path) -> None:
+    with started(tmp_path) as valkey:
+        both = [_serving_from(data, name, valkey) for name in ("a", "b")]
+        names = []
+        for server in both:
+            with server as running:
+                names.append(made := create(running))
+                eventually(lambda name=made: _status(valkey, name) != "Running", "it is not stored as running")
+                running.kill()
+        with _serving_from(data, "b", valkey) as again:
+            assert call(again, names[1], "increment") == "1"
+            assert {each["id"] for each in call_api(again, "/*/list")} == set(names)
+            assert _status(valkey, names[0]) == "Running"  # its fd holder waits for its own server
+            with _serving_from(data, "a", valkey) as other:
+                assert call(other, names[0], "increment") == "1"
+                assert {each["id"] for each in call_api(other, "/*/list")} == set(names)
+            assert _status(valkey, names[0]) == "Terminated"
+
+
+def _serving_from(data: Path, name: str, valkey: Valkey) -> AbstractContextManager[Served]:
+    """Serve from a data folder of its own, on a shared store."""
+    own = data / name
+    if not own.exists():
+        own.mkdir()
+        shutil.copytree(data / "hub", own / "hub")
+    return serving_with_handover(own, "--store", valkey.url(), auth=False)
+
+
+def _status(valkey: Valkey, name: str) -> str:
+    async def read() -> str:
+        store = open_store(valkey.url())
+        record = await store.get(INSTANCE, name)
+        await store.close()
+        assert record is not None
+        return str(LedgerEntry.model_validate_json(record.value).instance.status)
+
+    return str(run(read()))
+
+
+def test_concurrent_servers_have_separate_state_directories(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = ServeSettings(store=f"sqlite:{tmp_path}/x.db").store_url
+        one = await StateDirectory.enter(tmp_path, store, 0)
+        two = await StateDirectory.enter(tmp_path, store, 0)
+        assert one.id != two.id
+        await one.close()
+        again = await StateDirectory.enter(tmp_path, store, 0)
+        assert again.id == one.id
+        for state in (two, again):
+            await state.close()
+        assert not any(state.runtime.exists() for state in (one, two, again))
+
+    run(main())
