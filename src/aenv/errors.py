@@ -212,7 +212,7 @@ class StateDestroyed(EnvironmentError):
 class InvalidArguments(EnvironmentError, ValidationError):
     """The arguments do not match the signature of the tool, function or reward."""
 
-    code, status, fault = "invalid_arguments", 422, "policy"
+    code, status, fault = "invalid_arguments", 422, "caller"
 
 
 class NotJson(EnvironmentError):

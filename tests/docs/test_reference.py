@@ -69,7 +69,7 @@ def test_the_page_has_no_errors_of_its_own() -> None:
 def test_the_http_errors_never_leave_the_client() -> None:
     """They are turned into errors of the table, so the page need not have them."""
     hidden = {cls.__name__ for cls in error_classes()} - {cls.__name__ for cls in PUBLIC_ERRORS}
-    assert hidden == {"NotConnected", "ConnectionBroke", "AnswerTooLarge", "DeadlineExceeded"}
+    assert hidden == {"ConnectFailed", "ConnectionLost", "ResponseTooLarge", "DeadlineExceeded"}
 
 
 # --- variables

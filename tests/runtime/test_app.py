@@ -106,7 +106,7 @@ def test_functions_have_the_known_envelope(server: Server) -> None:
     assert status == 500
     assert (body["success"], body["error"], body["fault"]) == (False, "no good", "env")
     status, body = fetch(server.url, "/functions/add", {"a": 1, "b": "2"})
-    assert (status, body["fault"], body["code"]) == (422, "policy", "invalid_arguments")
+    assert (status, body["fault"], body["code"]) == (422, "caller", "invalid_arguments")
     status, body = fetch(server.url, "/functions/nothing", {})
     assert (status, body["code"]) == (404, "not_found")
     assert "add, add_async" in body["error"]

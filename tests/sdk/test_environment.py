@@ -179,7 +179,7 @@ def test_errors_say_whose_fault_they_are() -> None:
         assert (failed.value.fault, failed.value.env_name) == ("env", "everything@1.0.0")
         with pytest.raises(InvalidArguments) as invalid:
             await env.call_function("add", {"a": 1, "b": "2"})
-        assert invalid.value.fault == "policy"
+        assert invalid.value.fault == "caller"
         assert isinstance(invalid.value, EnvironmentError | ValidationError)
         with pytest.raises(NotFound, match="no function 'nothing'"):
             await env.call_function("nothing", {})

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 from aenv.tracing.context import SpanContext, current
+
+if TYPE_CHECKING:
+    from aenv.authoring.agent_time import AgentTime
 
 Progress = Callable[[float, float | None, str | None], None]
 
@@ -13,7 +18,7 @@ Progress = Callable[[float, float | None, str | None], None]
 class Call:
     """A call in progress. All of it may be used from any thread, since sync tools run in threads."""
 
-    __slots__ = ("_progress", "cancelled", "name", "trace")
+    __slots__ = ("_progress", "agent_time", "cancelled", "deadline", "name", "trace")
 
     def __init__(self, name: str = "", progress: Progress | None = None, trace: SpanContext | None = None) -> None:
         self.name = name
@@ -22,7 +27,19 @@ class Call:
         self.cancelled = False
         """True once the caller has disconnected or given up. A thread cannot be stopped from outside, so a long sync
         tool should check this now and then and return."""
+        self.deadline: float | None = None
+        """Monotonic time by which the call has to answer, if that is known."""
+        self.agent_time: AgentTime | None = None
+        """Time that agent code has used, of a reward with a time limit."""
         self._progress = progress
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds in which a reward has to answer; None for other calls, and where the caller did not say.
+
+        Use it as the timeout of a program with agent code that the reward starts without `run_python`.
+        """
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
         """Report progress to the caller. Does nothing if the caller did not ask for progress.
@@ -56,6 +73,11 @@ def current_call() -> Call:
         ```
     """
     return _serving.get() or Call()
+
+
+def served_call() -> Call | None:
+    """Return the call that this context serves, if there is one."""
+    return _serving.get()
 
 
 def serve(call: Call) -> None:

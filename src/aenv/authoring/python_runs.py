@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, Any
 
+from aenv.authoring.agent_time import agent_code
 from aenv.authoring.destroyed_state import raising_state_destroyed
 from aenv.isolation.files.trees import remove_tree
 
@@ -111,13 +112,13 @@ def run_python(
             file.write(text.encode(errors="replace"))
             file.seek(0)
         files = (request.fileno(), answer.fileno())
-        with raising_state_destroyed(f"code cannot run in {directory or empty}"):
+        with raising_state_destroyed(f"code cannot run in {directory or empty}"), agent_code():
             process = subprocess.Popen(
                 [sys.executable, "-I", "-c", _HARNESS, *map(str, files)],
                 stdin=standard_input, stdout=out, stderr=err, pass_fds=files, start_new_session=True,
                 cwd=directory or empty, env={**inherited, **(variables or {})},
             )  # fmt: skip
-        exit_code = _wait(process, timeout)
+            exit_code = _wait(process, timeout)
         value = _value(answer) if exit_code == 0 and call is not None else None
         return PythonRun(exit_code, _text(out), _text(err), value, exit_code is None)
 

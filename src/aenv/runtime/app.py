@@ -21,6 +21,7 @@ from aenv.errors import (
 )
 from aenv.http.guard import refuse_web_pages
 from aenv.http.messages import Answer, ASGIApp, Request, Response, Stream, Timing
+from aenv.runtime import reward_deadline
 from aenv.runtime.endpoints import Endpoint, EndpointCatalog
 from aenv.runtime.sandbox_routes import SandboxRoutes
 from aenv.schema import paths
@@ -171,19 +172,23 @@ class App:
 
     async def _function(self, endpoint: Endpoint, request: Request) -> Response:
         arguments = _arguments(endpoint.signature, request)
-        return _data(endpoint, await self._value(endpoint, arguments, request.timing))
+        call = _call(endpoint.name, request.timing)
+        return _data(endpoint, await self._value(endpoint, arguments, call, request.timing))
 
-    async def _value(self, endpoint: Endpoint, arguments: dict[str, Any], timing: Timing | None) -> Any:
+    async def _value(self, endpoint: Endpoint, arguments: dict[str, Any], call: Call, timing: Timing | None) -> Any:
         try:
-            return await self.catalog.call_function(endpoint, arguments, _call(endpoint.name, timing))
+            return await self.catalog.call_function(endpoint, arguments, call)
         finally:
             if timing is not None:
                 timing.ended()
 
     async def _reward(self, request: Request) -> Response:
-        name = dict(parse_qsl(request.query.decode("latin-1"))).get(paths.REWARD_QUERY)
-        endpoint = self.catalog.reward(name)
-        value = await self._value(endpoint, endpoint.signature.validate_json(request.body), request.timing)
+        query = dict(parse_qsl(request.query.decode("latin-1")))
+        endpoint = self.catalog.reward(query.get(paths.REWARD_QUERY))
+        arguments, call = endpoint.signature.validate_json(request.body), _call(endpoint.name, request.timing)
+        work = self._value(endpoint, arguments, call, request.timing)
+        seconds = reward_deadline.parse_seconds(query.get(paths.TIMEOUT_QUERY))
+        value = await (work if seconds is None else reward_deadline.within(seconds, call, work))
         if value is None:
             raise FunctionFailed(f"reward '{endpoint.name}' returned nothing; return a number or a dict")
         try:

@@ -20,6 +20,8 @@ STATS = "/aenv/stats"
 
 REWARD_QUERY = "reward"
 """``POST /task/reward?reward=NAME`` chooses one of several rewards."""
+TIMEOUT_QUERY = "timeout"
+"""``POST /task/reward?timeout=60``: seconds for which the caller waits."""
 
 # the platform
 INSTANCES = "/env-instance"

@@ -576,9 +576,10 @@ class Environment:
     ) -> Any:
         """Return the reward.
 
-        If the agent has ended the instance, or destroyed what it would be graded on, this is the failure reward that
-        the environment declares (``failureReward`` in config.json, default 0.0); `failure_reason` tells it from a
-        computed reward. A reward that could not be computed for any other reason is an exception, never a number.
+        If the agent has ended the instance, destroyed what it would be graded on, or used up the time limit with code
+        that the reward runs for it (`run_python`), this is the failure reward that the environment declares
+        (``failureReward`` in config.json, default 0.0); `failure_reason` tells it from a computed reward. A reward that
+        could not be computed for any other reason is an exception, never a number.
 
         Args:
             arguments: Arguments of the reward function.
@@ -589,10 +590,12 @@ class Environment:
             EnvironmentError: there is no reward; see `call_function`.
         """
         name, arguments = checks.optional_text("name", name or None), checks.call_arguments(arguments)
-        query = f"?{urlencode({paths.REWARD_QUERY: name})}" if name else ""
+        seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
+        chosen = {paths.REWARD_QUERY: name} if name else {}
+        query = urlencode({**chosen, paths.TIMEOUT_QUERY: f"{seconds:g}"})  # agent code there must not use it up
         what = f"reward '{name}'" if name else "the reward"
         try:
-            return await self._call(what, paths.REWARD + query, arguments, timeout)
+            return await self._call(what, f"{paths.REWARD}?{query}", arguments, seconds)
         except (InstanceEnded, StateDestroyed) as error:
             if error.fault != "policy":
                 raise
