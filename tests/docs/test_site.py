@@ -103,5 +103,5 @@ def test_links_out_of_docs_lead_to_pages_of_the_site_or_become_text() -> None:
         == "[f](../project/benchmarks.md#x)"
     )
     assert rewrite("[f](docs/concepts.md)", "SECURITY.md", "project/security.md") == "[f](../concepts.md)"
-    assert rewrite("[`a.py`](01_hello.py)", "examples/README.md", "project/examples.md") == "`a.py`"
+    assert rewrite("[`a.py`](02_hello.py)", "examples/README.md", "project/examples.md") == "`a.py`"
     assert rewrite("[o](https://example.com/)", "docs/a.md", "a.md") == "[o](https://example.com/)"

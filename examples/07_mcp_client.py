@@ -1,5 +1,5 @@
 # The official MCP SDK against an environment, in both eras of the protocol: any MCP client works.
-# Run it: python examples/06_mcp_client.py
+# Run it: python examples/07_mcp_client.py
 
 import asyncio
 import tempfile

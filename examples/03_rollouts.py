@@ -1,5 +1,5 @@
 # Eight episodes at a time, each in an instance of its own. One machine breaks: its episode has no reward, not a 0.
-# Run it: python examples/02_rollouts.py
+# Run it: python examples/03_rollouts.py
 
 import asyncio
 import os

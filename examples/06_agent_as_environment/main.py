@@ -1,5 +1,5 @@
 # We ask the tutor, and the tutor asks the librarian. When the librarian is gone, that is nobody's mistake: infra.
-# Run it: python examples/05_agent_as_environment/main.py
+# Run it: python examples/06_agent_as_environment/main.py
 
 import asyncio
 import os

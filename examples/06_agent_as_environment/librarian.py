@@ -1,5 +1,5 @@
 # An agent as an environment: others talk to it through its chat tool. It remembers each of them.
-# Served by main.py; by itself: aenv run examples/05_agent_as_environment/librarian.py
+# Served by main.py; by itself: aenv run examples/06_agent_as_environment/librarian.py
 
 from collections import defaultdict
 

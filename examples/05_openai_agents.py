@@ -1,5 +1,5 @@
 # An agent of the OpenAI Agents SDK with an environment's tools. A script plays the model: no key, no network.
-# Run it: pip install '.[agents]' && python examples/04_openai_agents.py
+# Run it: pip install '.[agents]' && python examples/05_openai_agents.py
 
 import asyncio
 import json

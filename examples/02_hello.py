@@ -1,5 +1,5 @@
 # An environment, its server and its caller in one script.
-# Run it: python examples/01_hello.py
+# Run it: python examples/02_hello.py
 
 import asyncio
 import os
@@ -52,5 +52,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, running(__file__, log=Path(folder, "log")) as server:
-        os.environ["DUMMY_INSTANCE_IP"] = server.url  # as after: aenv run examples/01_hello.py
+        os.environ["DUMMY_INSTANCE_IP"] = server.url  # as after: aenv run examples/02_hello.py
         asyncio.run(main())

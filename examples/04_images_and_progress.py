@@ -1,5 +1,5 @@
 # A tool that draws a picture, and one that takes its time and says how far it is.
-# Run it: python examples/03_images_and_progress.py
+# Run it: python examples/04_images_and_progress.py
 
 import asyncio
 import base64
