@@ -70,7 +70,8 @@ class BuildFailed(AEnvError):
 class ValidationError(AEnvError):
     """A value has the wrong type or shape."""
 
-    code, status, fault = "validation", 422, "policy"
+    code, status = "validation", 422
+    fault: Fault = "policy"
 
 
 # --- environments and instances ------------------------------------------------------------------------------

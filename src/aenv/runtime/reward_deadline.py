@@ -42,6 +42,7 @@ async def within(seconds: float, call: Call, work: Coroutine[Any, Any, Any]) -> 
     spent = call.agent_time = AgentTime()
     call.deadline = time.monotonic() + allowed
     over = False
+    timer: asyncio.TimerHandle
     task = loop.create_task(work)  # the server runs the first step of a request in no task, so no asyncio.timeout
 
     def look() -> None:
