@@ -20,7 +20,7 @@ def _restore() -> Iterator[None]:
     root.handlers[:], root.propagate, root.level = before
 
 
-def test_lines_look_as_the_guide_shows() -> None:
+def test_a_log_line_has_the_documented_format() -> None:
     out = io.StringIO()
     setup_logging(logging.StreamHandler(out), logging.INFO)
     getLogger("environment").info("[ENV:x] Executing tool: t in environment e@1")
@@ -30,7 +30,7 @@ def test_lines_look_as_the_guide_shows() -> None:
     assert rest == "INFO: [ENV:x] Executing tool: t in environment e@1\n"
 
 
-def test_no_handler_means_silence_and_a_handler_is_replaced() -> None:
+def test_a_handler_replaces_the_previous_one_and_no_handler_silences_the_log() -> None:
     first, second = io.StringIO(), io.StringIO()
     setup_logging(logging.StreamHandler(first))
     setup_logging(logging.StreamHandler(second))
@@ -41,7 +41,7 @@ def test_no_handler_means_silence_and_a_handler_is_replaced() -> None:
     assert second.getvalue().endswith("aenv WARNING: hello\n")
 
 
-def test_a_configured_root_logger_prints_no_line_twice(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_configured_root_logger_does_not_repeat_lines(caplog: pytest.LogCaptureFixture) -> None:
     out = io.StringIO()
     setup_logging(logging.StreamHandler(out))
     getLogger("x").error("once")
@@ -49,7 +49,7 @@ def test_a_configured_root_logger_prints_no_line_twice(caplog: pytest.LogCapture
     assert "once" not in caplog.text
 
 
-def test_a_library_is_silent_until_asked() -> None:
+def test_the_library_is_silent_until_it_is_configured() -> None:
     code = "from aenv.tracing.logging import getLogger; getLogger('environment').warning('quiet')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout + done.stderr == b""

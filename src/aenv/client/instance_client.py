@@ -169,7 +169,7 @@ class InstanceClient:
             span.set(http_response_status=answer.status)
             if answer.status >= 500:
                 span.fail(f"HTTP {answer.status}")
-            spans.reported(answer.headers.get(TIMING, b""), span.place, began, time.time_ns())
+            spans.record_reported(answer.headers.get(TIMING, b""), span.context, began, time.time_ns())
             return answer
 
     def _error(self, status: int, content: Any) -> EnvironmentError:

@@ -326,7 +326,7 @@ class Environment:
         if isinstance(self._placement, PlatformPlacement):
             self.proxy_headers = PlatformPlacement.proxy_headers(instance)
         if self._rollout is not None:
-            self._rollout.about(instance.id)
+            self._rollout.set_instance(instance.id)
         log.info("%s Environment is running", self._prefix)
         if self.enable_data_plane:
             client = self._client = self._placement.client(instance)
@@ -336,7 +336,7 @@ class Environment:
 
     @staticmethod
     def _in_trace(rollout: Rollout | None) -> AbstractContextManager[None]:
-        return rollout.around() if rollout is not None else nullcontext()
+        return rollout.as_parent() if rollout is not None else nullcontext()
 
     def _create_request(self) -> CreateRequest:
         """Return the fields of the request that creates the instance."""

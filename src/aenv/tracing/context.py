@@ -1,4 +1,4 @@
-"""Where in a trace we are, as W3C's ``traceparent`` header says it."""
+"""Trace context, in the format of W3C's ``traceparent`` header."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FORM = re.compile(rb"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-
 
 
 class SpanContext(NamedTuple):
-    """A span, as what comes below it knows it."""
+    """Identity of a span, as its children need it."""
 
     trace_id: str
     span_id: str
@@ -22,7 +22,7 @@ class SpanContext(NamedTuple):
 
     @classmethod
     def parse(cls, header: bytes) -> SpanContext | None:
-        """None for what is no ``traceparent``: the trace then begins here."""
+        """Parse a ``traceparent`` header; None if it is invalid, so that a new trace begins."""
         match = _FORM.fullmatch(header)
         if match is None:
             return None
@@ -30,18 +30,18 @@ class SpanContext(NamedTuple):
 
     @property
     def header(self) -> bytes:
-        """As it is sent."""
+        """Return the ``traceparent`` header."""
         return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02x}".encode()
 
 
 current: ContextVar[SpanContext | None] = ContextVar("aenv_trace", default=None)
-"""What requests that are sent from here say that they belong to."""
+"""Parent span of the requests that are sent in this context."""
 
 
 @contextmanager
-def within(place: SpanContext | None) -> Iterator[None]:
-    """Send requests as a part of that."""
-    token = current.set(place)
+def within(parent: SpanContext | None) -> Iterator[None]:
+    """Use a span as the parent of requests that the block sends."""
+    token = current.set(parent)
     try:
         yield
     finally:

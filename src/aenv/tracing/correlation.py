@@ -1,4 +1,4 @@
-"""What a line of the log belongs to: a request, its trace, the instance that it is about."""
+"""Correlation ids of log lines: the request, its trace, and the instance concerned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from contextvars import ContextVar
 
 
 class Correlation:
-    """Of one request. What is found out later is added, and tasks that the request began see it as well."""
+    """Ids of one request. It is mutable: ids that become known later are also seen by tasks the request started."""
 
     __slots__ = ("instance", "request", "trace")
 
@@ -16,16 +16,16 @@ class Correlation:
         self.instance = instance
 
     def fields(self) -> dict[str, str]:
-        """Those that are known."""
+        """Return the ids that are known."""
         known = {"request_id": self.request, "trace_id": self.trace, "instance_id": self.instance}
         return {name: value for name, value in known.items() if value}
 
 
-about: ContextVar[Correlation | None] = ContextVar("aenv_correlation", default=None)
+current: ContextVar[Correlation | None] = ContextVar("aenv_correlation", default=None)
 
 
-def is_about(instance: str) -> None:
-    """What happens here is about that instance."""
-    known = about.get()
+def set_instance(instance: str) -> None:
+    """Set the instance id of the current request."""
+    known = current.get()
     if known is not None:
         known.instance = instance

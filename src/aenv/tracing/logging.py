@@ -1,4 +1,4 @@
-"""Logging: silent until the program that uses us asks for it, and never with arguments or variables in it."""
+"""Logging of the ``aenv`` package: silent until a program configures it, and without arguments or variables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import time
 
 from aenv.errors import ConfigError
-from aenv.tracing.correlation import about
+from aenv.tracing.correlation import current
 
 LOG_FORMAT = "%(asctime)s.%(msecs)03d %(name)s %(levelname)s: %(message)s"
 DATE_FORMAT = "%Y%m%d-%H:%M:%S"
@@ -19,14 +19,14 @@ _root.addHandler(logging.NullHandler())
 
 
 def getLogger(name: str | None = None, type_: str | None = None) -> logging.Logger:
-    """A logger below ``aenv``. ``type_`` is accepted from existing code and means nothing."""
+    """Return a logger below ``aenv``. ``type_`` is ignored; existing code passes it."""
     if not name or name == "aenv":
         return _root
     return logging.getLogger(name if name.startswith("aenv.") else f"aenv.{name}")
 
 
 def setup_logging(handler: logging.Handler | None = None, level: int | str = logging.DEBUG) -> None:
-    """Send the log to ``handler``, in our format unless it has its own; without one, be silent."""
+    """Send the log to ``handler``, in our format unless it has a formatter; without a handler, be silent."""
     for old in list(_root.handlers):
         _root.removeHandler(old)
     if handler is None:
@@ -35,19 +35,19 @@ def setup_logging(handler: logging.Handler | None = None, level: int | str = log
         if handler.formatter is None:
             handler.setFormatter(logging.Formatter(LOG_FORMAT, DATE_FORMAT))
         _root.addHandler(handler)
-    _root.propagate = False  # or a configured root logger prints every line a second time
+    _root.propagate = False  # otherwise a configured root logger would print every line again
     _root.setLevel(level)
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object a line, with the ids of what it is about."""
+    """Formatter that writes each line as a JSON object, with correlation ids."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
-        from pydantic_core import to_json  # most who log do not log like this
+        """Return a record as one line of JSON."""
+        from pydantic_core import to_json  # few programs use this formatter
 
         at = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
-        known = about.get()
+        known = current.get()
         line = {"time": at, "level": record.levelname, "logger": record.name, "message": record.getMessage()}
         if known is not None:
             line |= known.fields()
@@ -58,12 +58,12 @@ class JsonFormatter(logging.Formatter):
 
 
 def level_from_environment(default: str = "INFO") -> str:
-    """The level that AENV_LOG_LEVEL asks for.
+    """Return the level that AENV_LOG_LEVEL sets.
 
     Raises:
-        ConfigError: there is no such level.
+        ConfigError: the level is unknown.
     """
     level = os.environ.get("AENV_LOG_LEVEL", default).upper()
     if level not in LEVELS:
-        raise ConfigError(f"AENV_LOG_LEVEL={level}: use one of {', '.join(LEVELS)}")
+        raise ConfigError(f"invalid AENV_LOG_LEVEL {level!r}; expected one of {', '.join(LEVELS)}")
     return level

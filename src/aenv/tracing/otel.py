@@ -1,4 +1,4 @@
-"""Spans in OpenTelemetry. The only module that imports it."""
+"""Tracer that records spans with OpenTelemetry. Only this module imports it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _KINDS = {"client": trace.SpanKind.CLIENT, "server": trace.SpanKind.SERVER, "int
 
 
 class OtelSpan:
-    """One of theirs."""
+    """Span of OpenTelemetry."""
 
     def __init__(self, span: trace.Span) -> None:
         self._span = span
-        self.place = _place(span)
+        self.context = _span_context(span)
 
     def set(self, **facts: Value) -> None:
-        """Say more about it."""
+        """Set attributes."""
         self._span.set_attributes({_dotted(name): value for name, value in facts.items()})
 
     def fail(self, why: str) -> None:
-        """It did not work."""
+        """Mark the span as failed."""
         self._span.set_status(trace.StatusCode.ERROR, why)
 
     def end(self) -> None:
-        """It is over."""
+        """End the span."""
         self._span.end()
 
 
 class OtelTracer:
-    """Records in the program's own provider, if it has one; else in ours, as the OTEL_* variables say."""
+    """Tracer on the program's own provider, if it has one, else on a provider that the OTEL_* variables configure."""
 
     def __init__(self, service: str) -> None:
         provider = trace.get_tracer_provider()
@@ -49,21 +49,21 @@ class OtelTracer:
         self._tracer = provider.get_tracer("aenv", __version__)
 
     def start(self, name: str, kind: Kind, parent: SpanContext | None, facts: Mapping[str, Value]) -> OtelSpan:
-        """A new one."""
+        """Start a span."""
         if parent is None and self.own_span() is None:
             parent = current.get()
         attributes = {_dotted(key): value for key, value in facts.items()}
-        below = _below(parent) if parent is not None else None
-        return OtelSpan(self._tracer.start_span(name, below, _KINDS[kind], attributes))
+        context = _parent_context(parent) if parent is not None else None
+        return OtelSpan(self._tracer.start_span(name, context, _KINDS[kind], attributes))
 
     def record(self, name: str, parent: SpanContext, began: int, ended: int) -> SpanContext:
-        """One that is over."""
-        span = self._tracer.start_span(name, _below(parent), start_time=began)
+        """Record a span that has ended."""
+        span = self._tracer.start_span(name, _parent_context(parent), start_time=began)
         span.end(ended)
-        return _place(span)
+        return _span_context(span)
 
     def own_span(self) -> str | None:
-        """What the program is in the middle of."""
+        """Return the id of the program's current span."""
         context = trace.get_current_span().get_span_context()
         return f"{context.span_id:016x}" if context.is_valid else None
 
@@ -75,13 +75,13 @@ def _provider(service: str) -> TracerProvider:
     return provider
 
 
-def _below(place: SpanContext) -> Context:
-    flags = trace.TraceFlags(int(place.sampled))
-    context = trace.SpanContext(int(place.trace_id, 16), int(place.span_id, 16), is_remote=True, trace_flags=flags)
+def _parent_context(parent: SpanContext) -> Context:
+    flags = trace.TraceFlags(int(parent.sampled))
+    context = trace.SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), is_remote=True, trace_flags=flags)
     return trace.set_span_in_context(trace.NonRecordingSpan(context))
 
 
-def _place(span: trace.Span) -> SpanContext:
+def _span_context(span: trace.Span) -> SpanContext:
     context = span.get_span_context()
     return SpanContext(f"{context.trace_id:032x}", f"{context.span_id:016x}", context.trace_flags.sampled)
 

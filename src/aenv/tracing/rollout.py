@@ -1,4 +1,4 @@
-"""All that is done with one instance, from the wish for it to its end, as one span."""
+"""The span of a rollout: everything done with one instance, from the create request to its end."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from aenv.tracing.context import SpanContext, within
 
 
 class Rollout:
-    """The span that an instance's calls are below."""
+    """Parent span of an instance's calls."""
 
     def __init__(self, name: str, tracer: spans.Tracer) -> None:
         self._tracer = tracer
-        self._around = tracer.own_span()
+        self._outer_span = tracer.own_span()
         self._span = tracer.start(f"environment {name}", "internal", None, {})
 
     @classmethod
     def begin(cls, name: str) -> Rollout | None:
-        """None where nothing is recorded."""
+        """Start a rollout's span; None where nothing is recorded."""
         tracer = spans.begin("aenv-sdk")
         return cls(name, tracer) if tracer is not None else None
 
-    def around(self) -> AbstractContextManager[None]:
-        """What is sent in this block is a part of it."""
-        return within(self._span.place)
+    def as_parent(self) -> AbstractContextManager[None]:
+        """Make the requests of the block children of the rollout."""
+        return within(self._span.context)
 
     @property
     def parent(self) -> SpanContext | None:
-        """What a call is below now: us, unless the program has begun a span of its own meanwhile."""
-        return self._span.place if self._tracer.own_span() == self._around else None
+        """Return the parent of the next call: the rollout, or None if the program has started a span since."""
+        return self._span.context if self._tracer.own_span() == self._outer_span else None
 
-    def about(self, instance: str) -> None:
-        """It is this instance's."""
+    def set_instance(self, instance: str) -> None:
+        """Record the instance id."""
         self._span.set(aenv_instance=instance)
 
     def end(self) -> None:
-        """It is over."""
+        """End the rollout's span."""
         self._span.end()

@@ -1,4 +1,4 @@
-"""Spans, for whoever does not care how they are recorded. There are none unless OpenTelemetry is configured."""
+"""Spans, independent of how they are recorded. None are recorded unless OpenTelemetry is configured."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ _TIMING = re.compile(r"(runtime|tool);dur=(\d{1,9}(?:\.\d{1,6})?)")
 
 
 class Span(Protocol):
-    """Something that takes a while."""
+    """A timed operation."""
 
-    place: SpanContext
+    context: SpanContext
 
     def set(self, **facts: Value) -> None:
-        """Say more about it; in names, ``_`` stands for a dot."""
+        """Set attributes; in their names, ``_`` stands for a dot."""
 
     def fail(self, why: str) -> None:
-        """It did not work."""
+        """Mark the span as failed."""
 
     def end(self) -> None:
-        """It is over."""
+        """End the span."""
 
 
 class Tracer(Protocol):
-    """Records spans."""
+    """Recorder of spans."""
 
     def start(self, name: str, kind: Kind, parent: SpanContext | None, facts: Mapping[str, Value]) -> Span:
-        """A new one, below ``parent``, or below what this process is in the middle of."""
+        """Start a span below ``parent``, or below the current span of this process."""
 
     def record(self, name: str, parent: SpanContext, began: int, ended: int) -> SpanContext:
-        """One that is over; times in nanoseconds since 1970."""
+        """Record a span that has ended; times in nanoseconds since 1970."""
 
     def own_span(self) -> str | None:
-        """The id of the span that the program which uses us is in the middle of."""
+        """Return the id of the program's current span."""
 
 
 tracer: Tracer | None = None
-"""This process's; None: nothing is recorded."""
+"""Tracer of this process; None: nothing is recorded."""
 _missing = False
 
 
 def begin(service: str) -> Tracer | None:
-    """Record spans from now on, if this process is told to: by OTEL_* variables, or by its own OpenTelemetry SDK."""
+    """Start to record spans if tracing is configured: by OTEL_* variables, or by the program's OpenTelemetry SDK."""
     global tracer, _missing
     if tracer is not None or _missing or not _is_configured():
         return tracer
@@ -62,7 +62,7 @@ def begin(service: str) -> Tracer | None:
         from aenv.tracing.otel import OtelTracer
     except ImportError as error:
         _missing = True
-        log.warning("traces are configured, but not recorded: %s; pip install 'aenvironment[otel]'", error)
+        log.warning("tracing is configured, but not installed: %s; pip install 'aenvironment[otel]'", error)
         return None
     tracer = OtelTracer(service)
     return tracer
@@ -80,33 +80,33 @@ def _is_configured() -> bool:
 def span(
     name: str, kind: Kind = "internal", parent: SpanContext | None = None, **facts: Value
 ) -> Iterator[Span | None]:
-    """A span for the length of the block, which what is sent from there belongs to. None where nothing is recorded."""
+    """Record the block as a span, the parent of the requests it sends. Yields None where nothing is recorded."""
     if tracer is None:
         yield None
         return
-    made = tracer.start(name, kind, parent, facts)
+    started = tracer.start(name, kind, parent, facts)
     try:
-        with within(made.place):
-            yield made
+        with within(started.context):
+            yield started
     except BaseException as error:
-        made.fail(f"{type(error).__name__}: {error}")
+        started.fail(f"{type(error).__name__}: {error}")
         raise
     finally:
-        made.end()
+        started.end()
 
 
-def reported(said: bytes, below: SpanContext, began: int, ended: int) -> None:
-    """Record what an instance said of its own time, in the middle of the time for which we waited for it.
+def record_reported(timing: bytes, parent: SpanContext, began: int, ended: int) -> None:
+    """Record the durations that an instance reported, centered in the time that the caller waited.
 
-    It is somebody's code that speaks there, so nothing is believed that cannot be.
+    The report comes from untrusted code, so durations longer than the wait are dropped.
     """
     if tracer is None:
         return
-    durations = {name: int(float(ms) * 1_000_000) for name, ms in _TIMING.findall(said.decode("latin-1")[:200])}
+    durations = {name: int(float(ms) * 1_000_000) for name, ms in _TIMING.findall(timing.decode("latin-1")[:200])}
     for name in ("runtime", "tool"):
         duration = durations.get(name)
         if duration is None or duration > ended - began:
             return
         began += (ended - began - duration) // 2
         ended = began + duration
-        below = tracer.record(name, below, began, ended)
+        parent = tracer.record(name, parent, began, ended)

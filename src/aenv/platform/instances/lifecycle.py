@@ -44,7 +44,7 @@ from aenv.platform.instances.timings import phase
 from aenv.platform.operations.metrics import Metrics
 from aenv.project.locate import Located
 from aenv.schema.instances import EndedBy, EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent, InstancePage
-from aenv.tracing.correlation import is_about
+from aenv.tracing.correlation import set_instance
 from aenv.tracing.logging import getLogger
 
 log = getLogger("instances")
@@ -220,7 +220,7 @@ class Instances:
             self.quota.give_back(caller.token_id, record.limits)
             raise
         self._records[record.id] = record
-        is_about(record.id)
+        set_instance(record.id)
         if request.request_id:
             self._by_request[caller.name, request.request_id] = record
         self.changed.set()

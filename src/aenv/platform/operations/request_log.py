@@ -9,9 +9,9 @@ import time
 
 from aenv.http.messages import Answer, Handler, Request, Response
 from aenv.schema import paths
-from aenv.tracing import spans
+from aenv.tracing import correlation, spans
 from aenv.tracing.context import HEADER, TIMING, SpanContext
-from aenv.tracing.correlation import Correlation, about
+from aenv.tracing.correlation import Correlation
 from aenv.tracing.logging import getLogger
 
 log = getLogger("access")
@@ -44,7 +44,7 @@ class RequestLog:
         given, parent = request.header(REQUEST_ID), SpanContext.parse(request.header(HEADER))
         name = given.decode() if _ID.fullmatch(given) else secrets.token_hex(8)
         known = Correlation(name, parent.trace_id if parent else "", _instance(request))
-        about.set(known)
+        correlation.current.set(known)
         began = time.perf_counter()
         if spans.tracer is None:
             answer = await self._handler(request)
@@ -65,10 +65,10 @@ class RequestLog:
         title = f"{request.method} {_family(request.path)}"
         with spans.span(title, "server", parent, http_request_method=request.method, url_path=_path(request)) as span:
             assert span is not None
-            known.trace = span.place.trace_id
+            known.trace = span.context.trace_id
             # Whoever passes the request on passes our place on with it.
             request.headers = [pair for pair in request.headers if pair[0] != HEADER]
-            request.headers.append((HEADER, span.place.header))
+            request.headers.append((HEADER, span.context.header))
             began = time.time_ns()
             answer = await self._handler(request)
             if known.instance:
@@ -86,7 +86,7 @@ def _told(span: spans.Span, answer: Response, began: int) -> None:
     lines = answer.headers.split(b"\r\n")
     said = [line for line in lines if line.lower().startswith(TIMING + b":")]
     if said:
-        spans.reported(said[0], span.place, began, time.time_ns())
+        spans.record_reported(said[0], span.context, began, time.time_ns())
         answer.headers = b"\r\n".join(line for line in lines if line not in said)
 
 
