@@ -78,7 +78,7 @@ def test_check_says_what_is_wrong_with_an_engine(data: Path, service: str) -> No
     assert check(service, AENV_ENGINE_TOKEN="t")[0] == 0
     code, said = check(service, AENV_ENGINE_TOKEN="wrong")
     assert code == 3
-    assert "WRONG  engine: this needs the service's token" in said
+    assert "WRONG  engine: the service's token is required" in said
     code, said = check("http://127.0.0.1:9")
     assert code == 3
     assert "does not answer" in said

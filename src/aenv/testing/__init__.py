@@ -1,4 +1,4 @@
-"""For authors of environments: run one in a test as it will run in a sandbox."""
+"""Test helpers for authors of environments: run an environment in a test as it runs in a sandbox."""
 
 from aenv.testing.servers import Server, running
 

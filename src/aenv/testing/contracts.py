@@ -1,4 +1,4 @@
-"""The contract of an engine as a test suite: subclass it, and give it an ``engine`` fixture."""
+"""Contract tests for engines. Subclass `EngineContract` with an ``engine`` fixture to run them on an engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MakeEngine = Callable[[], Engine]
 
 
 class EngineContract:
-    """``engine`` is a fixture that returns a function without arguments, which constructs a new engine."""
+    """Contract of every engine. The ``engine`` fixture is a function without arguments that creates a new engine."""
 
     keeps_ready: ClassVar[bool] = False
     """Whether the engine keeps sandboxes ready, so that `Engine.claim` must return one after some starts."""
@@ -61,7 +61,7 @@ class EngineContract:
             source.write_text(SOURCE)
         return SandboxSpec("contract@1.0.0", project, project, **more)
 
-    def test_a_started_sandbox_answers_and_a_stopped_one_is_gone(self, engine: MakeEngine, tmp_path: Path) -> None:
+    def test_a_started_sandbox_answers_and_a_stopped_sandbox_is_gone(self, engine: MakeEngine, tmp_path: Path) -> None:
         async def use(made: Engine) -> None:
             ref = await made.start(self._spec(tmp_path))
             assert await _call(ref, "increment") == "1"
@@ -74,7 +74,7 @@ class EngineContract:
 
         self._run(engine, use)
 
-    def test_two_of_one_environment_share_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
+    def test_two_sandboxes_of_one_environment_share_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
         async def use(made: Engine) -> None:
             one, other = await asyncio.gather(*(made.start(self._spec(tmp_path)) for _ in range(2)))
             assert [await _call(ref, "increment") for ref in (one, one, other)] == ["1", "2", "1"]
@@ -108,7 +108,7 @@ class EngineContract:
 
         self._run(engine, use)
 
-    def test_variables_are_the_sandboxs_own(self, engine: MakeEngine, tmp_path: Path) -> None:
+    def test_each_sandbox_has_its_own_variables(self, engine: MakeEngine, tmp_path: Path) -> None:
         async def use(made: Engine) -> None:
             one = await made.start(self._spec(tmp_path, variables={"MINE": "1"}))
             other = await made.start(self._spec(tmp_path))
@@ -117,26 +117,26 @@ class EngineContract:
 
         self._run(engine, use)
 
-    def test_a_wrong_token_opens_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
+    def test_a_wrong_token_is_refused(self, engine: MakeEngine, tmp_path: Path) -> None:
         async def use(made: Engine) -> None:
             ref = await made.start(self._spec(tmp_path))
-            refused = await _refused(_call(SandboxRef(ref.id, ref.data_url, "wrong"), "increment"))
-            assert refused.status == 401
+            error = await _error_of(_call(SandboxRef(ref.id, ref.data_url, "wrong"), "increment"))
+            assert error.status == 401
 
         self._run(engine, use)
 
-    def test_broken_code_is_said_and_leaves_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
+    def test_broken_code_is_reported_and_leaves_nothing_behind(self, engine: MakeEngine, tmp_path: Path) -> None:
         async def use(made: Engine) -> None:
             spec = self._spec(tmp_path)
             (spec.project / "env.py").write_text("import no_such_module_anywhere\n")
-            refused = await _refused(made.start(spec))
-            assert "no_such_module_anywhere" in refused.message
-            assert f"{spec.project / 'env.py'}:1" in refused.message
+            error = await _error_of(made.start(spec))
+            assert "no_such_module_anywhere" in error.message
+            assert f"{spec.project / 'env.py'}:1" in error.message
             assert [r async for r in made.running()] == []
 
         self._run(engine, use)
 
-    def test_what_tools_print_is_in_the_log(self, engine: MakeEngine, tmp_path: Path) -> None:
+    def test_output_of_tools_is_in_the_log(self, engine: MakeEngine, tmp_path: Path) -> None:
         async def use(made: Engine) -> None:
             ref = await made.start(self._spec(tmp_path))
             await _call(ref, "speak", text="hello from inside")
@@ -145,7 +145,7 @@ class EngineContract:
 
         self._run(engine, use)
 
-    def test_a_start_that_is_cancelled_leaves_nothing(self, engine: MakeEngine, tmp_path: Path) -> None:
+    def test_a_cancelled_start_leaves_nothing_behind(self, engine: MakeEngine, tmp_path: Path) -> None:
         async def use(made: Engine) -> None:
             task = asyncio.create_task(made.start(self._spec(tmp_path)))
             await asyncio.sleep(0.01)
@@ -156,7 +156,7 @@ class EngineContract:
         self._run(engine, use)
 
 
-async def _refused(work: Awaitable[object]) -> AEnvError:
+async def _error_of(work: Awaitable[object]) -> AEnvError:
     try:
         await work
     except AEnvError as error:

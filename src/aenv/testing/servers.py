@@ -1,4 +1,4 @@
-"""Real servers for tests: a process of its own, on a free port, gone at the end of the block."""
+"""Environment servers for tests: a separate process on a free port, stopped at the end of the block."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Server:
     def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
         self.process = process
         self.url = url
-        """As for ``DUMMY_INSTANCE_IP``."""
+        """URL, also valid as ``DUMMY_INSTANCE_IP``."""
         self.log = log
-        """What it wrote to stderr."""
+        """File with its stderr."""
 
     @property
     def port(self) -> int:
-        """The TCP port that it listens on."""
+        """Return the TCP port that it listens on."""
         return int(self.url.rpartition(":")[2])
 
     def stop(self) -> int:
-        """Ask it to end as a platform would; its exit code."""
+        """Stop the server with SIGTERM, as a platform does; return its exit code."""
         if self.process.poll() is None:
             self.process.terminate()
         try:
@@ -46,7 +46,7 @@ class Server:
 def running(
     path: str | Path, *arguments: str, log: Path, port: int = 0, variables: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """Serve the environment at ``path`` for the length of the block."""
+    """Serve the environment at ``path`` while the block runs."""
     command = [sys.executable, "-m", "aenv.main", str(path), "--port", str(port), *arguments]
     with log.open("ab") as stderr:
         process = subprocess.Popen(

@@ -1,7 +1,7 @@
-"""What every service of the standard engine contract must do.
+"""Contract tests for services that implement the standard engine contract.
 
-Subclass it, give it a ``service`` fixture, and pytest runs it over yours. A service that takes environments in another
-way than by a ``codeUrl`` on its own machine, an image say, also gives an ``environment`` fixture.
+Subclass `StandardContract` with a ``service`` fixture to run them on a service. If the service does not take
+environments as a ``codeUrl`` on its own machine, but as an image for example, override the ``environment`` fixture too.
 """
 
 from __future__ import annotations
@@ -25,82 +25,86 @@ SECONDS = 300.0
 
 
 class ServiceAt(NamedTuple):
-    """Where a service is."""
+    """Address of a service."""
 
     url: str
     token: str = ""
 
 
 class StandardContract:
-    """``service`` is a fixture that gives a `ServiceAt`, on which nothing runs but what these tests ask for."""
+    """Contract of every service. The ``service`` fixture is the `ServiceAt` of a service that runs nothing else."""
 
     @pytest.fixture
     def environment(self, tmp_path: Path) -> dict[str, Any]:
-        """One with the tools ``increment`` and ``variable`` of `aenv.testing.contracts.SOURCE`."""
+        """Return an environment with the tools ``increment`` and ``variable`` of `aenv.testing.contracts.SOURCE`."""
         (tmp_path / "env.py").write_text(SOURCE)
         return {"name": "contract", "version": "1.0.0", "codeUrl": f"file://{tmp_path}", "deployConfig": {}}
 
-    def test_an_instance_is_made_found_called_and_ended(self, service: ServiceAt, environment: dict[str, Any]) -> None:
-        async def use(ask: _Ask) -> None:
-            made = await ask.made(environment)
-            assert (await ask("GET", f"/{made['id']}"))["data"]["id"] == made["id"]
+    def test_an_instance_can_be_created_found_called_and_deleted(
+        self, service: ServiceAt, environment: dict[str, Any]
+    ) -> None:
+        async def use(client: _ContractClient) -> None:
+            made = await client.create(environment)
+            assert (await client("GET", f"/{made['id']}"))["data"]["id"] == made["id"]
             for query in ("", "?envName=contract", "?envName=contract@1.0.0"):
                 query = query.replace("contract", environment["name"]).replace("1.0.0", environment["version"])
-                assert [each["id"] for each in (await ask("GET", query))["data"]] == [made["id"]], query
-            assert (await ask("GET", "?envName=another"))["data"] in ([], None)
+                assert [each["id"] for each in (await client("GET", query))["data"]] == [made["id"]], query
+            assert (await client("GET", "?envName=another"))["data"] in ([], None)
             assert await _increment(made) == "1"
-            assert (await ask("DELETE", f"/{made['id']}"))["success"] is True
-            await ask.gone(made["id"])
-            assert (await ask("GET", ""))["data"] in ([], None)
+            assert (await client("DELETE", f"/{made['id']}"))["success"] is True
+            await client.wait_gone(made["id"])
+            assert (await client("GET", ""))["data"] in ([], None)
 
         _run(service, use)
 
-    def test_two_of_one_environment_share_nothing(self, service: ServiceAt, environment: dict[str, Any]) -> None:
-        async def use(ask: _Ask) -> None:
-            one, other = await asyncio.gather(ask.made(environment), ask.made(environment))
+    def test_two_instances_of_one_environment_share_nothing(
+        self, service: ServiceAt, environment: dict[str, Any]
+    ) -> None:
+        async def use(client: _ContractClient) -> None:
+            one, other = await asyncio.gather(client.create(environment), client.create(environment))
             assert one["id"] != other["id"]
             assert [await _increment(each) for each in (one, one, other)] == ["1", "2", "1"]
-            await asyncio.gather(*(ask("DELETE", f"/{each['id']}") for each in (one, other)))
+            await asyncio.gather(*(client("DELETE", f"/{each['id']}") for each in (one, other)))
 
         _run(service, use)
 
     def test_variables_reach_the_environment(self, service: ServiceAt, environment: dict[str, Any]) -> None:
-        async def use(ask: _Ask) -> None:
+        async def use(client: _ContractClient) -> None:
             deploy = {**environment.get("deployConfig", {}), "environment_variables": {"MINE": "1"}}
-            made = await ask.made({**environment, "deployConfig": deploy, "deploy_config": deploy})
+            made = await client.create({**environment, "deployConfig": deploy, "deploy_config": deploy})
             assert await _call(made, "variable", name="MINE") == "1"
-            await ask("DELETE", f"/{made['id']}")
+            await client("DELETE", f"/{made['id']}")
 
         _run(service, use)
 
-    def test_what_is_not_there_is_404_in_the_envelope(self, service: ServiceAt) -> None:
-        async def use(ask: _Ask) -> None:
+    def test_an_unknown_instance_is_404_in_the_envelope(self, service: ServiceAt) -> None:
+        async def use(client: _ContractClient) -> None:
             for method in ("GET", "DELETE"):
-                said = await ask(method, "/no-such-instance", status=404)
-                assert (said["success"], said["code"]) == (False, 404)
-                assert said["message"]
+                answer = await client(method, "/no-such-instance", status=404)
+                assert (answer["success"], answer["code"]) == (False, 404)
+                assert answer["message"]
 
         _run(service, use)
 
-    def test_what_is_no_environment_is_refused(self, service: ServiceAt) -> None:
-        async def use(ask: _Ask) -> None:
+    def test_a_request_without_an_environment_is_refused(self, service: ServiceAt) -> None:
+        async def use(client: _ContractClient) -> None:
             bodies: tuple[Any, ...] = ({}, {"name": "x"}, [], "x")
             for body in bodies:
-                said = await ask("POST", "", body, status=400)
-                assert said["success"] is False
-            assert (await ask("GET", ""))["data"] in ([], None)
+                answer = await client("POST", "", body, status=400)
+                assert answer["success"] is False
+            assert (await client("GET", ""))["data"] in ([], None)
 
         _run(service, use)
 
-    def test_a_warm_up_may_be_asked_for(self, service: ServiceAt, environment: dict[str, Any]) -> None:
-        async def use(ask: _Ask) -> None:
-            assert (await ask("PUT", "/action/warmup", environment))["success"] is True
+    def test_a_warm_up_request_is_accepted(self, service: ServiceAt, environment: dict[str, Any]) -> None:
+        async def use(client: _ContractClient) -> None:
+            assert (await client("PUT", "/action/warmup", environment))["success"] is True
 
         _run(service, use)
 
 
-class _Ask:
-    """Requests, of which every answer must be in the envelope."""
+class _ContractClient:
+    """Client that checks the envelope of every response."""
 
     def __init__(self, service: ServiceAt) -> None:
         self._http = HttpClient(ServerUrl.parse(service.url), token=service.token or None)
@@ -108,14 +112,14 @@ class _Ask:
     async def __call__(self, method: str, rest: str, body: Any = None, *, status: int = 200) -> dict[str, Any]:
         sent = None if body is None else to_json(body)
         answer = await self._http.request(method, paths.STANDARD + rest, sent, timeout=SECONDS)
-        said: dict[str, Any] = from_json(answer.body)
-        assert answer.status == status, (method, rest, answer.status, said)
-        assert {"success", "code", "data"} <= said.keys(), said
-        assert said["code"] == (0 if status == 200 else status)
-        return said
+        envelope: dict[str, Any] = from_json(answer.body)
+        assert answer.status == status, (method, rest, answer.status, envelope)
+        assert {"success", "code", "data"} <= envelope.keys(), envelope
+        assert envelope["code"] == (0 if status == 200 else status)
+        return envelope
 
-    async def made(self, environment: dict[str, Any]) -> dict[str, Any]:
-        """One that runs and answers."""
+    async def create(self, environment: dict[str, Any]) -> dict[str, Any]:
+        """Create an instance; return it once it runs and answers."""
         made: dict[str, Any] = (await self("POST", "", environment))["data"]
         async with asyncio.timeout(SECONDS):
             while made["status"] != "Running":
@@ -130,8 +134,8 @@ class _Ask:
                 client.close()
         return made
 
-    async def gone(self, name: str) -> None:
-        """404, or known for a while to have ended."""
+    async def wait_gone(self, name: str) -> None:
+        """Wait until an instance is gone: status 404, or reported as ended."""
         async with asyncio.timeout(SECONDS):
             while True:
                 answer = await self._http.request("GET", f"{paths.STANDARD}/{name}", timeout=SECONDS)
@@ -143,13 +147,13 @@ class _Ask:
         self._http.close()
 
 
-def _run(service: ServiceAt, use: Callable[[_Ask], Awaitable[None]]) -> None:
+def _run(service: ServiceAt, use: Callable[[_ContractClient], Awaitable[None]]) -> None:
     async def main() -> None:
-        ask = _Ask(service)
+        client = _ContractClient(service)
         try:
-            await use(ask)
+            await use(client)
         finally:
-            ask.close()
+            client.close()
 
     asyncio.run(main())
 

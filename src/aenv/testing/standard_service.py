@@ -1,8 +1,9 @@
-"""A service of the standard engine contract, for one machine and without isolation: a reference to compare with.
+"""Reference implementation of the standard engine contract, for one machine and without isolation.
 
     python -m aenv.testing.standard_service [--port 8180] [--token TOKEN]
 
-Instances are plain processes on loopback. It says one line when it serves, and ends them all when it ends.
+Instances are plain processes on loopback. The service prints one line when it is ready, and stops all instances when it
+ends.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ MAX_BODY = 1 << 20
 
 @dataclass
 class _Instance:
-    """One process."""
+    """An instance and its process."""
 
     id: str
     env: dict[str, Any]
@@ -42,12 +43,12 @@ class _Instance:
     address: str = ""
     status: str = "Creating"
     reason: str | None = None
-    _copying: asyncio.Task[None] | None = None
+    _log_copier: asyncio.Task[None] | None = None
 
-    def shown(self) -> dict[str, Any]:
-        """As the contract writes it."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the instance as JSON of the contract."""
         if self.status == "Running" and self.process is not None and self.process.returncode is not None:
-            self.status, self.reason = "Terminated", f"it ended with exit code {self.process.returncode}"
+            self.status, self.reason = "Terminated", f"the process ended with exit code {self.process.returncode}"
         about = {key: self.env.get(key) for key in ("name", "version")}
         return {
             "id": self.id, "env": about, "status": self.status, "ip": self.address, "token": self.token,
@@ -55,7 +56,7 @@ class _Instance:
         }  # fmt: skip
 
     async def start(self) -> None:
-        """Return when it serves, or has failed."""
+        """Start the process; return when it is ready or has failed."""
         deploy = self.env.get("deployConfig") or self.env.get("deploy_config") or {}
         code = unquote(urlsplit(self.env.get("codeUrl") or self.env.get("code_url") or "").path)
         name = f"{self.env['name']}@{self.env['version']}"
@@ -71,14 +72,14 @@ class _Instance:
         line = (await self.process.stdout.readline()).decode()
         if " at http://" in line:
             self.address, self.status = line.rpartition("http://")[2].strip(), "Running"
-            self._copying = asyncio.create_task(self._copy(self.process.stdout))
+            self._log_copier = asyncio.create_task(self._copy(self.process.stdout))
         else:
             await self.process.wait()
-            said = self.log.read_text(errors="replace").removeprefix("Error: ").strip()
-            self.status, self.reason = "Failed", said or f"exit code {self.process.returncode}"
+            error = self.log.read_text(errors="replace").removeprefix("Error: ").strip()
+            self.status, self.reason = "Failed", error or f"exit code {self.process.returncode}"
 
     async def stop(self) -> None:
-        """Return when it is gone."""
+        """Stop the process; return when it is gone."""
         if self.process is not None and self.process.returncode is None:
             with suppress(ProcessLookupError):
                 self.process.terminate()
@@ -87,8 +88,8 @@ class _Instance:
             except TimeoutError:
                 self.process.kill()
                 await self.process.wait()
-        if self._copying is not None:
-            await self._copying
+        if self._log_copier is not None:
+            await self._log_copier
 
     async def _copy(self, stream: asyncio.StreamReader) -> None:
         with self.log.open("ab") as output:
@@ -98,7 +99,7 @@ class _Instance:
 
 
 class StandardService:
-    """The routes."""
+    """HTTP app of the service."""
 
     def __init__(self, folder: Path, token: str = "") -> None:
         self._folder = folder
@@ -108,31 +109,31 @@ class StandardService:
     async def __call__(self, request: Request) -> Response:
         """Answer one request."""
         if self._token and bearer_of(request) != self._token:
-            return _refused(401, "this needs the service's token")
+            return _refused(401, "the service's token is required")
         first, _, rest = request.path.removeprefix(paths.STANDARD).lstrip("/").partition("/")
         if not request.path.startswith(paths.STANDARD):
-            return _refused(404, f"nothing at {request.path}")
+            return _refused(404, f"no such path: {request.path}")
         if request.method == "POST" and not first:
             return await self._create(request)
         if request.method == "GET" and not first:
             return self._list(dict(parse_qsl(request.query.decode("latin-1"))).get("envName"))
         if (request.method, first) == ("PUT", "action") and rest in ("warmup", "cleanup"):
-            return _ok(None)  # there is nothing to have ready
+            return _ok(None)  # no warm-up is needed
         found = self._instances.get(unquote(first))
         if found is None:
             return _refused(404, f"no instance {first}")
         if (request.method, rest) == ("GET", "logs"):
             return _ok(found.log.read_text(errors="replace"))
         if (request.method, rest) == ("GET", ""):
-            return _ok(found.shown())
+            return _ok(found.as_dict())
         if (request.method, rest) == ("DELETE", ""):
             del self._instances[found.id]
             await found.stop()
             return _ok("Deleted successfully")
-        return _refused(404, f"nothing at {request.method} {request.path}")
+        return _refused(404, f"no such route: {request.method} {request.path}")
 
     async def close(self) -> None:
-        """End all instances."""
+        """Stop all instances."""
         await asyncio.gather(*(each.stop() for each in self._instances.values()))
 
     async def _create(self, request: Request) -> Response:
@@ -141,7 +142,7 @@ class StandardService:
         except ValueError:
             return _refused(400, "the body is not JSON")
         if not isinstance(env, dict) or not all(isinstance(env.get(key), str) for key in ("name", "version")):
-            return _refused(400, "an environment has a name and a version")
+            return _refused(400, "name and version are required")
         name = f"{env['name']}-{secrets.token_hex(4)}"
         made = self._instances[name] = _Instance(name, env, self._folder / f"{name}.log")
         try:
@@ -152,15 +153,15 @@ class StandardService:
             raise
         if made.status == "Failed":
             self._instances.pop(name, None)
-            return _refused(500, made.reason or "it could not be started")
-        return _ok(made.shown())
+            return _refused(500, made.reason or "the instance could not be started")
+        return _ok(made.as_dict())
 
     def _list(self, env: str | None) -> Response:
         found = [
             each for each in self._instances.values()
             if env in (None, "", "*", each.env["name"], f"{each.env['name']}@{each.env['version']}")
         ]  # fmt: skip
-        return _ok([each.shown() for each in found])
+        return _ok([each.as_dict() for each in found])
 
 
 def _ok(data: Any) -> Response:

@@ -1,6 +1,6 @@
-"""What every store must do.
+"""Contract tests for record stores and blob stores.
 
-Subclass `StoreContract` or `BlobContract`, give it its fixture, and pytest runs it over yours.
+Subclass `StoreContract` or `BlobContract` with its fixture to run them on a store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ MakeStore = Callable[[], Store]
 
 
 class StoreContract:
-    """``store`` is a fixture that gives a function without arguments, which opens the same, at first empty, store."""
+    """Contract of record stores. The ``store`` fixture is a function without arguments that opens the same store.
+
+    The store is empty at first.
+    """
 
     def _run(self, store: MakeStore, use: Callable[[Store], Awaitable[Any]]) -> Any:
         async def main() -> Any:
@@ -31,7 +34,7 @@ class StoreContract:
 
         return asyncio.run(asyncio.wait_for(main(), 60))
 
-    def test_a_record_comes_back_as_it_was_put_and_is_there_for_the_next_one_who_opens(self, store: MakeStore) -> None:
+    def test_a_record_is_read_back_unchanged_also_after_reopening(self, store: MakeStore) -> None:
         value = bytes(range(256)) * 5
 
         async def put(opened: Store) -> int:
@@ -49,7 +52,7 @@ class StoreContract:
         revision = self._run(store, put)
         self._run(store, get)
 
-    def test_who_expects_another_revision_changes_nothing_of_the_batch(self, store: MakeStore) -> None:
+    def test_a_batch_with_a_stale_expectation_changes_nothing(self, store: MakeStore) -> None:
         async def use(opened: Store) -> None:
             first = await opened.commit(Put("a", "x", b"1", expect=ABSENT))
             second = await opened.commit(Put("a", "x", b"2", expect=first))
@@ -73,11 +76,11 @@ class StoreContract:
             await opened.commit(Check("a", "x", second), Check("a", "y", ABSENT), Delete("a", "x", expect=second))
             await opened.commit(Delete("a", "x"))
             third = await opened.commit(Put("a", "x", b"4", expect=ABSENT))
-            assert third > second, "a revision came back, so an old expectation could fit a new record"
+            assert third > second, "a reused revision could satisfy an outdated expectation"
 
         self._run(store, use)
 
-    def test_of_many_who_count_at_once_nobody_is_lost(self, store: MakeStore) -> None:
+    def test_concurrent_increments_are_not_lost(self, store: MakeStore) -> None:
         async def count(opened: Store) -> None:
             while True:
                 found = await opened.get("a", "n")
@@ -100,7 +103,7 @@ class StoreContract:
 
         self._run(store, use)
 
-    def test_a_record_that_expired_is_not_there(self, store: MakeStore) -> None:
+    def test_an_expired_record_is_absent(self, store: MakeStore) -> None:
         async def use(opened: Store) -> None:
             now = time.time()
             await opened.commit(
@@ -118,7 +121,7 @@ class StoreContract:
 
         self._run(store, use)
 
-    def test_pages_follow_each_other_both_ways_and_end(self, store: MakeStore) -> None:
+    def test_pages_cover_all_records_in_both_directions(self, store: MakeStore) -> None:
         keys = [f"k{number:03d}" for number in range(57)]
 
         async def use(opened: Store) -> None:
@@ -140,7 +143,7 @@ class StoreContract:
 
         self._run(store, use)
 
-    def test_a_range_and_an_offset_count_from_either_end(self, store: MakeStore) -> None:
+    def test_ranges_and_offsets_work_in_both_directions(self, store: MakeStore) -> None:
         async def use(opened: Store) -> None:
             await opened.commit(*(Put("a", f"k{n}", b"", (("i", f"{n:02d}"),)) for n in range(20)))
 
@@ -167,7 +170,7 @@ class StoreContract:
 
         self._run(store, use)
 
-    def test_order_is_that_of_the_texts_not_of_a_language(self, store: MakeStore) -> None:
+    def test_order_is_by_code_point(self, store: MakeStore) -> None:
         async def use(opened: Store) -> None:
             texts = ["", "!", "-", ".", "0", "A", "a", "a b", "aa", "z", "~", "é", "漢", "😀"]
             await opened.commit(*(Put("a", f"k{text}", b"", (("i", text),)) for text in reversed(texts)))
@@ -176,7 +179,7 @@ class StoreContract:
 
         self._run(store, use)
 
-    def test_several_indexes_are_what_stands_in_all_of_them(self, store: MakeStore) -> None:
+    def test_a_query_of_several_indexes_is_their_intersection(self, store: MakeStore) -> None:
         async def use(opened: Store) -> None:
             def entries(number: int) -> tuple[tuple[str, str], ...]:
                 names = ["all", f"mod{number % 7}", f"mod{number % 5}of5"]
@@ -216,7 +219,7 @@ class StoreContract:
 
         self._run(store, use)
 
-    def test_a_record_stands_only_in_the_indexes_of_its_last_put(self, store: MakeStore) -> None:
+    def test_a_record_is_only_in_the_indexes_of_its_last_put(self, store: MakeStore) -> None:
         async def use(opened: Store) -> None:
             await opened.commit(Put("a", "x", b"", (("i", "1"), ("j", "1"))))
             await opened.commit(Put("a", "x", b"", (("i", "2"),)))
@@ -229,7 +232,7 @@ class StoreContract:
 
         self._run(store, use)
 
-    def test_everything_is_dumped_as_it_could_be_put(self, store: MakeStore) -> None:
+    def test_a_dump_has_every_record_with_its_indexes(self, store: MakeStore) -> None:
         far = time.time() + 86400
 
         async def use(opened: Store) -> None:
@@ -244,7 +247,7 @@ class StoreContract:
 
         self._run(store, use)
 
-    def test_what_cannot_be_a_key_or_a_page_is_refused(self, store: MakeStore) -> None:
+    def test_invalid_keys_and_queries_are_refused(self, store: MakeStore) -> None:
         async def use(opened: Store) -> None:
             for change in (
                 Put("a", "x\n", b""),
@@ -270,7 +273,10 @@ MakeBlobs = Callable[[], BlobStore]
 
 
 class BlobContract:
-    """``blobs`` is a fixture that gives a function without arguments, which opens the same, at first empty, place."""
+    """Contract of blob stores. The ``blobs`` fixture is a function without arguments that opens the same store.
+
+    The store is empty at first.
+    """
 
     def _run(self, blobs: MakeBlobs, use: Callable[[BlobStore], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -282,7 +288,7 @@ class BlobContract:
 
         asyncio.run(asyncio.wait_for(main(), 60))
 
-    def test_a_blob_comes_back_and_is_there_once(self, blobs: MakeBlobs) -> None:
+    def test_a_blob_is_read_back_unchanged_and_stored_once(self, blobs: MakeBlobs) -> None:
         data = [b"", b"x", bytes(range(256)) * 4096]
         digests = [digest_of(each) for each in data]
 
@@ -300,7 +306,7 @@ class BlobContract:
         self._run(blobs, put)
         self._run(blobs, get)
 
-    def test_bytes_under_another_digest_are_refused(self, blobs: MakeBlobs) -> None:
+    def test_bytes_that_do_not_match_their_digest_are_refused(self, blobs: MakeBlobs) -> None:
         async def use(opened: BlobStore) -> None:
             refused = False
             try:
@@ -312,7 +318,7 @@ class BlobContract:
 
         self._run(blobs, use)
 
-    def test_what_is_not_there_is_not_found(self, blobs: MakeBlobs) -> None:
+    def test_a_missing_blob_is_not_found(self, blobs: MakeBlobs) -> None:
         async def use(opened: BlobStore) -> None:
             found = True
             try:
@@ -324,7 +330,7 @@ class BlobContract:
 
         self._run(blobs, use)
 
-    def test_only_what_is_old_is_deleted(self, blobs: MakeBlobs) -> None:
+    def test_only_old_blobs_are_deleted(self, blobs: MakeBlobs) -> None:
         async def use(opened: BlobStore) -> None:
             digest = digest_of(b"young")
             await opened.put(digest, b"young")
