@@ -73,7 +73,7 @@ async def fill(catalog: Catalog, size: int) -> tuple[float, list[EnvSummary]]:
     for group in versions(size):
         current = None
         for version in group:
-            current = records.better(current, version)
+            current = records.preferred(current, version)
             puts += [records.put_version(version, ANY), records.put_detail(version, _detail(version))]
             if len(puts) >= BATCH:
                 await _commit(catalog, puts)

@@ -43,7 +43,7 @@ def load(group: str, name: str) -> Any:
     for entry in _own().select(group=group, name=name) or entry_points(group=group, name=name):
         return entry.load()
     registered = ", ".join(names(group)) or "none"
-    raise ConfigError(f"no plug-in '{name}' in group '{group}'; there are: {registered}")
+    raise ConfigError(f"no plug-in '{name}' in group '{group}'; available: {registered}")
 
 
 @cache

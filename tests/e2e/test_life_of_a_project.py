@@ -183,7 +183,7 @@ def test_lists_search_and_advice(person):
         (["pull", "nope"], 1, "nope"),
         (["get", "nope"], 1, "nope"),
         (["get", "a@1.0.0", "--version", "2.0.0"], 2, "twice"),
-        (["get", "a@one"], 2, "names no version"),
+        (["get", "a@one"], 2, "invalid version 'one'"),
         (["release", "nope@1.0.0"], 1, "nope"),
         (["release", "nope"], 2, "which version"),
         (["release"], 3, "config.json"),

@@ -1,4 +1,4 @@
-"""Hubs of every kind: in this process, and as a real server, on SQLite and on Redis."""
+"""Fixtures for hubs on SQLite and on Redis, and for hub servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
 
 @pytest.fixture(params=["sqlite", "redis"])
 def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A store of its own for each test."""
+    """URL of a store that only this test uses."""
     if request.param == "sqlite":
         return f"sqlite:{tmp_path}/hub/hub.db"
     server: Valkey = request.getfixturevalue("valkey")
@@ -37,7 +37,7 @@ def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def serve(store_url: str, tmp_path: Path) -> Callable[..., AbstractContextManager[Served]]:
-    """Start a server on that store; several servers may share it."""
+    """Return a function that starts a server on the store; several servers may share it."""
 
     def start(*options: str) -> AbstractContextManager[Served]:
         return serving(store_url, tmp_path / "blobs", tmp_path, *options)

@@ -23,7 +23,7 @@ def blobs_of(data: bytes) -> dict[str, bytes]:
 
 
 def bundle_of(name: str, version: str, files: dict[str, bytes], **config: Any) -> tuple[Bundle, dict[str, bytes]]:
-    """A bundle, and its blobs."""
+    """Return a bundle and its blobs."""
     blobs: dict[str, bytes] = {}
     entries = []
     for path, data in sorted(files.items()):
@@ -42,7 +42,7 @@ def request_of(bundle: Bundle, **more: Any) -> PushRequest:
 async def push(
     hub: Hub, name: str, version: str, content: str = "print()", *, force: bool = False, **more: Any
 ) -> Pushed:
-    """The whole way: ask, send, publish."""
+    """Push a version: query missing blobs, upload them, publish."""
     bundle, blobs = bundle_of(name, version, {"src/env.py": content.encode()})
     for digest in await hub.missing(list(blobs)):
         await hub.put_blob(digest, blobs[digest])
@@ -65,7 +65,7 @@ class Served:
 
     @property
     def first_token(self) -> str:
-        """What it showed its administrator."""
+        """Return the admin token that the server printed at its first start."""
         lines = self.log.read_text().splitlines()
         return next(line.strip() for line in lines if line.strip().startswith("aenv_"))
 
@@ -77,7 +77,7 @@ class Served:
 
 @contextmanager
 def serving(store: str, blobs: Path, folder: Path, *options: str, port: int = 0) -> Iterator[Served]:
-    """A server of its own process, for the length of the block."""
+    """Run a hub server in a process of its own while the block runs."""
     log = folder / f"hub-{len(list(folder.glob('hub-*.log')))}.log"
     with log.open("ab") as stderr:
         process = subprocess.Popen(

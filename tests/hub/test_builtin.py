@@ -1,4 +1,4 @@
-"""The environments that come with aenv: each is what `aenv init` makes, and what is said of it is true."""
+"""Built-in environments: their projects are valid, and every hub is seeded with them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.hub.parts import push
 PROJECTS = builtin.projects()
 
 
-def test_there_are_some() -> None:
+def test_hello_env_is_built_in() -> None:
     assert "hello-env" in [project.name for project in PROJECTS]
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
-def test_its_schemas_are_those_of_its_code(project: Path) -> None:
+def test_the_stored_schemas_of_a_built_in_env_match_its_code(project: Path) -> None:
     if project.name == "tau2-env" and importlib.util.find_spec("tau2_bench_data"):
         pytest.skip("TAU2-Bench is installed here, and has the tools of a task offered as well")
     done = subprocess.run(
@@ -41,7 +41,7 @@ def test_its_schemas_are_those_of_its_code(project: Path) -> None:
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
-def test_its_config_has_no_problems_and_its_own_tests_pass(project: Path, tmp_path: Path) -> None:
+def test_the_config_of_a_built_in_env_is_valid_and_its_tests_pass(project: Path, tmp_path: Path) -> None:
     loaded = manifest.load(project)
     assert loaded.warnings == ()
     assert loaded.manifest.name == project.name
@@ -52,7 +52,7 @@ def test_its_config_has_no_problems_and_its_own_tests_pass(project: Path, tmp_pa
 
 
 @pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
-def test_it_uses_only_public_names_of_aenv(project: Path) -> None:
+def test_a_built_in_env_imports_only_public_names_of_aenv(project: Path) -> None:
     for file in (project / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "aenv":
@@ -62,20 +62,20 @@ def test_it_uses_only_public_names_of_aenv(project: Path) -> None:
                 assert not [alias.name for alias in node.names if alias.name.startswith("aenv")]
 
 
-def test_a_wheel_has_them(tmp_path: Path) -> None:
+def test_the_wheel_contains_the_built_in_envs(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert uv, "uv is in the test group"
+    assert uv, "uv is part of the test dependencies"
     subprocess.run([uv, "build", "--quiet", "--wheel", "--out-dir", tmp_path, root], check=True, timeout=110)
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     shutil.unpack_archive(wheel, site, "zip")
     code = "from aenv.hub import builtin; print(builtin.folder(), [p.name for p in builtin.projects()])"
-    said = subprocess.run(
+    printed = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True
     ).stdout
-    assert said.split()[0] == str(site / "aenv" / "envs")
-    assert "hello-env" in said
+    assert printed.split()[0] == str(site / "aenv" / "envs")
+    assert "hello-env" in printed
     assert not list((site / "aenv" / "envs").rglob("*.pyc"))
 
 
@@ -101,7 +101,7 @@ def in_a_hub(tmp_path: Path, work: Callable[[LocalHub], object]) -> None:
     run(main())
 
 
-def test_a_new_version_of_one_comes_with_the_next_start(tmp_path: Path, envs: Path) -> None:
+def test_a_new_version_of_a_built_in_env_is_added_when_the_hub_is_opened(tmp_path: Path, envs: Path) -> None:
     async def first(hub: LocalHub) -> None:
         assert (await hub.get("hello-env")).version == "1.0.0"
 
@@ -115,7 +115,7 @@ def test_a_new_version_of_one_comes_with_the_next_start(tmp_path: Path, envs: Pa
     in_a_hub(tmp_path, second)
 
 
-def test_a_name_that_somebody_else_has_already_stays_theirs(
+def test_a_built_in_env_does_not_replace_a_users_env_of_the_same_name(
     tmp_path: Path, envs: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (envs / "hello-env").rename(tmp_path / "later")
@@ -133,18 +133,18 @@ def test_a_name_that_somebody_else_has_already_stays_theirs(
     in_a_hub(tmp_path, second)
 
 
-def test_one_that_is_broken_does_not_break_the_hub(tmp_path: Path, envs: Path) -> None:
+def test_a_broken_built_in_env_does_not_break_the_hub(tmp_path: Path, envs: Path) -> None:
     broken = envs / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{")
 
-    async def look(hub: LocalHub) -> None:
+    async def check(hub: LocalHub) -> None:
         assert "hello-env" in [item.name for item in (await hub.list()).items]
 
-    in_a_hub(tmp_path, look)
+    in_a_hub(tmp_path, check)
 
 
-def test_opening_a_hub_that_has_them_writes_nothing(tmp_path: Path) -> None:
+def test_opening_a_seeded_hub_again_writes_nothing(tmp_path: Path) -> None:
     async def main() -> list[int]:
         revisions = []
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""What a hub does, whether it is asked directly or over HTTP, on SQLite and on Redis."""
+"""Behaviour of a hub, used directly and over HTTP, on SQLite and on Redis."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Use = Callable[[Hub], Awaitable[None]]
 
 @pytest.fixture(params=["direct", "http"])
 def with_hub(request: pytest.FixtureRequest, store_url: str, tmp_path: Path) -> Callable[[Use], None]:
-    """Run something with a hub, on either side of the wire."""
+    """Return a runner that gives a coroutine function a hub: in process, or through a server."""
     over_http = request.param == "http"
 
     async def main(use: Use) -> None:
@@ -50,7 +50,7 @@ def names(page: EnvPage) -> list[str]:
     return [item.name for item in page.items if not item.builtin]
 
 
-def test_a_version_comes_back_with_all_that_was_said_of_it(with_hub: Callable[[Use], None]) -> None:
+def test_a_pushed_version_is_returned_with_all_its_details(with_hub: Callable[[Use], None]) -> None:
     async def use(hub: Hub) -> None:
         bundle, blobs = bundle_of("tau", "1.0.0", {"src/a.py": b"x = 1", "data": b"\0" * 100}, deployConfig={"cpu": 2})
         assert await hub.missing(list(blobs)) == list(blobs)
@@ -84,7 +84,9 @@ def test_a_version_comes_back_with_all_that_was_said_of_it(with_hub: Callable[[U
     with_hub(use)
 
 
-def test_the_same_again_changes_nothing_and_other_content_is_told_apart(with_hub: Callable[[Use], None]) -> None:
+def test_pushing_the_same_content_again_changes_nothing_and_other_content_conflicts(
+    with_hub: Callable[[Use], None],
+) -> None:
     async def use(hub: Hub) -> None:
         first = await push(hub, "a", "1.0.0", "one")
         again = await push(hub, "a", "1.0.0", "one", description="ignored")
@@ -106,7 +108,7 @@ def test_the_same_again_changes_nothing_and_other_content_is_told_apart(with_hub
     with_hub(use)
 
 
-def test_a_name_stands_for_the_newest_release_and_ranges_for_the_newest_in_them(
+def test_a_name_resolves_to_the_newest_release_and_a_range_to_its_newest_match(
     with_hub: Callable[[Use], None],
 ) -> None:
     async def use(hub: Hub) -> None:
@@ -117,7 +119,7 @@ def test_a_name_stands_for_the_newest_release_and_ranges_for_the_newest_in_them(
         async def got(ref: str = "") -> str:
             return (await hub.get("a", ref)).version
 
-        assert await got() == "2.0.0"  # nothing is released yet, and 2.1.0 is not out
+        assert await got() == "2.0.0"  # nothing is released yet, and 2.1.0 is only a prerelease
         for version in ("1.0.0", "1.2.0", "1.10.0"):
             await hub.release("a", version)
         assert await got() == "1.10.0"
@@ -131,7 +133,7 @@ def test_a_name_stands_for_the_newest_release_and_ranges_for_the_newest_in_them(
         for nothing in ("3", "^1.11", "1.2.1", "sha256:" + "0" * 64):
             with pytest.raises(NotFound, match=r"2\.1\.0-beta"):
                 await got(nothing)
-        with pytest.raises(InvalidArguments, match="names no version"):
+        with pytest.raises(InvalidArguments, match="invalid version 'newest please'"):
             await got("newest please")
         with pytest.raises(NotFound, match="no environment b"):
             await hub.get("b")
@@ -144,7 +146,7 @@ def test_a_name_stands_for_the_newest_release_and_ranges_for_the_newest_in_them(
     with_hub(use)
 
 
-def test_a_yanked_version_is_found_only_by_its_exact_name(with_hub: Callable[[Use], None]) -> None:
+def test_a_yanked_version_is_found_only_by_its_exact_number(with_hub: Callable[[Use], None]) -> None:
     async def use(hub: Hub) -> None:
         for version in ("1.0.0", "1.1.0"):
             await push(hub, "a", version, version)
@@ -166,7 +168,7 @@ def test_a_yanked_version_is_found_only_by_its_exact_name(with_hub: Callable[[Us
     with_hub(use)
 
 
-def test_a_deprecated_version_still_works_and_says_why_not_to_use_it(with_hub: Callable[[Use], None]) -> None:
+def test_a_deprecated_version_still_resolves_and_carries_its_reason(with_hub: Callable[[Use], None]) -> None:
     async def use(hub: Hub) -> None:
         await push(hub, "a", "1.0.0")
         await hub.release("a", "1.0.0")
@@ -181,7 +183,7 @@ def test_a_deprecated_version_still_works_and_says_why_not_to_use_it(with_hub: C
     with_hub(use)
 
 
-def test_a_deleted_release_leaves_its_number_used_up(with_hub: Callable[[Use], None]) -> None:
+def test_the_number_of_a_deleted_release_cannot_be_reused_for_other_content(with_hub: Callable[[Use], None]) -> None:
     async def use(hub: Hub) -> None:
         await push(hub, "a", "1.0.0", "one")
         await push(hub, "a", "2.0.0", "two")
@@ -193,7 +195,7 @@ def test_a_deleted_release_leaves_its_number_used_up(with_hub: Callable[[Use], N
             await push(hub, "a", "2.0.0", "three", force=True)
         assert (await push(hub, "a", "2.0.0", "two")).outcome == "created"
         await hub.delete("a", "1.0.0", "was a mistake")
-        assert (await push(hub, "a", "1.0.0", "other")).outcome == "created", "it had not been released"
+        assert (await push(hub, "a", "1.0.0", "other")).outcome == "created", "only released numbers are blocked"
         with pytest.raises(InvalidArguments):
             await hub.delete("a", "1.0.0", "")
         for version in ("1.0.0", "2.0.0"):
@@ -207,7 +209,7 @@ def test_a_deleted_release_leaves_its_number_used_up(with_hub: Callable[[Use], N
     with_hub(use)
 
 
-def test_lists_are_by_name_in_pages_and_filtered(with_hub: Callable[[Use], None]) -> None:
+def test_lists_are_sorted_by_name_paged_and_filtered(with_hub: Callable[[Use], None]) -> None:
     async def use(hub: Hub) -> None:
         for number in range(7):
             tags = ["even" if number % 2 == 0 else "odd", *(["Third"] if number % 3 == 0 else [])]
@@ -238,7 +240,7 @@ def test_lists_are_by_name_in_pages_and_filtered(with_hub: Callable[[Use], None]
     with_hub(use)
 
 
-def test_search_finds_words_anywhere_and_names_first(with_hub: Callable[[Use], None]) -> None:
+def test_search_matches_words_in_every_field_and_ranks_names_first(with_hub: Callable[[Use], None]) -> None:
     async def use(hub: Hub) -> None:
         await push(hub, "climate-demo", "1.0.0", description="Ask for the forecast", tools=["getForecast"])
         await push(hub, "zoo", "1.0.0", description="Animals and the climate", tags=["kids"])
@@ -264,12 +266,14 @@ def test_search_finds_words_anywhere_and_names_first(with_hub: Callable[[Use], N
             rest += names(page)
         assert rest == ["airline", "zoo"]
         await push(hub, "zoo", "2.0.0", description="No more of that")
-        assert await found("climate") == ["climate-demo", "airline"], "it is found by what its name stands for now"
+        assert await found("climate") == ["climate-demo", "airline"], (
+            "only the current version of an environment is searched"
+        )
 
     with_hub(use)
 
 
-def test_of_many_who_push_the_same_version_at_once_one_wins_and_nothing_is_half_there(
+def test_one_of_many_concurrent_pushes_of_a_version_wins_and_the_others_conflict(
     with_hub: Callable[[Use], None],
 ) -> None:
     async def use(hub: Hub) -> None:
@@ -300,27 +304,27 @@ def bad_bundles() -> dict[str, dict[str, Any]]:
         return {"path": path, "mode": 0o644, "size": 1, "blobs": [digest], **more}
 
     return {
-        "climbs out": {**good, "files": [file("../a.py")]},
-        "climbs out further in": {**good, "files": [file("src/../../a.py")]},
+        "parent folder": {**good, "files": [file("../a.py")]},
+        "parent folder inside a path": {**good, "files": [file("src/../../a.py")]},
         "absolute": {**good, "files": [file("/etc/passwd")]},
-        "link out": {**good, "links": [{"path": "l", "target": "../outside"}]},
+        "link to outside": {**good, "links": [{"path": "l", "target": "../outside"}]},
         "link absolute": {**good, "links": [{"path": "l", "target": "/etc"}]},
         "through a link": {**good, "files": [file("l/x")], "links": [{"path": "l", "target": "src"}]},
-        "twice": {**good, "files": [file("a.py"), file("a.py")]},
+        "duplicate path": {**good, "files": [file("a.py"), file("a.py")]},
         "differs in case": {**good, "files": [file("A.py"), file("a.py")]},
         "device": {**good, "files": [file("dev", mode=0o020644)]},
         "setuid": {**good, "files": [file("su", mode=0o4755)]},
-        "lies about its size": {**good, "files": [file("a.py", size=1000)]},
+        "wrong size": {**good, "files": [file("a.py", size=1000)]},
         "bomb": {**good, "files": [file(f"f{n:05d}", size=BLOB_LIMIT) for n in range(5000)]},
         "million": {**good, "files": [file(f"{n}") for n in range(60_000)]},
-        "other name inside": {**good, "config": {"name": "good", "version": "1.0.0"}},
-        "unknown words": {**good, "run": "rm -rf /"},
+        "other name in the config": {**good, "config": {"name": "good", "version": "1.0.0"}},
+        "unknown field": {**good, "run": "rm -rf /"},
         "not a manifest": {"hello": "world"},
     }
 
 
 @pytest.mark.parametrize("what", bad_bundles())
-def test_a_malicious_bundle_is_refused_and_leaves_nothing(
+def test_a_malicious_bundle_is_refused_and_leaves_nothing_behind(
     what: str, with_hub: Callable[[Use], None], tmp_path: Path
 ) -> None:
     async def use(hub: Hub) -> None:
@@ -338,7 +342,7 @@ def test_a_malicious_bundle_is_refused_and_leaves_nothing(
     with_hub(use)
 
 
-def test_a_version_is_published_only_when_all_its_blobs_are_there(with_hub: Callable[[Use], None]) -> None:
+def test_a_version_is_published_only_when_all_its_blobs_are_uploaded(with_hub: Callable[[Use], None]) -> None:
     async def use(hub: Hub) -> None:
         bundle, blobs = bundle_of("a", "1.0.0", {"one": b"1", "two": b"2"})
         first, second = blobs
@@ -348,7 +352,7 @@ def test_a_version_is_published_only_when_all_its_blobs_are_there(with_hub: Call
         assert caught.value.details["missing"] == [second]
         with pytest.raises(InvalidBundle, match="send the file again"):
             await hub.put_blob(second, b"something else")
-        with pytest.raises(InvalidArguments, match="not a digest"):
+        with pytest.raises(InvalidArguments, match="invalid digest"):
             await hub.put_blob("sha256:..%2Fetc", b"")
         with pytest.raises(TooLarge):
             await hub.put_blob(second, bytes(BLOB_LIMIT + 1))
@@ -358,7 +362,7 @@ def test_a_version_is_published_only_when_all_its_blobs_are_there(with_hub: Call
     with_hub(use)
 
 
-def test_the_environments_that_come_with_aenv_are_there_and_nobody_changes_them(
+def test_built_in_environments_are_present_and_cannot_be_changed(
     with_hub: Callable[[Use], None],
 ) -> None:
     async def use(hub: Hub) -> None:
@@ -380,7 +384,7 @@ def test_the_environments_that_come_with_aenv_are_there_and_nobody_changes_them(
             hub.set_public("hello-env", False),
         )
         for change in changes:
-            with pytest.raises(Forbidden, match="comes with aenv"):
+            with pytest.raises(Forbidden, match="built-in environment"):
                 await change
         assert (await hub.get("hello-env")).digest == found.digest
 

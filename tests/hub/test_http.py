@@ -1,4 +1,4 @@
-"""The hub's routes: the JSON that older clients know, the document that describes all of them, and bad input."""
+"""The hub's HTTP routes: the legacy JSON format, invalid requests, and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ok(answer: tuple[int, object]) -> object:
     return body["data"]
 
 
-def test_older_clients_get_the_json_they_know(serve: Serve) -> None:
+def test_legacy_clients_get_their_json_format(serve: Serve) -> None:
     with serve() as hub:
         url = hub.url
         assert ok(fetch(url, "/env/old/1.0.0/exists")) == {"exists": False}
@@ -78,7 +78,7 @@ def test_older_clients_get_the_json_they_know(serve: Serve) -> None:
         assert ok(fetch(url, "/data?scenario=swebench&instance=astropy")) is None
 
 
-def test_older_clients_get_the_statuses_they_know(serve: Serve) -> None:
+def test_legacy_clients_get_their_error_statuses(serve: Serve) -> None:
     with serve() as hub:
         url = hub.url
         ok(fetch(url, "/env/", ENV))
@@ -104,7 +104,7 @@ def test_older_clients_get_the_statuses_they_know(serve: Serve) -> None:
             assert body["message"]
 
 
-def test_a_pushed_version_is_seen_by_older_clients_too(serve: Serve) -> None:
+def test_legacy_clients_see_a_pushed_version(serve: Serve) -> None:
     async def use(url: str) -> None:
         client = HubClient(url)
         await push(client, "new", "1.0.0", description="with files")
@@ -117,7 +117,7 @@ def test_a_pushed_version_is_seen_by_older_clients_too(serve: Serve) -> None:
         assert (env["description"], env["status"]) == ("with files", 6)
 
 
-def test_older_tokens_are_made_asked_for_changed_and_dropped(serve: Serve) -> None:
+def test_legacy_token_routes_create_validate_change_and_revoke_tokens(serve: Serve) -> None:
     with serve("--auth") as hub:
         own = {"authorization": f"Bearer {hub.first_token}"}
         made = ok(fetch(hub.url, "/token/", {"user": "ada", "maxInstanceCount": 5}, headers=own))
@@ -134,13 +134,13 @@ def test_older_tokens_are_made_asked_for_changed_and_dropped(serve: Serve) -> No
         assert fetch(hub.url, "/token/", {"user": "eve"})[0] == 401
 
 
-def test_bad_input_is_answered_with_what_to_do(serve: Serve) -> None:
+def test_an_invalid_request_gets_an_error_that_names_the_mistake(serve: Serve) -> None:
     with serve() as hub:
         cases = [
             (404, "/nowhere", None, "GET", "openapi"),
             (405, "/api/v1/environments", {}, "PUT", "use GET or POST"),
             (422, "/api/v1/environments?limit=0", None, "GET", "limit"),
-            (422, "/api/v1/environments?limit=1&limit=2", None, "GET", "twice"),
+            (422, "/api/v1/environments?limit=1&limit=2", None, "GET", "duplicate"),
             (422, "/api/v1/environments?colour=red", None, "GET", "colour"),
             (422, "/api/v1/environments?offset=" + "9" * 5000, None, "GET", "offset"),
             (422, "/api/v1/environments", {"bundle": {}, "what": 1}, "POST", "what"),
@@ -148,19 +148,19 @@ def test_bad_input_is_answered_with_what_to_do(serve: Serve) -> None:
             (422, "/api/v1/environments", b"[" * 100_000, "POST", "body"),
             (422, "/api/v1/environments/Bad_Name", None, "GET", "bad-name"),
             (422, "/api/v1/environments/x%00y", None, "GET", "not a name"),
-            (422, "/api/v1/blobs/sha256:zz", b"x", "PUT", "not a digest"),
+            (422, "/api/v1/blobs/sha256:zz", b"x", "PUT", "invalid digest"),
         ]
         for status, path, body, method, words in cases:
-            got, said = fetch(hub.url, path, body, method=method)
-            assert (got, words in said["error"]) == (status, True), said
+            got, answer = fetch(hub.url, path, body, method=method)
+            assert (got, words in answer["error"]) == (status, True), answer
         assert fetch(hub.url, "/api/v1/environments", bytes(25 << 20), method="POST")[0] == 413
 
 
-# --- the document
+# --- the OpenAPI document
 
 
-def test_the_api_withstands_whatever_its_own_document_allows_and_more(serve: Serve, store_url: str) -> None:
-    auth = store_url.startswith("redis")  # one way with each store
+def test_generated_requests_never_cause_an_internal_error(serve: Serve, store_url: str) -> None:
+    auth = store_url.startswith("redis")  # with tokens on one store, without on the other
     with serve("--auth" if auth else "--no-auth") as hub:
         headers = {"Authorization": f"Bearer {hub.first_token}"} if auth else {}
         schema = schemathesis.openapi.from_url(f"{hub.url}/openapi.json")
@@ -168,12 +168,12 @@ def test_the_api_withstands_whatever_its_own_document_allows_and_more(serve: Ser
         assert len(operations) >= 35
         for operation in operations:
             for mode in GenerationMode:
-                # Older hubs, too, say 503 where there is no bucket.
+                # A hub without a bucket answers /sign with 503, as the legacy hub does.
                 withstand(operation, mode, headers, server_errors=operation.path.endswith("/sign"))
         assert "Traceback" not in hub.log.read_text()
 
 
-def test_the_document_names_every_route_and_its_refusals(tmp_path: Path) -> None:
+def test_the_openapi_document_lists_every_route_and_its_errors(tmp_path: Path) -> None:
     with serving(f"sqlite:{tmp_path}/hub.db", tmp_path / "blobs", tmp_path) as hub:
         status, document = fetch(hub.url, "/openapi.json")
     assert (status, document["openapi"]) == (200, "3.1.0")

@@ -1,4 +1,4 @@
-"""The hub, or the Redis that it keeps its records in, is killed in the middle of a push of 200 MB."""
+"""Crash tests: the hub, or the Redis that holds its records, is killed during a push of 200 MB."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def own_valkey(tmp_path: Path) -> Iterator[Valkey]:
 
 
 class Sent:
-    """Counts bytes, and does something once so many have gone."""
+    """Progress callback that counts sent bytes and calls ``then`` when half of the bundle is sent."""
 
     def __init__(self, project: Packed) -> None:
         self.total = 0
@@ -59,7 +59,7 @@ class Sent:
 
 
 @pytest.mark.parametrize("kept_in", ["sqlite", "redis"])
-def test_a_hub_that_is_killed_in_the_middle_of_a_push_comes_back_whole_and_the_push_goes_on(
+def test_a_hub_killed_during_a_push_restarts_consistent_and_the_push_resumes(
     kept_in: str, project: Packed, tmp_path: Path, own_valkey: Valkey
 ) -> None:
     store = f"sqlite:{tmp_path}/hub.db" if kept_in == "sqlite" else own_valkey.url()
@@ -80,16 +80,18 @@ def test_a_hub_that_is_killed_in_the_middle_of_a_push_comes_back_whole_and_the_p
 
         run(cut_off())
         hub.process.wait()
-        hub.process.returncode = 0  # as the test wanted it
+        hub.process.returncode = 0  # the test killed it on purpose
         assert sent.total < project.bundle.size
 
     with serving(store, blobs, tmp_path, port=port) as hub:
 
         async def resume() -> None:
             client = HubClient(hub.url)
-            assert [item.version for item in (await client.versions("big")).items] == ["1.0.0"], "not even half of it"
+            assert [item.version for item in (await client.versions("big")).items] == ["1.0.0"], (
+                "the interrupted version must not exist"
+            )
             left = await missing(client, project)
-            assert 0 < sum(left.values()) <= project.bundle.size - sent.half, "what was sent is there"
+            assert 0 < sum(left.values()) <= project.bundle.size - sent.half, "blobs sent before the crash are kept"
             rest = Sent(project)
             done = await publish(client, project, request, force=False, progress=rest)
             assert (done.outcome, rest.total) == ("created", sum(left.values()))
@@ -99,10 +101,10 @@ def test_a_hub_that_is_killed_in_the_middle_of_a_push_comes_back_whole_and_the_p
             await client.close()
 
         run(resume())
-    assert len(list((blobs / "parts").iterdir())) <= AT_ONCE, "only what was being written then"
+    assert len(list((blobs / "parts").iterdir())) <= AT_ONCE, "only parts that were being written at the crash"
 
 
-def test_a_redis_that_is_killed_in_the_middle_of_a_push_comes_back_whole_and_the_push_goes_on(
+def test_a_redis_killed_during_a_push_restarts_consistent_and_the_push_resumes(
     project: Packed, tmp_path: Path, own_valkey: Valkey
 ) -> None:
     with serving(own_valkey.url(), tmp_path / "blobs", tmp_path) as hub:
@@ -123,13 +125,13 @@ def test_a_redis_that_is_killed_in_the_middle_of_a_push_comes_back_whole_and_the
             assert done.outcome == "created"
             own_valkey.kill()
             own_valkey.start()
-            assert (await client.get("big")).version == "2.0.0", "what was answered stays"
+            assert (await client.get("big")).version == "2.0.0", "an acknowledged push is durable"
             await client.close()
 
         run(use())
 
 
-def test_a_hub_that_comes_back_soon_is_not_even_noticed(project: Packed, tmp_path: Path) -> None:
+def test_a_push_survives_a_quick_restart_of_the_hub(project: Packed, tmp_path: Path) -> None:
     store, blobs = f"sqlite:{tmp_path}/hub.db", tmp_path / "blobs"
     with ExitStack() as stack:
         hub = stack.enter_context(serving(store, blobs, tmp_path))

@@ -1,4 +1,4 @@
-"""Whose environments are whose: owners, grants, namespaces, blobs, storage, and a store of before there were owners."""
+"""Multi-tenancy: owners, grants, namespaces, blobs, quotas, and a store written before environments had owners."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ from tests.conftest import run
 from tests.hub.parts import bundle_of, push, request_of
 
 BEFORE_OWNERS = Path(__file__).parent / "store-before-owners"
-"""What the code of d66acf1 wrote: a dump of its SQLite file, and its blobs."""
+"""Store written by the code of d66acf1: a dump of its SQLite file, and its blobs."""
 SECRET = "print('of ann alone')"
 
 
 class People:
-    """One hub, as several users see it."""
+    """One hub with several callers."""
 
     def __init__(self, catalog: Catalog) -> None:
         self.catalog = catalog
         self.root = LocalHub(catalog, HubCaller("root", "admin"))
         self.ann, self.bob, self.cyd = (LocalHub(catalog, HubCaller(name, "push")) for name in ("ann", "bob", "cyd"))
         self.looker = LocalHub(catalog, HubCaller("bob", "read"))
-        self.stranger = LocalHub(catalog, HubCaller("anyone"))
+        self.anonymous = LocalHub(catalog, HubCaller("anyone"))
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def hub(store_url: str, tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.mark.attack("tenants")
-def test_the_first_who_pushes_a_name_owns_it_and_to_others_it_is_not_there(hub: Callable[..., Any]) -> None:
+def test_the_first_user_to_push_a_name_owns_it_and_others_cannot_see_it(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             pushed = await push(people.ann, "notes", "1.0.0", SECRET, description="quixotic", tags=["t"])
             assert pushed.version.owner == "ann"
             digest = pushed.version.digest
-            for other in (people.bob, people.looker, people.stranger):
+            for other in (people.bob, people.looker, people.anonymous):
                 for ref in ("", "1.0.0", "1", digest):
                     with pytest.raises(NotFound):
                         await other.get("notes", ref)
@@ -104,7 +104,7 @@ ONLY_OWNERS = ("make public", "push it public", "see grants", "grant", "revoke",
 @pytest.mark.attack("tenants")
 @pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("granted", [None, "read", "write"])
-def test_a_user_does_with_anothers_environment_what_was_granted_and_no_more(
+def test_a_grant_on_an_environment_permits_its_access_level_and_no_more(
     hub: Callable[..., Any], what: str, granted: Access | None
 ) -> None:
     async def main() -> None:
@@ -121,7 +121,7 @@ def test_a_user_does_with_anothers_environment_what_was_granted_and_no_more(
             with pytest.raises((NotFound, Forbidden)) as caught:
                 await CHANGES[what](people.bob)
             if granted is None and not what.startswith(("push", "replace")):
-                assert isinstance(caught.value, NotFound)  # pushing says that the name is taken; nothing else does
+                assert isinstance(caught.value, NotFound)  # only a push reveals that the name is taken
             after = [put async for put in people.catalog.store.dump() if put.space not in ("upload", "blob-named")]
             assert sorted(after, key=lambda put: (put.space, put.key)) == sorted(
                 before, key=lambda put: (put.space, put.key)
@@ -130,7 +130,7 @@ def test_a_user_does_with_anothers_environment_what_was_granted_and_no_more(
     run(main())
 
 
-def test_a_grant_is_for_one_user_or_for_all_who_have_a_token_until_it_is_revoked(hub: Callable[..., Any]) -> None:
+def test_a_grant_holds_for_one_user_or_every_user_until_it_is_revoked(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             await push(people.ann, "notes", "1.0.0", SECRET)
@@ -141,7 +141,7 @@ def test_a_grant_is_for_one_user_or_for_all_who_have_a_token_until_it_is_revoked
             await people.ann.grant("notes", "*", "read")
             assert (await people.cyd.get("notes")).name == "notes"
             with pytest.raises(NotFound):
-                await people.stranger.get("notes")
+                await people.anonymous.get("notes")
             await people.ann.revoke("notes", "*")
             await people.ann.revoke("notes", "bob")
             for other in (people.bob, people.cyd):
@@ -150,13 +150,13 @@ def test_a_grant_is_for_one_user_or_for_all_who_have_a_token_until_it_is_revoked
             with pytest.raises(NotFound, match="no grant"):
                 await people.ann.revoke("notes", "bob")
             await people.ann.grant("notes", "bob", "write")
-            with pytest.raises(Forbidden, match="scope push"):  # a token of his that only reads
+            with pytest.raises(Forbidden, match="scope push"):  # bob may write, but this token of his has scope read
                 await push(people.looker, "notes", "2.0.0")
 
     run(main())
 
 
-def test_an_environment_can_be_given_away_and_then_is_the_others(hub: Callable[..., Any]) -> None:
+def test_a_transferred_environment_belongs_to_its_new_owner_alone(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             await push(people.ann, "notes", "1.0.0", SECRET)
@@ -174,7 +174,7 @@ def test_an_environment_can_be_given_away_and_then_is_the_others(hub: Callable[.
 
 
 @pytest.mark.attack("tenants")
-def test_a_name_stays_its_owners_when_the_last_version_is_deleted(hub: Callable[..., Any]) -> None:
+def test_a_name_keeps_its_owner_when_its_last_version_is_deleted(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             await push(people.ann, "notes", "1.0.0", SECRET)
@@ -190,7 +190,7 @@ def test_a_name_stays_its_owners_when_the_last_version_is_deleted(hub: Callable[
 
 
 @pytest.mark.attack("tenants")
-def test_names_of_a_reserved_namespace_are_its_owners(hub: Callable[..., Any]) -> None:
+def test_new_names_in_a_reserved_namespace_belong_to_its_owner(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             with pytest.raises(Forbidden, match="scope admin"):
@@ -226,7 +226,7 @@ def test_names_of_a_reserved_namespace_are_its_owners(hub: Callable[..., Any]) -
     run(main())
 
 
-def test_a_token_for_a_namespace_is_a_grant_on_it_and_one_for_all_names_is_none(hub: Callable[..., Any]) -> None:
+def test_a_token_for_a_namespace_is_a_grant_on_it_and_a_token_for_all_names_is_not(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             await push(people.ann, "team-env", "1.0.0", SECRET)
@@ -235,7 +235,7 @@ def test_a_token_for_a_namespace_is_a_grant_on_it_and_one_for_all_names_is_none(
             await push(ci, "team-env", "1.1.0")
             with pytest.raises(Forbidden, match="only the owner"):
                 await ci.set_public("team-env", True)
-            with pytest.raises(Forbidden, match="good for team"):
+            with pytest.raises(Forbidden, match="restricted to team"):
                 await push(ci, "other", "1.0.0")
             reader = LocalHub(people.catalog, HubCaller("ci", "read", ("*",)))
             with pytest.raises(NotFound):
@@ -248,46 +248,46 @@ def test_a_token_for_a_namespace_is_a_grant_on_it_and_one_for_all_names_is_none(
 
 
 @pytest.mark.attack("tenants")
-def test_a_blob_is_read_by_who_may_read_a_version_that_names_it(hub: Callable[..., Any]) -> None:
+def test_a_blob_is_readable_by_users_who_may_read_a_version_that_references_it(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             pushed = await push(people.ann, "notes", "1.0.0", SECRET)
             both = (digest_of(SECRET.encode()), pushed.version.digest)
             for digest in both:
                 assert await people.ann.get_blob(digest) == await people.root.get_blob(digest)
-                for other in (people.bob, people.looker, people.stranger):
+                for other in (people.bob, people.looker, people.anonymous):
                     with pytest.raises(NotFound, match="no blob"):
                         await other.get_blob(digest)
             await people.ann.grant("notes", "bob", "read")
             for digest in both:
                 assert await people.looker.get_blob(digest)
                 with pytest.raises(NotFound):
-                    await people.stranger.get_blob(digest)
+                    await people.anonymous.get_blob(digest)
             await people.ann.revoke("notes", "bob")
             with pytest.raises(NotFound):
                 await people.looker.get_blob(both[0])
             await people.ann.set_public("notes", True)
-            assert await people.stranger.get_blob(both[0]) == SECRET.encode()
+            assert await people.anonymous.get_blob(both[0]) == SECRET.encode()
             await people.ann.delete("notes", "1.0.0", "no more")
             with pytest.raises(NotFound):
-                await people.stranger.get_blob(both[0])
+                await people.anonymous.get_blob(both[0])
 
     run(main())
 
 
 @pytest.mark.attack("tenants")
-def test_to_know_a_digest_is_no_way_to_the_blob_but_to_have_it_is(hub: Callable[..., Any]) -> None:
+def test_knowing_a_digest_gives_no_access_to_its_blob_but_uploading_it_does(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             await push(people.ann, "notes", "1.0.0", SECRET)
             digest = digest_of(SECRET.encode())
             thief, _ = bundle_of("thief", "1.0.0", {"src/env.py": SECRET.encode()})
             assert await people.bob.missing([digest]) == [digest]
-            with pytest.raises(InvalidBundle, match="not here") as caught:
+            with pytest.raises(InvalidBundle, match="missing in the hub") as caught:
                 await people.bob.push(request_of(thief))
             assert caught.value.details["missing"] == [digest]
             none = "sha256:" + "0" * 64
-            assert await people.bob.missing([none, digest]) == [none, digest]  # there or not: the same answer
+            assert await people.bob.missing([none, digest]) == [none, digest]  # existing or not: the same answer
             with pytest.raises(NotFound):
                 await people.bob.get("thief")
             await people.bob.put_blob(digest, SECRET.encode())
@@ -303,16 +303,16 @@ def test_to_know_a_digest_is_no_way_to_the_blob_but_to_have_it_is(hub: Callable[
 
 
 @pytest.mark.attack("tenants")
-def test_no_page_and_no_cursor_tells_of_what_may_not_be_seen(hub: Callable[..., Any]) -> None:
+def test_pages_and_cursors_do_not_reveal_invisible_environments(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             for number in range(6):
                 whose = people.ann if number % 2 else people.bob
                 await push(whose, f"env-{number}", "1.0.0", description="word")
-            for look in ("list", "search"):
-                seen, after, said = [], None, ""
+            for query in ("list", "search"):
+                seen, after, cursors = [], None, ""
                 while True:
-                    if look == "list":
+                    if query == "list":
                         page = await people.bob.list(limit=1, after=after)
                     else:
                         page = await people.bob.search("word", limit=1, after=after)
@@ -320,17 +320,15 @@ def test_no_page_and_no_cursor_tells_of_what_may_not_be_seen(hub: Callable[..., 
                     after = page.next
                     if after is None:
                         break
-                    said += base64.urlsafe_b64decode(after + "===").decode()
+                    cursors += base64.urlsafe_b64decode(after + "===").decode()
                 assert seen == ["env-0", "env-2", "env-4"]
-                assert not [number for number in (1, 3, 5) if f"env-{number}" in said]
+                assert not [number for number in (1, 3, 5) if f"env-{number}" in cursors]
             assert [item.name for item in (await people.bob.list(offset=1)).items] == ["env-2", "env-4"]
 
     run(main())
 
 
-def test_a_list_costs_what_it_shows_and_not_what_others_have(
-    hub: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_reads_only_the_environments_it_shows(hub: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with hub() as people:
             for number in range(30):
@@ -348,7 +346,7 @@ def test_a_list_costs_what_it_shows_and_not_what_others_have(
                 read.append(record.key)
                 return Head.model_validate_json(record.value)
 
-            monkeypatch.setattr(records, "head_of", counted)
+            monkeypatch.setattr(records, "parse_head", counted)
             mine = ["env-05", "env-07", "env-09", "env-11", "env-20", "env-99"]
             assert [item.name for item in (await people.bob.list()).items] == mine
             assert [item.name for item in (await people.bob.search("word")).items] == mine
@@ -364,7 +362,7 @@ def test_a_list_costs_what_it_shows_and_not_what_others_have(
 
 
 @pytest.mark.attack("tenants")
-def test_a_request_on_behalf_of_a_user_reads_what_both_may_and_changes_nothing(hub: Callable[..., Any]) -> None:
+def test_a_request_on_behalf_of_a_user_is_read_only_and_limited_to_the_rights_of_both(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             await push(people.ann, "notes", "1.0.0", SECRET)
@@ -375,12 +373,12 @@ def test_a_request_on_behalf_of_a_user_reads_what_both_may_and_changes_nothing(h
             with pytest.raises(NotFound):
                 await platform.get("tools")
             for change in (platform.release("notes", "1.0.0"), platform.grant("notes", "bob", "read")):
-                with pytest.raises(Forbidden, match="can only read"):
+                with pytest.raises(Forbidden, match="read-only"):
                     await change
-            with pytest.raises(NotFound):  # bob's token may not read it, whoever he says he asks for
+            with pytest.raises(NotFound):  # bob's own token may not read it
                 await people.bob.on_behalf_of("ann").get("notes")
             with pytest.raises(NotFound):
-                await people.stranger.on_behalf_of("ann").get("notes")
+                await people.anonymous.on_behalf_of("ann").get("notes")
 
     run(main())
 
@@ -389,13 +387,13 @@ def test_a_request_on_behalf_of_a_user_reads_what_both_may_and_changes_nothing(h
 
 
 @pytest.mark.attack("tenants")
-def test_a_user_occupies_so_much_and_no_more(hub: Callable[..., Any]) -> None:
+def test_a_push_beyond_the_quota_is_refused(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub(quota=100_000) as people:
             await push(people.ann, "one", "1.0.0", "x" * 60_000)
             used = (await people.ann.usage()).used
             assert used == 60_000 + 2 * BLOCK  # the manifest and the description count as a block each
-            await push(people.ann, "one", "1.0.1", "x" * 60_000)  # the same blob again is no more bytes
+            await push(people.ann, "one", "1.0.1", "x" * 60_000)  # a shared blob counts once
             assert (await people.ann.usage()).used == used + 2 * BLOCK
             with pytest.raises(QuotaExceeded, match="storage of ann in this hub is full") as caught:
                 await push(people.ann, "two", "1.0.0", "y" * 60_000)
@@ -405,7 +403,7 @@ def test_a_user_occupies_so_much_and_no_more(hub: Callable[..., Any]) -> None:
             await push(people.bob, "two", "1.0.0", "y" * 60_000)
             with pytest.raises(QuotaExceeded):
                 await people.bob.transfer("two", "ann")
-            with pytest.raises(QuotaExceeded):  # what is said of a version counts, too
+            with pytest.raises(QuotaExceeded):  # details of a version count, too
                 await push(people.ann, "one", "1.0.2", "x" * 60_000, readme="long" * 10_000)
             for version in ("1.0.0", "1.0.1"):
                 await people.ann.delete("one", version, "to make room")
@@ -420,7 +418,7 @@ def test_a_user_occupies_so_much_and_no_more(hub: Callable[..., Any]) -> None:
 
 
 @pytest.mark.attack("tenants")
-def test_many_small_uploads_and_versions_without_files_count_too(hub: Callable[..., Any]) -> None:
+def test_small_uploads_and_versions_without_files_count_against_the_quota(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub(quota=10 * BLOCK) as people:
             for number in range(10):
@@ -438,7 +436,7 @@ def test_many_small_uploads_and_versions_without_files_count_too(hub: Callable[.
     run(main())
 
 
-def test_an_administrator_sets_a_users_own_limit_and_has_none(hub: Callable[..., Any]) -> None:
+def test_an_administrator_sets_user_limits_and_has_no_limit(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub(quota=10_000) as people:
             await push(people.root, "large", "1.0.0", "x" * 50_000)
@@ -456,7 +454,7 @@ def test_an_administrator_sets_a_users_own_limit_and_has_none(hub: Callable[...,
 
 
 @pytest.mark.attack("tenants")
-def test_what_is_uploaded_and_never_published_counts_too(hub: Callable[..., Any], tmp_path: Path) -> None:
+def test_unpublished_uploads_count_against_the_quota(hub: Callable[..., Any], tmp_path: Path) -> None:
     async def main() -> None:
         async with hub(quota=100_000) as people:
             data = [bytes([number]) * 40_000 for number in range(3)]
@@ -478,11 +476,11 @@ def test_what_is_uploaded_and_never_published_counts_too(hub: Callable[..., Any]
     run(main())
 
 
-# --- at the same time
+# --- concurrency
 
 
 @pytest.mark.attack("tenants")
-def test_of_two_who_take_a_name_at_once_one_owns_it_and_the_other_is_refused(hub: Callable[..., Any]) -> None:
+def test_one_of_two_concurrent_pushes_of_a_new_name_owns_it_and_the_other_is_refused(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             for number in range(5):
@@ -504,7 +502,7 @@ def test_of_two_who_take_a_name_at_once_one_owns_it_and_the_other_is_refused(hub
 
 
 @pytest.mark.attack("tenants")
-def test_pushes_at_the_same_time_do_not_exceed_a_quota_together(hub: Callable[..., Any]) -> None:
+def test_concurrent_pushes_cannot_exceed_a_quota_together(hub: Callable[..., Any]) -> None:
     async def main() -> None:
         async with hub() as people:
             contents = [str(number) * 40_000 for number in range(4)]
@@ -519,12 +517,12 @@ def test_pushes_at_the_same_time_do_not_exceed_a_quota_together(hub: Callable[..
     run(main())
 
 
-# --- a store of before
+# --- a store without owners
 
 
 @pytest.fixture
 def before_owners(tmp_path: Path) -> HubLocation:
-    """A store as the code of before left it."""
+    """Location of a copy of the store without owners."""
     folder = tmp_path / "before"
     shutil.copytree(BEFORE_OWNERS / "blobs", folder / "blobs")
     with contextlib.closing(sqlite3.connect(folder / "hub.db")) as db:
@@ -534,7 +532,7 @@ def before_owners(tmp_path: Path) -> HubLocation:
 
 
 @pytest.mark.attack("tenants")
-def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_owners: HubLocation) -> None:
+def test_environments_of_a_store_without_owners_belong_to_the_administrators(before_owners: HubLocation) -> None:
     async def main() -> None:
         catalog = open_catalog(before_owners)
         try:
@@ -545,7 +543,7 @@ def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_own
             ]  # fmt: skip
             assert [each.name for each in (await people.ann.list()).items if not each.builtin] == ["shared"]
             secret = digest_of(b"print('notes 1.0.0')")
-            for other in (people.ann, people.bob, people.stranger):
+            for other in (people.ann, people.bob, people.anonymous):
                 with pytest.raises(NotFound):
                     await other.get("notes")
                 with pytest.raises(NotFound):
@@ -556,7 +554,7 @@ def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_own
             with pytest.raises(Forbidden):
                 await people.bob.yank("shared", "1.0.0", "mine")
             with pytest.raises(Unauthorized):
-                await people.stranger.yank("shared", "1.0.0", "mine")
+                await people.anonymous.yank("shared", "1.0.0", "mine")
             assert await people.root.get_blob(secret) == b"print('notes 1.0.0')"
             assert await LocalHub(catalog, OWNER).get_blob(secret)
             await people.root.transfer("notes", "ann")
@@ -576,8 +574,8 @@ def test_what_has_no_owner_in_a_store_of_before_is_the_administrators(before_own
 
 
 @pytest.mark.attack("tenants")
-def test_a_push_that_is_refused_leaves_nothing_on_the_disk(hub: Callable[..., Any]) -> None:
-    """Else a user fills the hub's disk, past any quota, with pushes to a name of another user's."""
+def test_a_refused_push_leaves_nothing_on_disk(hub: Callable[..., Any]) -> None:
+    """Otherwise a user could fill the hub's disk past any quota with pushes to another user's name."""
 
     async def main() -> None:
         async with hub(quota=100_000) as people:

@@ -1,4 +1,4 @@
-"""Two servers on one store, two pushers, one version."""
+"""Concurrent pushes of one version through two servers that share a store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.hub.parts import Served, push
 ROUNDS = 20
 
 
-def test_of_two_pushers_at_two_servers_one_wins_and_the_other_is_told(
+def test_one_of_two_concurrent_pushes_to_two_servers_wins_and_the_other_conflicts(
     serve: Callable[..., AbstractContextManager[Served]],
 ) -> None:
     async def use(first: str, second: str) -> None:

@@ -1,4 +1,4 @@
-"""Who may do what, over HTTP, with a real server; and what is never written down."""
+"""Tokens over HTTP against a real server: scopes, namespaces, expiry, and secrets kept out of logs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from aenv.client.hub_client import HubClient
 from aenv.errors import Forbidden, NotFound, Unauthorized
 from aenv.hub.access.hub_tokens import HubCaller, HubTokens, covers
-from aenv.hub.web.legacy_routes import _upload
+from aenv.hub.web.legacy_routes import upload_name
 from aenv.storage.sqlite import SqliteStore
 from tests.attacks.ledger import Attacks
 from tests.conftest import fetch, run
@@ -27,8 +27,8 @@ Serve = Callable[..., AbstractContextManager[Served]]
 BUILT_IN = {folder.name for folder in (Path(__file__).parents[2] / "envs").iterdir()}
 
 
-def make_token(url: str, admin: str, **wish: Any) -> dict[str, Any]:
-    status, body = fetch(url, "/api/v1/tokens", wish, headers={"authorization": f"Bearer {admin}"})
+def make_token(url: str, admin: str, **request: Any) -> dict[str, Any]:
+    status, body = fetch(url, "/api/v1/tokens", request, headers={"authorization": f"Bearer {admin}"})
     assert status == 200, body
     made: dict[str, Any] = body["data"]
     return made
@@ -42,7 +42,7 @@ async def as_(url: str, token: str | None, use: Callable[[HubClient], Any]) -> A
         await client.close()
 
 
-def test_scopes_and_namespaces_hold_over_http(serve: Serve) -> None:
+def test_scopes_and_namespaces_are_enforced_over_http(serve: Serve) -> None:
     with serve("--auth") as hub:
         admin = hub.first_token
         reader = make_token(hub.url, admin, user="reader", scope="read")["token"]
@@ -56,15 +56,15 @@ def test_scopes_and_namespaces_hold_over_http(serve: Serve) -> None:
         assert run(as_(hub.url, reader, lambda client: client.get("team-env"))).author == "pusher"
 
         refused: list[tuple[str | None, Callable[[HubClient], Any], type[Exception], str]] = [
-            (None, lambda c: push(c, "team-env", "2.0.0"), Unauthorized, "needs a token"),
+            (None, lambda c: push(c, "team-env", "2.0.0"), Unauthorized, "a token is required"),
             (reader, lambda c: push(c, "team-env", "2.0.0"), Forbidden, "scope push"),
-            (pusher, lambda c: push(c, "teamwork", "1.0.0"), Forbidden, "good for team"),
-            (pusher, lambda c: c.release("elsewhere", "1.0.0"), Forbidden, "good for team"),
+            (pusher, lambda c: push(c, "teamwork", "1.0.0"), Forbidden, "restricted to team"),
+            (pusher, lambda c: c.release("elsewhere", "1.0.0"), Forbidden, "restricted to team"),
             (reader, lambda c: c.release("team-env", "1.0.0"), Forbidden, "scope push"),
             (reader, lambda c: c.delete("team-env", "1.0.0", "no"), Forbidden, "scope push"),
             (reader, lambda c: c.set_public("team-env", True), Forbidden, "scope push"),
             (reader, lambda c: c.missing(["sha256:" + "0" * 64]), Forbidden, "scope push"),
-            (None, lambda c: c.put_blob("sha256:" + "0" * 64, b""), Unauthorized, "needs a token"),
+            (None, lambda c: c.put_blob("sha256:" + "0" * 64, b""), Unauthorized, "a token is required"),
             ("aenv_000000000000_guess", lambda c: c.list(), Unauthorized, "token is wrong"),
             ("something else", lambda c: c.list(), Unauthorized, "token is wrong"),
             (None, lambda c: c.get("team-env"), NotFound, "no environment team-env"),
@@ -84,7 +84,7 @@ def test_scopes_and_namespaces_hold_over_http(serve: Serve) -> None:
         assert (status, "Bearer" in body["error"]) == (401, True)
 
 
-def test_what_is_private_is_seen_only_with_a_token_and_what_is_public_by_everyone(serve: Serve) -> None:
+def test_private_environments_need_a_token_and_public_ones_do_not(serve: Serve) -> None:
     async def seen(client: HubClient) -> set[str]:
         return {item.name for item in (await client.list()).items}
 
@@ -109,7 +109,7 @@ def test_what_is_private_is_seen_only_with_a_token_and_what_is_public_by_everyon
         assert {env["name"] for env in fetch(hub.url, "/env/")[1]["data"]} == {"b"} | BUILT_IN
 
 
-def test_a_token_that_was_revoked_or_has_expired_says_so(tmp_path: Path) -> None:
+def test_a_revoked_or_expired_token_is_refused_with_the_reason(tmp_path: Path) -> None:
     now = time.time()
 
     async def use() -> None:
@@ -135,7 +135,7 @@ def test_a_token_that_was_revoked_or_has_expired_says_so(tmp_path: Path) -> None
     run(use())
 
 
-def test_tokens_are_kept_as_hashes_and_the_first_is_shown_once(tmp_path: Path) -> None:
+def test_tokens_are_stored_as_hashes_and_the_first_is_shown_once(tmp_path: Path) -> None:
     async def use() -> None:
         store = SqliteStore(tmp_path / "store.db")
         tokens = HubTokens(store)
@@ -143,14 +143,14 @@ def test_tokens_are_kept_as_hashes_and_the_first_is_shown_once(tmp_path: Path) -
         assert first is not None
         assert (await tokens.authenticate(first)).scope == "admin"
         assert await tokens.first() is None
-        kept = b"".join([put.value async for put in store.dump()])
-        assert first.split("_", 2)[2].encode() not in kept
+        stored = b"".join([put.value async for put in store.dump()])
+        assert first.split("_", 2)[2].encode() not in stored
         await store.close()
 
     run(use())
 
 
-def test_a_namespace_is_a_name_and_what_starts_with_it_and_a_dash() -> None:
+def test_a_namespace_covers_its_name_and_names_that_start_with_it_and_a_dash() -> None:
     assert covers(["team"], "team")
     assert covers(["team"], "team-a")
     assert not covers(["team"], "teamwork")
@@ -158,7 +158,7 @@ def test_a_namespace_is_a_name_and_what_starts_with_it_and_a_dash() -> None:
     assert covers(["x", "*"], "anything")
 
 
-def test_the_command_line_makes_shows_and_revokes_tokens(serve: Serve, store_url: str) -> None:
+def test_the_command_line_creates_lists_and_revokes_tokens(serve: Serve, store_url: str) -> None:
     def aenv(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "aenv.cli", "hub", "token", *words, "--store", store_url],
@@ -182,7 +182,7 @@ def test_the_command_line_makes_shows_and_revokes_tokens(serve: Serve, store_url
             run(as_(hub.url, text, lambda client: client.list()))
 
 
-def test_no_token_no_secret_and_no_password_is_in_any_log(
+def test_logs_contain_no_token_secret_or_password(
     serve: Serve, store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AENV_LOG_LEVEL", "DEBUG")
@@ -214,7 +214,7 @@ def test_without_auth_web_pages_cannot_reach_a_hub_on_this_machine(serve: Serve)
             assert (status, body["code"]) == (403, "forbidden")
 
 
-def test_beyond_this_machine_there_is_auth_unless_told(serve: Serve) -> None:
+def test_a_hub_that_other_machines_can_reach_requires_tokens(serve: Serve) -> None:
     with serve("--host", "0.0.0.0") as hub:
         url = hub.url.replace("0.0.0.0", "127.0.0.1")
         assert fetch(url, "/api/v1/tokens")[0] == 401
@@ -223,7 +223,7 @@ def test_beyond_this_machine_there_is_auth_unless_told(serve: Serve) -> None:
         assert "aenv_" not in hub.log.read_text(), "the first token is shown once"
 
 
-def test_a_unix_socket_is_for_its_user_alone(serve: Serve, tmp_path: Path) -> None:
+def test_a_hub_on_a_unix_socket_serves_its_user_without_a_token(serve: Serve, tmp_path: Path) -> None:
     socket = tmp_path / "hub.sock"
     with serve("--uds", str(socket)) as hub:
         assert hub.url == f"unix:{socket}"
@@ -232,8 +232,8 @@ def test_a_unix_socket_is_for_its_user_alone(serve: Serve, tmp_path: Path) -> No
     assert not socket.exists()
 
 
-def test_an_administrator_of_a_namespace_is_none_of_the_hub(serve: Serve, attacks: Attacks) -> None:
-    """With any of these, a token for one namespace would make itself one for all, or hear of what is private."""
+def test_an_admin_token_for_a_namespace_cannot_administer_the_hub(serve: Serve, attacks: Attacks) -> None:
+    """With any of these requests, a token for one namespace could get access to others."""
     with serve("--auth") as hub:
         root = {"authorization": f"Bearer {hub.first_token}"}
         victim = make_token(hub.url, hub.first_token, user="ann", scope="push")
@@ -255,8 +255,8 @@ def test_an_administrator_of_a_namespace_is_none_of_the_hub(serve: Serve, attack
             ("PUT", "/api/v1/quotas", {"user": "lead", "limit": 0}),
             ("POST", "/api/v1/namespaces", {"name": "other", "user": "lead"}),
         ]
-        for method, path, wish in tries:
-            status, _ = fetch(hub.url, path, wish, method=method, headers={"authorization": f"Bearer {team}"})
+        for method, path, body in tries:
+            status, _ = fetch(hub.url, path, body, method=method, headers={"authorization": f"Bearer {team}"})
             attacks.record("tenants", f"{method} {path}", held=status == 403)
         mine = {"name": "team-own", "user": "lead"}
         status, _ = fetch(hub.url, "/api/v1/namespaces", mine, headers={"authorization": f"Bearer {team}"})
@@ -265,8 +265,8 @@ def test_an_administrator_of_a_namespace_is_none_of_the_hub(serve: Serve, attack
 
 
 @pytest.mark.attack("tenants")
-def test_no_two_environments_share_the_name_of_an_upload() -> None:
+def test_upload_names_are_unique_for_each_environment_and_version() -> None:
     pairs = [(name, version) for name in ("game", "game-2", "game-2-3") for version in ("1", "1.0", "2-1.0", "3-1-1.0")]
     pairs += [("game", "2-3-1.0"), ("game", "2-3-3-1-1.0"), ("game", "1.0.0-rc1"), ("game", "1.0.0-2")]
-    assert len({_upload(name, version) for name, version in pairs}) == len(pairs)
-    assert _upload("game", "1.0.0-rc1") == "game-1.0.0-rc1.tar"
+    assert len({upload_name(name, version) for name, version in pairs}) == len(pairs)
+    assert upload_name("game", "1.0.0-rc1") == "game-1.0.0-rc1.tar"

@@ -1,4 +1,4 @@
-"""Moving, backing up, bringing back and tidying up."""
+"""Maintenance of a hub: migration, import, backup, restore and garbage collection."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def check(hub: LocalHub, token: str) -> None:
     await push(hub, "later", "1.0.0")
 
 
-def test_a_hub_moves_from_a_file_to_redis_and_back(valkey: Valkey, tmp_path: Path) -> None:
+def test_a_hub_migrates_from_sqlite_to_redis_and_back(valkey: Valkey, tmp_path: Path) -> None:
     first = HubLocation.of(f"sqlite:{tmp_path}/one/hub.db")
     token = use(first, fill)
     middle = HubLocation(valkey.url(prefix="moved:"), str(tmp_path / "two" / "blobs"))
@@ -83,7 +83,7 @@ def test_a_hub_moves_from_a_file_to_redis_and_back(valkey: Valkey, tmp_path: Pat
     assert "the same store" in aenv("migrate", last.store, last.store, code=2)
 
 
-def test_what_a_hub_of_before_kept_in_its_redis_is_taken_over(valkey: Valkey, tmp_path: Path) -> None:
+def test_the_versions_of_a_legacy_hub_are_imported_from_its_redis(valkey: Valkey, tmp_path: Path) -> None:
     def env(name: str, version: str, status: int, **more: Any) -> dict[str, Any]:
         return {"id": "", "name": name, "version": version, "status": status, "code_url": "oss://x", **more}
 
@@ -98,20 +98,20 @@ def test_what_a_hub_of_before_kept_in_its_redis_is_taken_over(valkey: Valkey, tm
         client.set(f"env:data:{key}", json.dumps({"env": document, "labels": {}, "resourceVersion": 1}))
     client.close()
     place = HubLocation.of(str(tmp_path / "hub.db"))
-    said = aenv("migrate", "--older", valkey.url(database=3), place.store)
-    assert said == {"records": 2, "there": 0, "refused": 1}
+    result = aenv("migrate", "--older", valkey.url(database=3), place.store)
+    assert result == {"records": 2, "there": 0, "refused": 1}
     assert aenv("migrate", "--older", valkey.url(database=3), place.store)["there"] == 2
 
-    async def look(hub: LocalHub) -> None:
+    async def check_import(hub: LocalHub) -> None:
         found = await hub.get("old")
         assert (found.version, found.status, found.tags) == ("1.0.0", "Released", ["a"])
         assert (found.config["deployConfig"], found.code_url) == ({"cpu": "2"}, "oss://x")
         assert (await hub.get("old", "1.1.0")).description == "newer"
 
-    use(place, look)
+    use(place, check_import)
 
 
-def test_a_backup_brings_everything_back(store_url: str, tmp_path: Path) -> None:
+def test_a_restored_backup_has_every_record_and_blob(store_url: str, tmp_path: Path) -> None:
     place = HubLocation(store_url, str(tmp_path / "blobs"))
     token = use(place, fill)
     file = tmp_path / "backup.tar"
@@ -125,16 +125,16 @@ def test_a_backup_brings_everything_back(store_url: str, tmp_path: Path) -> None
     aenv("restore", str(file), "--store", str(other), "--force")
 
 
-def test_what_is_no_backup_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+def test_restoring_a_file_that_is_not_a_backup_fails_and_changes_nothing(tmp_path: Path) -> None:
     place = HubLocation.of(str(tmp_path / "hub" / "hub.db"))
     file = tmp_path / "notes.tar"
     file.write_text("hello")
-    assert "no backup" in aenv("restore", str(file), "--store", place.store, code=3)
+    assert "not a hub backup" in aenv("restore", str(file), "--store", place.store, code=3)
     page = use(place, lambda hub: hub.list())
     assert [item.name for item in page.items if not item.builtin] == []
 
 
-def test_tidying_up_removes_what_no_version_needs_and_leaves_pushes_under_way_alone(
+def test_garbage_collection_removes_unreferenced_blobs_and_spares_pushes_in_progress(
     store_url: str, tmp_path: Path
 ) -> None:
     place = HubLocation(store_url, str(tmp_path / "blobs"))
@@ -151,12 +151,12 @@ def test_tidying_up_removes_what_no_version_needs_and_leaves_pushes_under_way_al
         await hub.delete("gone", "1.0.0", "not needed")
         store, blobs = hub.catalog.store, hub.catalog.blobs
         first = await collect(store, blobs)
-        assert (first.removed, first.young) == (0, 2), "they came in just now"
+        assert (first.removed, first.young) == (0, 2), "within the grace period"
         make_old()
         bundle, wanted = bundle_of("coming", "1.0.0", {"src/env.py": b"gone"})
-        assert await hub.missing(list(wanted)) == [], "somebody else pushed the same file before"
+        assert await hub.missing(list(wanted)) == [], "another push uploaded the same file"
         done = await collect(store, blobs)
-        assert (done.removed, done.young) == (1, 1), "one of them is about to be needed"
+        assert (done.removed, done.young) == (1, 1), "the blob of the push in progress is kept"
         await hub.push(request_of(bundle))
         make_old()
         assert (await collect(store, blobs, dry_run=True)).removed == 0
@@ -170,5 +170,5 @@ def test_tidying_up_removes_what_no_version_needs_and_leaves_pushes_under_way_al
         assert all([await hub.get_blob(digest) for digest in parse(await hub.get_blob(found.digest)).blobs()])
 
     use(place, work)
-    said = aenv("gc", "--store", place.store, "--blobs", place.blobs, "--grace", "0s")
-    assert said["removed"] == 0
+    result = aenv("gc", "--store", place.store, "--blobs", place.blobs, "--grace", "0s")
+    assert result["removed"] == 0

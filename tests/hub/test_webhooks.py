@@ -1,4 +1,4 @@
-"""Webhooks: signed, retried, told once by one of several servers, and never half."""
+"""Webhooks: signed, retried, and delivered once by one of several servers."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tests.hub.parts import push
 
 
 class Receiver:
-    """Somebody who is told, and answers as the test wants."""
+    """HTTP endpoint that records deliveries and answers with the status that the test sets."""
 
     def __init__(self) -> None:
-        self.heard: list[Request] = []
+        self.requests: list[Request] = []
         self.status = 200
         self.url = ""
 
     async def __call__(self, request: Request) -> Response:
-        self.heard.append(request)
+        self.requests.append(request)
         return Response(self.status, b"{}")
 
 
@@ -50,7 +50,7 @@ Use = Callable[[LocalHub, Receiver], Awaitable[None]]
 
 
 @pytest.fixture
-def told(store_url: str, tmp_path: Path) -> Callable[[Use], None]:
+def with_receiver(store_url: str, tmp_path: Path) -> Callable[[Use], None]:
     async def main(use: Use) -> None:
         hub = LocalHub(open_catalog(HubLocation(store_url, str(tmp_path / "blobs"))))
         try:
@@ -62,18 +62,18 @@ def told(store_url: str, tmp_path: Path) -> Callable[[Use], None]:
     return lambda use: run(main(use))
 
 
-def test_a_push_is_told_signed_and_once(told: Callable[[Use], None]) -> None:
+def test_a_push_is_delivered_once_and_signed(with_receiver: Callable[[Use], None]) -> None:
     async def use(hub: LocalHub, receiver: Receiver) -> None:
         catalog = hub.catalog
-        hook = await catalog.notices.add(receiver.url, ["push", "delete"], ["team"], catalog.now())
+        hook = await catalog.webhooks.add(receiver.url, ["push", "delete"], ["team"], catalog.now())
         await push(hub, "team-env", "1.0.0")
         await push(hub, "team-env", "1.0.0")
         await push(hub, "other", "1.0.0")
         await hub.release("team-env", "1.0.0")
-        messengers = [WebhookSender(catalog.store, catalog.notices) for _ in range(4)]
-        heard = await asyncio.gather(*(each.deliver_due() for each in messengers))
-        assert sum(heard) == 1
-        (request,) = receiver.heard
+        senders = [WebhookSender(catalog.store, catalog.webhooks) for _ in range(4)]
+        delivered = await asyncio.gather(*(each.deliver_due() for each in senders))
+        assert sum(delivered) == 1
+        (request,) = receiver.requests
         assert (request.method, request.path, request.query) == ("POST", "/ci", b"key=1")
         assert request.header(b"x-aenv-event") == b"push"
         body = json.loads(request.body)
@@ -83,56 +83,56 @@ def test_a_push_is_told_signed_and_once(told: Callable[[Use], None]) -> None:
         assert signed == signature(hook.secret, at, request.body)
         assert signed != signature("another secret", at, request.body)
         assert body["id"] == request.header(b"x-aenv-delivery").decode()
-        assert await messengers[0].deliver_due() == 0
+        assert await senders[0].deliver_due() == 0
         await hub.delete("team-env", "1.0.0", "gone")
-        assert await messengers[0].deliver_due() == 1
-        assert json.loads(receiver.heard[1].body)["reason"] == "gone"
+        assert await senders[0].deliver_due() == 1
+        assert json.loads(receiver.requests[1].body)["reason"] == "gone"
 
-    told(use)
+    with_receiver(use)
 
 
-def test_who_does_not_hear_is_told_again_later_and_longer_apart(told: Callable[[Use], None]) -> None:
+def test_a_failed_delivery_is_retried_with_growing_pauses(with_receiver: Callable[[Use], None]) -> None:
     async def use(hub: LocalHub, receiver: Receiver) -> None:
         catalog = hub.catalog
-        await catalog.notices.add(receiver.url, ["push"], ["*"], catalog.now())
+        await catalog.webhooks.add(receiver.url, ["push"], ["*"], catalog.now())
         await push(hub, "a", "1.0.0")
         receiver.status = 500
         now = catalog.clock()
         clock = [now]
-        messenger = WebhookSender(catalog.store, catalog.notices, clock=lambda: clock[0])
+        sender = WebhookSender(catalog.store, catalog.webhooks, clock=lambda: clock[0])
         for pause in (0.0, webhooks.FIRST_PAUSE, webhooks.FIRST_PAUSE * 2):
             if pause:
                 clock[0] += pause - 0.1
-                heard = len(receiver.heard)
-                assert await messenger.deliver_due() == 0
-                assert len(receiver.heard) == heard, "too early"
+                delivered = len(receiver.requests)
+                assert await sender.deliver_due() == 0
+                assert len(receiver.requests) == delivered, "too early"
             clock[0] += 0.2
-            assert await messenger.deliver_due() == 0
-        assert len(receiver.heard) == 3
+            assert await sender.deliver_due() == 0
+        assert len(receiver.requests) == 3
         receiver.status = 204
         clock[0] += 3600
-        assert await messenger.deliver_due() == 1
-        ids = {json.loads(request.body)["id"] for request in receiver.heard}
-        assert len(ids) == 1, "the receiver can tell that it is the same"
-        assert await messenger.deliver_due() == 0
+        assert await sender.deliver_due() == 1
+        ids = {json.loads(request.body)["id"] for request in receiver.requests}
+        assert len(ids) == 1, "a retry has the id of the first attempt"
+        assert await sender.deliver_due() == 0
 
-    told(use)
+    with_receiver(use)
 
 
-def test_nothing_is_told_of_what_did_not_happen(told: Callable[[Use], None]) -> None:
+def test_refused_changes_and_removed_webhooks_cause_no_delivery(with_receiver: Callable[[Use], None]) -> None:
     async def use(hub: LocalHub, receiver: Receiver) -> None:
         catalog = hub.catalog
-        hook = await catalog.notices.add(receiver.url, ["push"], ["*"], catalog.now())
+        hook = await catalog.webhooks.add(receiver.url, ["push"], ["*"], catalog.now())
         await push(hub, "a", "1.0.0", "one")
         with pytest.raises(Conflict):
             await push(hub, "a", "1.0.0", "two")
-        messenger = WebhookSender(catalog.store, catalog.notices)
-        assert await messenger.deliver_due() == 1
+        sender = WebhookSender(catalog.store, catalog.webhooks)
+        assert await sender.deliver_due() == 1
         await push(hub, "a", "2.0.0")
-        await catalog.notices.remove(hook.id)
-        assert await messenger.deliver_due() == 0
+        await catalog.webhooks.remove(hook.id)
+        assert await sender.deliver_due() == 0
         await push(hub, "a", "3.0.0")
-        assert await messenger.deliver_due() == 0
-        assert len(receiver.heard) == 1
+        assert await sender.deliver_due() == 0
+        assert len(receiver.requests) == 1
 
-    told(use)
+    with_receiver(use)

@@ -1,4 +1,4 @@
-"""What must hold for every input."""
+"""Property-based tests: invariants that hold for every input."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ versions = st.from_regex(r"[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{1,2}", fullmatch=True)
 
 
 @given(json_values)
-def test_any_json_survives_the_way_through_a_tool(value: Any) -> None:
+def test_any_json_value_survives_a_tool_call(value: Any) -> None:
     def tool(value: Any) -> Any:
         return value
 
@@ -43,7 +43,7 @@ def test_any_json_survives_the_way_through_a_tool(value: Any) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=5), json_values, max_size=4))
-def test_bad_arguments_raise_one_kind_of_error(arguments: dict[str, Any]) -> None:
+def test_bad_arguments_raise_only_invalid_arguments(arguments: dict[str, Any]) -> None:
     def tool(a: int, b: list[str] = []) -> None: ...  # noqa: B006
 
     with contextlib.suppress(InvalidArguments):
@@ -53,7 +53,7 @@ def test_bad_arguments_raise_one_kind_of_error(arguments: dict[str, Any]) -> Non
 
 
 @given(st.integers(-(2**60), 2**60), st.text(), st.booleans(), st.lists(st.text(), max_size=3))
-def test_what_the_schema_promises_is_accepted(i: int, s: str, b: bool, tags: list[str]) -> None:
+def test_arguments_that_match_the_schema_are_accepted(i: int, s: str, b: bool, tags: list[str]) -> None:
     def tool(i: int, s: str, b: bool, tags: list[str]) -> None: ...
 
     sent = {"i": i, "s": s, "b": b, "tags": tags}
@@ -61,7 +61,7 @@ def test_what_the_schema_promises_is_accepted(i: int, s: str, b: bool, tags: lis
 
 
 @given(names, versions, st.text(min_size=1).filter(lambda t: "/" not in t))
-def test_a_qualified_name_is_its_bare_name(name: str, version: str, tool: str) -> None:
+def test_a_qualified_tool_name_resolves_to_its_bare_name(name: str, version: str, tool: str) -> None:
     env = Environment(f"{name}@{version}", aenv_url="http://localhost")
     assert env._bare(f"{name}@{version}/{tool}") == tool
     assert env._bare(f"{name}/{tool}") == tool
@@ -70,7 +70,7 @@ def test_a_qualified_name_is_its_bare_name(name: str, version: str, tool: str) -
 
 
 @given(names, names, st.text(min_size=1))
-def test_another_environments_tool_is_never_called(mine: str, theirs: str, tool: str) -> None:
+def test_a_tool_name_of_another_environment_is_refused(mine: str, theirs: str, tool: str) -> None:
     env = Environment(mine, aenv_url="http://localhost")
     try:
         bare = env._bare(f"{theirs}/{tool}")
@@ -82,7 +82,7 @@ def test_another_environments_tool_is_never_called(mine: str, theirs: str, tool:
 
 
 @given(st.lists(st.text(min_size=1, max_size=80), max_size=30))
-def test_openai_names_are_valid_and_different(tools: list[str]) -> None:
+def test_openai_names_are_valid_and_distinct(tools: list[str]) -> None:
     made = openai_names(tools)
     assert len(made) == len(tools)
     assert len(set(made)) == len(made)
@@ -90,7 +90,7 @@ def test_openai_names_are_valid_and_different(tools: list[str]) -> None:
 
 
 @given(st.text(), st.lists(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), max_size=4))
-def test_any_docstring_is_taken_apart_without_a_fuss(text: str, parameters: list[str]) -> None:
+def test_any_docstring_can_be_parsed(text: str, parameters: list[str]) -> None:
     doc = docstrings.parse(text, parameters)
     assert set(doc.parameters) <= set(parameters)
 
@@ -100,7 +100,7 @@ def test_any_docstring_is_taken_apart_without_a_fuss(text: str, parameters: list
         st.sampled_from(["alpha", "beta", "gamma"]), st.from_regex(r"[A-Za-z ,.]{1,30}[a-z.]", fullmatch=True)
     )
 )
-def test_described_parameters_are_found_again(parameters: dict[str, str]) -> None:
+def test_parameter_descriptions_are_parsed_from_a_docstring(parameters: dict[str, str]) -> None:
     lines = "".join(f"\n    {name}: {text}" for name, text in parameters.items())
     doc = docstrings.parse(f"What it does.\n\nArgs:{lines}\n", ["alpha", "beta", "gamma"])
     assert doc.parameters == {name: text.strip() for name, text in parameters.items()}

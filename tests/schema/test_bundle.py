@@ -1,4 +1,4 @@
-"""What a bundle's manifest may say. Manifests come from strangers."""
+"""Validation of bundle manifests, which are untrusted input."""
 
 import json
 
@@ -84,7 +84,7 @@ def test_a_link_that_could_leave_the_folder_is_refused(path, target):
 @pytest.mark.parametrize(
     ("path", "target"), [("a", "b"), ("d/a", "../b/c"), ("d/e/a", "../.."), ("a", "."), ("d/a", "..")]
 )
-def test_a_link_inside_of_the_project_is_fine(path, target):
+def test_a_link_inside_of_the_project_is_accepted(path, target):
     found = bundle.parse(manifest(links=[{"path": path, "target": target}]))
     assert found.links[0].target == target
 
@@ -103,23 +103,23 @@ def test_a_link_inside_of_the_project_is_fine(path, target):
         (["CONFIG.json"], "case"),
     ],
 )
-def test_paths_that_some_file_system_takes_for_one_are_refused(files, why):
+def test_paths_that_some_file_systems_merge_are_refused(files, why):
     assert why in refused(files=[file(path) for path in files])
 
 
-def test_nothing_may_lie_behind_a_link():
-    said = refused(files=[file("a/passwd")], links=[{"path": "a", "target": "b"}])
-    assert "inside of it" in said
+def test_an_entry_below_a_link_is_refused():
+    message = refused(files=[file("a/passwd")], links=[{"path": "a", "target": "b"}])
+    assert "inside of it" in message
 
 
-def test_blobs_must_hold_the_bytes_that_are_announced():
+def test_blobs_must_match_the_declared_sizes():
     assert "blobs" in refused(files=[file("a", size=BLOB_LIMIT + 1, blobs=[BLOB])])
     assert "blobs" in refused(files=[file("a", size=0, blobs=[BLOB])])
     assert "bytes and" in refused(files=[file("a", size=1), file("b", size=2)])
     assert "files.0.blobs.0" in refused(files=[file("a", blobs=["sha256:xyz"])])
 
 
-def test_limits():
+def test_a_manifest_beyond_a_limit_is_refused():
     assert "at most" in refused(
         files=[file(f"{n:06}") for n in range(bundle.ENTRY_LIMIT)], links=[{"path": "z", "target": "y"}]
     )
@@ -138,22 +138,22 @@ def test_limits():
      {"files": [file("a") | {"x": 1}]},
      {"files": [file("a") | {"mode": 0o4755}]}, {"files": [file("a", size=-1, blobs=[])]}, {"config": None}],
 )  # fmt: skip
-def test_what_is_not_known_is_refused(changes):
+def test_a_manifest_with_unknown_or_invalid_fields_is_refused(changes):
     refused(**changes)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "null", '{"name": NaN}'])
-def test_what_is_no_manifest_is_refused(text):
+def test_text_that_is_not_a_manifest_is_refused(text):
     with pytest.raises(ValueError, match="manifest"):
         bundle.parse(text)
 
 
-def test_the_parts_of_a_file_are_full_but_for_the_last():
+def test_all_blobs_of_a_file_but_the_last_have_the_full_size():
     whole = BundleFile(path="a", size=BLOB_LIMIT * 2 + 5, blobs=[digest_of(bytes([n])) for n in range(3)])
     assert [size for _, size in whole.parts()] == [BLOB_LIMIT, BLOB_LIMIT, 5]
 
 
-def test_what_differs_is_said():
+def test_differences_lists_config_keys_and_paths():
     old = bundle.parse(manifest(files=[file("a"), file("b")]))
     new = bundle.parse(
         manifest(files=[file("a", mode=0o755), file("c")], config={"name": "hello", "version": "1.0.0", "tags": []})
@@ -163,8 +163,8 @@ def test_what_differs_is_said():
 
 
 @given(st.text(max_size=30), st.text(alphabet="./ab", max_size=12))
-def test_whatever_a_path_is_it_stays_inside_or_is_refused(path, target):
-    """Joined to a folder the way an unpacker does, nothing that is accepted leaves it."""
+def test_any_accepted_path_and_link_stay_inside_the_folder(path, target):
+    """Join paths to a folder as an unpacker does; accepted ones must not leave it."""
     import posixpath
 
     try:

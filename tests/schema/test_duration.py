@@ -27,12 +27,12 @@ durations = st.integers(0, 2**63 - 1).map(Duration)
         (" 24h ", 86400),
     ],
 )
-def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
+def test_durations_are_parsed_as_in_go(text: str, seconds: float) -> None:
     assert duration.parse(text).seconds == seconds
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "write it like 30m"),
         ("soon", "write it like 30m"),
@@ -45,18 +45,18 @@ def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
         ("1h" * 100, "write it like 30m"),
     ],
 )
-def test_what_is_not_a_duration_is_refused_with_advice(text: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_an_invalid_duration_is_refused_with_the_expected_format(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         duration.parse(text)
 
 
 @given(durations)
-def test_a_duration_survives_being_written_and_read(value: Duration) -> None:
+def test_a_formatted_duration_parses_to_the_same_value(value: Duration) -> None:
     assert duration.parse(str(value)) == value
 
 
 @given(durations, durations)
-def test_durations_sort_as_their_lengths_do(a: Duration, b: Duration) -> None:
+def test_durations_sort_by_length(a: Duration, b: Duration) -> None:
     assert (a < b) == (a.nanoseconds < b.nanoseconds)
 
 
@@ -69,7 +69,7 @@ def test_whole_microseconds_are_exact(length: timedelta) -> None:
 @given(st.text(max_size=40))
 def test_any_text_is_a_duration_or_a_value_error(text: str) -> None:
     try:
-        said = f"duration of {duration.parse(text)}"
+        result = f"duration of {duration.parse(text)}"
     except ValueError as error:
-        said = str(error)
-    assert "duration" in said
+        result = str(error)
+    assert "duration" in result

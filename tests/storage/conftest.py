@@ -1,4 +1,4 @@
-"""Real servers for the store in Redis: Valkey out of a wheel, and the machine's own redis-server where there is one."""
+"""Servers for the Redis store: Valkey from a wheel, and the machine's redis-server if installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both stores keep the same contract; and what is each one's own."""
+"""The store contract on SQLite and Redis, and behaviour specific to each."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ asyncio.run(main())
 """
 
 
-def test_a_writer_that_is_killed_leaves_its_last_commit_whole(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_only_complete_commits(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
@@ -79,25 +79,25 @@ def test_a_writer_that_is_killed_leaves_its_last_commit_whole(tmp_path: Path) ->
         return {int(record.value) for record in page.records}
 
     numbers = run(read())
-    assert len(numbers) == 1, "half of a commit is there"
+    assert len(numbers) == 1, "a partial commit is visible"
     assert numbers.pop() >= reported
 
 
-def test_only_its_owner_may_read_the_file(tmp_path: Path) -> None:
+def test_the_file_of_a_store_is_private_to_its_owner(tmp_path: Path) -> None:
     run(SqliteStore(tmp_path / "own" / "store.db").close())
     assert stat.S_IMODE((tmp_path / "own" / "store.db").stat().st_mode) == 0o600
     assert stat.S_IMODE((tmp_path / "own").stat().st_mode) == 0o700
 
 
-def test_a_file_that_is_no_store_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_store_is_refused_and_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Dear diary, " * 100)
-    with pytest.raises(ConfigError, match="not a store of ours"):
+    with pytest.raises(ConfigError, match="not an aenv store"):
         SqliteStore(path)
     assert path.read_text().startswith("Dear diary")
 
 
-def test_a_store_of_a_newer_aenv_is_refused(tmp_path: Path) -> None:
+def test_a_store_written_by_a_newer_aenv_is_refused(tmp_path: Path) -> None:
     import sqlite3
 
     path = tmp_path / "store.db"
@@ -110,7 +110,7 @@ def test_a_store_of_a_newer_aenv_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:", "sqlite:/", "http://x", "mongo://x"])
-def test_an_address_that_is_no_store_says_so(url: str) -> None:
+def test_an_invalid_store_url_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError):
         open_store(url)
 
@@ -118,7 +118,7 @@ def test_an_address_that_is_no_store_says_so(url: str) -> None:
 # --- Redis
 
 
-def test_a_redis_that_was_killed_comes_back_with_every_commit_that_it_answered(
+def test_a_killed_redis_restarts_with_every_acknowledged_commit(
     redis_server: Valkey,
 ) -> None:
     async def use() -> None:
@@ -134,7 +134,7 @@ def test_a_redis_that_was_killed_comes_back_with_every_commit_that_it_answered(
     run(use())
 
 
-def test_a_redis_that_comes_back_soon_is_not_even_noticed(redis_server: Valkey) -> None:
+def test_a_read_survives_a_quick_restart_of_redis(redis_server: Valkey) -> None:
     async def use() -> None:
         store = RedisStore(redis_server.url(prefix="soon:"), retries=40)
         await store.commit(Put("a", "1", b""))
@@ -147,16 +147,16 @@ def test_a_redis_that_comes_back_soon_is_not_even_noticed(redis_server: Valkey) 
     run(use())
 
 
-def test_a_commit_whose_answer_was_lost_is_not_done_twice(redis_server: Valkey) -> None:
-    """The driver sends it again; the server remembers that it ran."""
+def test_a_commit_retried_after_a_lost_reply_is_applied_once(redis_server: Valkey) -> None:
+    """The retry has the same id, and the server returns the remembered result."""
 
-    class Forgetful(RedisStore):
-        def _ask(self, work):  # type: ignore[no-untyped-def]
-            super()._ask(work)
-            return super()._ask(work)
+    class Retrying(RedisStore):
+        def _request(self, work):  # type: ignore[no-untyped-def]
+            super()._request(work)
+            return super()._request(work)
 
     async def use() -> None:
-        store = Forgetful(redis_server.url(prefix="twice:"))
+        store = Retrying(redis_server.url(prefix="twice:"))
         first = await store.commit(Put("a", "1", b"", expect=0))
         second = await store.commit(Put("a", "1", b"", expect=first))
         assert second == first + 1
@@ -165,7 +165,7 @@ def test_a_commit_whose_answer_was_lost_is_not_done_twice(redis_server: Valkey) 
     run(use())
 
 
-def test_a_wrong_password_is_a_mistake_and_is_told_to_nobody(redis_server: Valkey) -> None:
+def test_a_wrong_password_is_a_config_error_that_does_not_show_it(redis_server: Valkey) -> None:
     async def use() -> None:
         store = RedisStore(redis_server.url().replace(PASSWORD, "guess-who"))
         with pytest.raises(ConfigError) as caught:
@@ -176,7 +176,7 @@ def test_a_wrong_password_is_a_mistake_and_is_told_to_nobody(redis_server: Valke
     run(use())
 
 
-def test_a_redis_that_is_not_there_is_unavailable_with_a_hint() -> None:
+def test_an_unreachable_redis_is_unavailable_with_a_hint() -> None:
     async def use() -> None:
         store = RedisStore("redis://user:secret@127.0.0.1:1/0", retries=0)
         with pytest.raises(Unavailable) as caught:
@@ -197,11 +197,11 @@ def test_a_redis_that_is_not_there_is_unavailable_with_a_hint() -> None:
         ("redis://h/1?password=pw&prefix=x", "redis://h/1?prefix=x"),
     ],
 )
-def test_an_address_is_shown_without_its_password(url: str, shown: str) -> None:
+def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert without_password(url) == shown
 
 
-def test_tls_comes_from_the_url_and_a_certificate_that_nobody_vouches_for_is_refused(
+def test_tls_is_configured_by_the_url_and_an_untrusted_certificate_is_refused(
     redis_server: Valkey, tmp_path: Path
 ) -> None:
     certificate, key = _certificate(tmp_path)
@@ -219,17 +219,17 @@ def test_tls_comes_from_the_url_and_a_certificate_that_nobody_vouches_for_is_ref
         await asyncio.gather(pipe(reader, inner_writer), pipe(inner_reader, writer))
 
     async def use() -> None:
-        # In front of the server, since the wheel's is built without TLS.
+        # A TLS proxy in front of the server: the wheel's server is built without TLS.
         front = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=tls)
         url = f"rediss://:{PASSWORD}@127.0.0.1:{front.sockets[0].getsockname()[1]}/0"
         trusting = RedisStore(f"{url}?ssl_ca_certs={certificate}&prefix=tls:")
         await trusting.commit(Put("a", "1", b""))
         assert await trusting.get("a", "1") is not None
         await trusting.close()
-        careful = RedisStore(url, retries=0)
+        untrusting = RedisStore(url, retries=0)
         with pytest.raises(Unavailable):
-            await careful.get("a", "1")
-        await careful.close()
+            await untrusting.get("a", "1")
+        await untrusting.close()
         front.close()
         await asyncio.sleep(0.1)
 

@@ -1,4 +1,4 @@
-"""A Redis or Valkey server of our own, which can be killed and comes back with what it had."""
+"""A Redis or Valkey server for tests, which can be killed and restarted with its data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ START_SECONDS = 30.0
 
 
 def servers() -> list[str]:
-    """The programs to test with."""
+    """Return the server programs to test with."""
     own = shutil.which("redis-server")
     return [str(get_binary_path()), *([own] if own else [])]
 
 
 class Valkey:
-    """One server on a free port, with a password, whose every write is on the disk before it is answered."""
+    """A server on a free port, with a password. Every write is synced to disk before its reply."""
 
     def __init__(self, program: Path, folder: Path) -> None:
         self.program = program
@@ -56,7 +56,7 @@ class Valkey:
         raise RuntimeError(f"{self.program} did not start:\n{(self.folder / 'server.log').read_text()}")
 
     def kill(self) -> None:
-        """As a machine that loses its power would."""
+        """Kill the server with SIGKILL."""
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
@@ -69,7 +69,7 @@ class Valkey:
 
 @contextlib.contextmanager
 def started(folder: Path, program: str | None = None) -> Iterator[Valkey]:
-    """One that runs; it is stopped in the end, whatever has been done to it."""
+    """Run a server while the block runs. The block may kill and restart it."""
     server = Valkey(Path(program or servers()[0]), folder)
     server.start()
     try:

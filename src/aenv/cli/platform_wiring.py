@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from aenv.hub.access.hub_tokens import HubCaller, Scope
-from aenv.hub.embedded import app_beside, opened
+from aenv.hub.embedded import embedded_app, open_embedded
 from aenv.hub.local_hub import LocalHub
 from aenv.hub.open_hub import HubLocation, open_catalog, open_hub
 from aenv.platform.access.platform_tokens import Authenticator, Role
@@ -29,9 +29,9 @@ def hub_beside(place: HubLocation, settings: ServeSettings) -> OpenBeside:
             caller = await door.authenticate(text)
             return HubCaller(caller.name, SCOPES[caller.role])
 
-        async with opened(place, settings.hub_quota_bytes) as catalog:
+        async with open_embedded(place, settings.hub_quota_bytes) as catalog:
             only_loopback = not settings.open_to_others
-            yield app_beside(catalog, None if door.open else authenticate, only_loopback=only_loopback)
+            yield embedded_app(catalog, None if door.open else authenticate, only_loopback=only_loopback)
 
     return open_beside
 

@@ -1,1 +1,1 @@
-"""EnvHub: versioned environments that others can find and run. A server of it, and one that needs no server."""
+"""EnvHub: a registry of versioned environments, used over HTTP or directly from a local store."""

@@ -1,8 +1,8 @@
-"""The environments that come with aenv: in every hub, released, and nobody's to change.
+"""Built-in environments: present in every hub, released, and immutable.
 
-They lie in ``envs/``, each exactly what ``aenv init`` makes, and are pushed like any other when a hub is opened that
-does not have them yet. What they offer is written down beside them (``.aenv/schemas.json``), so that nothing of
-theirs has to be loaded for it.
+Their projects are in ``envs/``, in the layout that ``aenv init`` creates, and are pushed like any other when a hub
+is opened that does not have them yet. Their tool schemas are stored beside them (``.aenv/schemas.json``), so that
+seeding does not import their code.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ SCHEMAS = Path(".aenv/schemas.json")
 
 
 def projects() -> list[Path]:
-    """One folder for each."""
+    """Return the project folder of each built-in environment."""
     return sorted(path.parent for path in folder().glob("*/config.json"))
 
 
 async def seed(catalog: Catalog) -> None:
-    """Have the hub keep them. One that cannot be read is left out with a word in the log: the rest of the hub works."""
+    """Push the built-in environments that the hub lacks.
+
+    An environment that cannot be read is skipped with a warning, so that the rest of the hub works.
+    """
     state = _state()
     known = await catalog.store.get(META, SEEDED)
     if known is not None and known.value == state:
@@ -39,12 +42,12 @@ async def seed(catalog: Catalog) -> None:
         try:
             await _seed_one(catalog, project)
         except AEnvError as error:
-            log.warning("the built-in environment %s is left out: %s", project.name, error.message)
+            log.warning("skipping built-in environment %s: %s", project.name, error.message)
     await catalog.store.commit(Put(META, SEEDED, state))
 
 
 async def _seed_one(catalog: Catalog, project: Path) -> None:
-    from aenv.project.packing import pack  # a hub that has them already needs none of it
+    from aenv.project.packing import pack  # not needed when the hub is already seeded
 
     packed = pack(project)
     digests = list(packed.bundle.blobs())
@@ -68,7 +71,7 @@ async def _seed_one(catalog: Catalog, project: Path) -> None:
 
 
 def _state() -> bytes:
-    """What was seeded, in a form that changes when any file of it does."""
+    """Return a fingerprint of the built-in environments that changes with any of their files."""
     files = sorted(path for project in projects() for path in project.rglob("*") if "__pycache__" not in path.parts)
     return json.dumps([__version__, *((str(path.relative_to(folder())), *_stamp(path)) for path in files)]).encode()
 

@@ -1,8 +1,9 @@
-"""The catalogue: how a version comes, changes and goes.
+"""The catalog: publish, change and delete versions.
 
-Every change is one batch that starts from the revisions it has seen, so of two who push at once one is first and the
-other is told, and there is never half of a version. It does not ask who may do what; `aenv.hub.local_hub` does, for a
-push through a `Gate`, since whose a name is must be decided in the batch that takes it.
+Every change is one atomic batch that is conditional on the revisions it has read (optimistic concurrency): of two
+concurrent pushes one wins and the other gets an error, and no version is ever half written. The catalog does not check
+rights; `aenv.hub.local_hub` does. For a push it does so through a `Gate`, because the owner of a new name must be
+decided in the batch that creates the name.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from aenv.storage.blobs import BlobStore
 T = TypeVar("T")
 
 Gate = Callable[[Head | None], Awaitable[str]]
-"""Told of the environment that a version is for, or None where there is none: refuses, or returns its owner."""
+"""Takes the environment of a pushed version (None if it is new); raises to refuse, or returns the owner."""
 Held = Callable[[list[str]], Awaitable[set[str]]]
-"""Returns those of some blobs that a pusher may name."""
+"""Returns which of the given blobs a push may reference."""
 
 TRIES = 50
-"""How often a change starts anew because somebody else was first."""
+"""Retries of a change that lost against concurrent ones."""
 MISSING_SHOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A version and its environment, as they were read."""
+    """A version and its environment, with the revisions that were read."""
 
     version: EnvSummary
     revision: int
@@ -53,13 +54,13 @@ class Known:
 
 
 class Catalog(EnvQueries):
-    """Environments in a store, their files in a place for blobs."""
+    """Environments in a record store, with their files in a blob store."""
 
     def __init__(
         self,
         store: Store,
         blobs: BlobStore,
-        notices: Webhooks | None = None,
+        webhooks: Webhooks | None = None,
         *,
         clock: Callable[[], float] = time.time,
         prepare: Callable[[Catalog], Awaitable[None]] | None = None,
@@ -71,10 +72,10 @@ class Catalog(EnvQueries):
         self.references = References(store)
         self.quotas = Quotas(store, quota, clock)
         self.namespaces = Namespaces(store)
-        self.notices = notices or Webhooks(None)
+        self.webhooks = webhooks or Webhooks(None)
         self.clock = clock
 
-    # --- coming
+    # --- publish
 
     async def push(
         self,
@@ -86,10 +87,10 @@ class Catalog(EnvQueries):
         gate: Gate | None = None,
         held: Held | None = None,
     ) -> Pushed:
-        """Publish a version, whole or not at all.
+        """Publish a version atomically.
 
-        Without a ``gate`` it is the administrators', and without ``held`` every blob may be named and nothing counts
-        against a quota.
+        Without a ``gate``, a new environment belongs to the administrators. Without ``held``, the push may reference
+        every blob and no quota applies.
         """
         if not builtin:
             await self.ready()
@@ -124,34 +125,34 @@ class Catalog(EnvQueries):
                 version, detail, force=force, public=request.public, bundle=bundle, gate=gate, free=held is None
             )
 
-        return await _persist(attempt)
+        return await _retry_stale(attempt)
 
     async def register(
         self, version: EnvSummary, detail: EnvDetail, *, update: bool, gate: Gate | None = None, free: bool = True
     ) -> None:
-        """Keep a version without files, or change what is said of one, as older clients do.
+        """Store a version without files, or update the description of a version, for legacy clients.
 
         Raises:
-            Conflict: it is there, and not to be updated.
-            NotFound: it is to be updated, and not there.
-            Forbidden: it is released.
+            Conflict: the version exists, and ``update`` is false.
+            NotFound: the version does not exist, and ``update`` is true.
+            Forbidden: the version is released.
         """
 
         async def attempt() -> None:
-            known = await self._known(version.name, version.version)
+            known = await self._find(version.name, version.version)
             if known is None and update:
                 raise _no_version(version.name, version.version)
             if known is not None:
                 if gate is not None:
                     await gate(known.head)
                 if not update:
-                    raise Conflict(f"{version.name}@{version.version} is there already", version.name)
+                    raise Conflict(f"{version.name}@{version.version} exists already", version.name)
                 _refuse_builtin(known.head)
                 if known.version.status == RELEASED:
                     raise Forbidden(f"{version.name}@{version.version} is released and cannot change", version.name)
             await self._publish(version, detail, force=True, public=None, bundle=None, gate=gate, free=free)
 
-        await _persist(attempt)
+        await _retry_stale(attempt)
 
     async def _publish(
         self,
@@ -168,13 +169,13 @@ class Catalog(EnvQueries):
         old, env, stone = await asyncio.gather(
             self.store.get(VERSION, key), self.store.get(ENV, name), self.store.get(DELETED, key)
         )
-        head = records.head_of(env) if env else Head(name=name, builtin=version.builtin)
+        head = records.parse_head(env) if env else Head(name=name, builtin=version.builtin)
         if gate is not None:
             head.owner = await gate(head if env else None)
         if head.builtin != version.builtin:
             _refuse_builtin(head)
-            raise Conflict(f"somebody else has the name {name}", name)
-        before = records.summary(old) if old else None
+            raise Conflict(f"the name {name} is taken by another user's environment", name)
+        before = records.parse_summary(old) if old else None
         fixed = before is not None and (before.status == RELEASED or not force)
         if before is not None and fixed and bundle is not None and before.digest == version.digest:
             return Pushed(version=before, outcome="unchanged")
@@ -183,15 +184,15 @@ class Catalog(EnvQueries):
         if stone is not None and Tombstone.model_validate_json(stone.value).digest != version.digest:
             why = Tombstone.model_validate_json(stone.value).reason
             raise Conflict(
-                f"{name}@{version.version} was released and then deleted ({why}); its number is not used again",
+                f"{name}@{version.version} was released and then deleted ({why}) with other content",
                 name,
-                {"hint": "Choose another version."},
+                {"hint": "Choose another version number."},
             )
         now = self.now()
         head.public = version.builtin or (head.public if public is None else public)
         head.versions += before is None
         version = version.model_copy(update={"created_at": before.created_at if before else now, "updated_at": now})
-        version = records.shown(version, head)
+        version = records.with_env_fields(version, head)
         head.current = await self._best(head, before, version)
         said = records.put_detail(version, detail)
         changes: list[Change] = [
@@ -207,31 +208,31 @@ class Catalog(EnvQueries):
             sizes, more = await self.references.described(name, version.version, len(said.value))
         changes += [*more, *await self.quotas.charge(head.owner, sizes, replaced=key, free=free)]
         if not version.builtin:
-            changes += await self.notices.puts("push", version, now)
-        if bundle is not None:  # not before: a push that is refused leaves nothing behind
+            changes += await self.webhooks.puts("push", version, now)
+        if bundle is not None:  # after all checks: a refused push must leave nothing behind
             await self.blobs.put(version.digest, await asyncio.to_thread(bundle.canonical))
         await self.store.commit(*changes)
         return Pushed(version=version, outcome="replaced" if before else "created")
 
-    # --- changing and going
+    # --- change and delete
 
     async def release(self, name: str, version: str) -> EnvSummary:
-        """Fix a version for good."""
+        """Release a version, which makes it immutable."""
         return await self._change(name, version, "release", lambda known: {"status": RELEASED})
 
     async def deprecate(self, name: str, version: str, reason: str | None) -> EnvSummary:
-        """Advise against a version."""
+        """Mark a version as deprecated; ``reason`` None clears the mark."""
         return await self._change(name, version, "deprecate", lambda known: {"deprecated": reason})
 
     async def yank(self, name: str, version: str, reason: str | None) -> EnvSummary:
-        """Have a version found only by its exact name."""
+        """Hide a version from ranges, so that only its exact number finds it; ``reason`` None undoes it."""
         return await self._change(name, version, "yank", lambda known: {"yanked": reason})
 
     async def change_detail(self, name: str, version: str, change: Callable[[EnvDetail], EnvDetail]) -> None:
-        """Change what is said of a version that is not released."""
+        """Change the details of a version that is not released."""
 
         async def attempt() -> None:
-            known = await self._must_know(name, version)
+            known = await self._require(name, version)
             if known.version.status == RELEASED:
                 raise Forbidden(f"{name}@{version} is released and cannot change", name)
             found = await self.store.get(DETAIL, records.key(name, version))
@@ -240,13 +241,13 @@ class Catalog(EnvQueries):
             expected = Put(put.space, put.key, put.value, expect=found.revision if found else ABSENT)
             await self.store.commit(expected, Check(VERSION, put.key, known.revision))
 
-        await _persist(attempt)
+        await _retry_stale(attempt)
 
     async def delete(self, name: str, version: str, reason: str, who: str) -> None:
-        """Remove a version."""
+        """Delete a version. A released one leaves a tombstone, so that its number is not reused."""
 
         async def attempt() -> None:
-            known = await self._must_know(name, version)
+            known = await self._require(name, version)
             _refuse_builtin(known.head)
             head = known.head
             head.versions -= 1
@@ -261,17 +262,17 @@ class Catalog(EnvQueries):
             if known.version.status == RELEASED:
                 stone = Tombstone(digest=known.version.digest, reason=reason, deleted_at=self.now(), deleted_by=who)
                 changes.append(Put(DELETED, key, stone.model_dump_json().encode()))
-            changes += await self.notices.puts("delete", known.version, self.now(), reason=reason)
+            changes += await self.webhooks.puts("delete", known.version, self.now(), reason=reason)
             await self.store.commit(*changes)
 
-        await _persist(attempt)
+        await _retry_stale(attempt)
 
     async def set_public(self, name: str, public: bool) -> None:
-        """Open an environment to everyone, or close it."""
+        """Make an environment public or private."""
         await self.change_head(name, lambda head: {"public": public})
 
     async def transfer(self, name: str, user: str, *, free: bool) -> Head:
-        """Give an environment to a user, who then occupies what it does."""
+        """Transfer an environment to a user, and charge its storage to that user's quota."""
         blobs = await self.references.sizes(name)
 
         async def charge() -> list[Change]:
@@ -285,27 +286,27 @@ class Catalog(EnvQueries):
         update: Callable[[Head], dict[str, Any]],
         more: Callable[[], Awaitable[list[Change]]] | None = None,
     ) -> Head:
-        """Change what is kept of an environment as a whole, with ``more`` changes in the same batch."""
+        """Change the record of an environment, with ``more`` changes in the same batch."""
 
         async def attempt() -> Head:
             found = await self.store.get(ENV, name)
-            head = records.head_of(found) if found else None
+            head = records.parse_head(found) if found else None
             if found is None or head is None or not head.versions:
                 raise no_env(name)
             _refuse_builtin(head)
             head = head.model_copy(update=update(head))
             if head.current is not None:
-                head.current = records.shown(head.current, head)
+                head.current = records.with_env_fields(head.current, head)
             await self.store.commit(records.put_head(head, found.revision), *(await more() if more else ()))
             return head
 
-        return await _persist(attempt)
+        return await _retry_stale(attempt)
 
     async def _change(
         self, name: str, version: str, event: str, update: Callable[[Known], dict[str, Any]]
     ) -> EnvSummary:
         async def attempt() -> EnvSummary:
-            known = await self._must_know(name, version)
+            known = await self._require(name, version)
             changed = known.version.model_copy(update=update(known))
             if changed == known.version:
                 return changed
@@ -316,36 +317,36 @@ class Catalog(EnvQueries):
             await self.store.commit(
                 records.put_version(changed, known.revision),
                 records.put_head(known.head, known.head_revision),
-                *await self.notices.puts(event, changed, now),
+                *await self.webhooks.puts(event, changed, now),
             )
             return changed
 
-        return await _persist(attempt)
+        return await _retry_stale(attempt)
 
-    # --- looking things up
+    # --- look up
 
-    async def _known(self, name: str, version: str) -> Known | None:
+    async def _find(self, name: str, version: str) -> Known | None:
         found, env = await asyncio.gather(
             self.store.get(VERSION, records.key(name, version)), self.store.get(ENV, name)
         )
         if found is None or env is None:
             return None
-        head = records.head_of(env)
-        return Known(records.shown(records.summary(found), head), found.revision, head, env.revision)
+        head = records.parse_head(env)
+        return Known(records.with_env_fields(records.parse_summary(found), head), found.revision, head, env.revision)
 
-    async def _must_know(self, name: str, version: str) -> Known:
-        known = await self._known(name, version)
+    async def _require(self, name: str, version: str) -> Known:
+        known = await self._find(name, version)
         if known is None:
             raise _no_version(name, version)
         return known
 
     async def _best(self, head: Head, before: EnvSummary | None, after: EnvSummary | None) -> EnvSummary | None:
-        """What the name stands for once a version has changed (or, without one, is gone)."""
+        """Return the current version of an environment after a version changed, or was deleted (``after`` None)."""
         others = head.current
         if before is not None and others is not None and others.version == before.version:
             others = await self._newest(head.name, VersionRange("", ""), without=before.version)
-        found = records.better(others, after)
-        return found and records.shown(found, head)
+        found = records.preferred(others, after)
+        return found and records.with_env_fields(found, head)
 
     async def _check_blobs(self, bundle: Bundle, held: Held | None) -> None:
         wanted = bundle.blobs()
@@ -355,13 +356,13 @@ class Catalog(EnvQueries):
         missing = [digest for digest in wanted if digest not in usable]
         if missing:
             raise InvalidBundle(
-                f"{len(missing)} of the bundle's {len(wanted)} blobs are not here; send them first",
+                f"{len(missing)} of the bundle's {len(wanted)} blobs are missing in the hub; upload them first",
                 bundle.name,
                 {"missing": missing[:MISSING_SHOWN]},
             )
-        for (digest, said), size in zip(wanted.items(), sizes, strict=True):
-            if size != said:
-                raise InvalidBundle(f"the manifest says that {digest} has {said} bytes; it has {size}", bundle.name)
+        for (digest, declared), size in zip(wanted.items(), sizes, strict=True):
+            if size != declared:
+                raise InvalidBundle(f"blob {digest} has {size} bytes, but the manifest says {declared}", bundle.name)
 
     async def _other_content(self, before: EnvSummary, bundle: Bundle | None) -> Conflict:
         details: dict[str, Any] = {"status": before.status, "digest": before.digest}
@@ -370,18 +371,18 @@ class Catalog(EnvQueries):
             details["differs"] = differences(old, bundle)
         where = f"{before.name}@{before.version}"
         if before.status == RELEASED:
-            details["hint"] = "Choose another version: a released one never changes."
+            details["hint"] = "Choose another version number: a released version never changes."
             return Conflict(f"{where} is released with other content", before.name, details)
-        details["hint"] = "Choose another version, or replace this one by force (--force)."
-        return Conflict(f"{where} is there with other content", before.name, details)
+        details["hint"] = "Choose another version number, or replace this version with --force."
+        return Conflict(f"{where} exists with other content", before.name, details)
 
     def now(self) -> str:
-        """As versions are dated."""
+        """Return the current time in the format of version timestamps."""
         return datetime.fromtimestamp(self.clock(), UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-async def _persist(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Start anew when somebody else was first."""
+async def _retry_stale(attempt: Callable[[], Awaitable[T]]) -> T:
+    """Run a change again for as long as concurrent changes make it stale."""
     for number in range(TRIES):
         try:
             return await attempt()
@@ -414,9 +415,9 @@ def _without(head: Head, user: str) -> dict[str, Any]:
 def _refuse_builtin(head: Head) -> None:
     if head.builtin:
         raise Forbidden(
-            f"{head.name} comes with aenv and cannot be changed", head.name, {"hint": "Choose another name."}
+            f"{head.name} is a built-in environment and cannot be changed", head.name, {"hint": "Choose another name."}
         )
 
 
 def _no_version(name: str, version: str) -> NotFound:
-    return NotFound(f"there is no {name}@{version} in this hub", name, {"hint": "See what there is: aenv list"})
+    return NotFound(f"there is no {name}@{version} in this hub", name, {"hint": "List environments: aenv list"})

@@ -1,4 +1,4 @@
-"""A hub inside another server, which has tokens of its own that are good for the hub as well."""
+"""A hub embedded in another server, whose tokens the hub accepts beside its own."""
 
 from __future__ import annotations
 
@@ -17,28 +17,31 @@ from aenv.hub.web.webhooks import WebhookSender
 
 
 @asynccontextmanager
-async def opened(place: HubLocation, quota: int = DEFAULT) -> AsyncIterator[Catalog]:
-    """The hub that is kept there, ready, with what it has to tell others being sent.
+async def open_embedded(place: HubLocation, quota: int = DEFAULT) -> AsyncIterator[Catalog]:
+    """Open the hub at a location, prepare it, and deliver its webhooks while the block runs.
 
     ``quota``: bytes that a user may occupy; 0: no limit.
     """
     catalog = open_catalog(place, quota)
     try:
         await catalog.ready()
-        messenger = asyncio.create_task(WebhookSender(catalog.store, catalog.notices).run())
+        sender = asyncio.create_task(WebhookSender(catalog.store, catalog.webhooks).run())
         try:
             yield catalog
         finally:
-            messenger.cancel()
+            sender.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await messenger
+                await sender
     finally:
         await catalog.store.close()
         await catalog.blobs.close()
 
 
-def app_beside(catalog: Catalog, authenticate: Authenticate | None, *, only_loopback: bool) -> HubApp:
-    """What answers for it. ``authenticate`` knows the other server's tokens; None: nobody needs any."""
+def embedded_app(catalog: Catalog, authenticate: Authenticate | None, *, only_loopback: bool) -> HubApp:
+    """Return the HTTP app of an embedded hub.
+
+    ``authenticate`` checks tokens of the surrounding server; None turns authentication off.
+    """
     if authenticate is None:
         return HubApp(catalog, auth=False, only_loopback=only_loopback)
     own = HubTokens(catalog.store, catalog.clock)

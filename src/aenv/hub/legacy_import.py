@@ -1,4 +1,4 @@
-"""Take over what an older hub kept in its Redis. It had no files, so versions come without any."""
+"""Import the versions of a 0.1 hub from its Redis. That hub stored no files, so imported versions have none."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _BLOCKS = {"buildConfig": "build_config", "testConfig": "test_config", "deployCo
 
 @dataclass(slots=True)
 class ImportResult:
-    """What became of it."""
+    """Counts of an import."""
 
     records: int = 0
     there: int = 0
-    """Versions that this hub has already; they stay as they are."""
+    """Versions that this hub has already; they are not changed."""
     refused: int = 0
-    """Documents that are no version, or have a name that cannot be one."""
+    """Documents that are not a valid version."""
 
 
-async def adopt(catalog: Catalog, documents: Iterable[bytes]) -> ImportResult:
-    """Register every version of an older hub, and release those that were."""
+async def import_legacy(catalog: Catalog, documents: Iterable[bytes]) -> ImportResult:
+    """Register every version of a 0.1 hub, and release the ones that were released there."""
     done = ImportResult()
     rest = iter(documents)
     while (document := await asyncio.to_thread(next, rest, None)) is not None:

@@ -1,7 +1,7 @@
-"""A hub in this process: the catalogue, as one caller may use it.
+"""A hub in this process: the catalog with one caller's rights enforced.
 
-The server makes one for each request, with who asks; the command line makes one for the owner of the files when no
-server is configured. So there is one place that says who may do what, and both ways answer alike.
+The server creates a `LocalHub` for each request, with its caller; the command line creates one for the owner of the
+files when no server is configured. So rights are checked in one place, and both ways give the same answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import replace
 from aenv.errors import Conflict, Forbidden, InvalidArguments, NotFound, TooLarge
 from aenv.hub import records
 from aenv.hub.access.hub_tokens import OWNER, HubCaller
-from aenv.hub.access.rights import Level, Namespace, Rights, refuse_name
+from aenv.hub.access.rights import Level, Namespace, Rights, name_refused
 from aenv.hub.catalog import Catalog, Gate
 from aenv.hub.queries import EVERYTHING, View
 from aenv.hub.records import Head
@@ -46,12 +46,12 @@ class LocalHub(Hub):
         self.catalog = catalog
         self.caller = caller
 
-    # --- blobs: read by who may read a version that names them, named in a push by those and by who has sent them
+    # --- blobs: a caller may read a blob that a readable version references; a push may reference those and own uploads
 
     async def missing(self, digests: list[str]) -> list[str]:
         self.caller.need("push")
         if len(digests) > MISSING_LIMIT:
-            raise InvalidArguments(f"{len(digests)} digests in one question; ask for at most {MISSING_LIMIT} at a time")
+            raise InvalidArguments(f"{len(digests)} digests in one request; send at most {MISSING_LIMIT}")
         wanted = [_digest(digest) for digest in dict.fromkeys(digests)]
         sizes = await self.catalog.blobs.sizes(wanted)
         there = [digest for digest, size in zip(wanted, sizes, strict=True) if size is not None]
@@ -61,13 +61,13 @@ class LocalHub(Hub):
     async def put_blob(self, digest: str, data: bytes) -> None:
         self.caller.need("push")
         if len(data) > BLOB_LIMIT:
-            raise TooLarge(f"a blob has at most {BLOB_LIMIT} bytes, this one has {len(data)}")
+            raise TooLarge(f"blob of {len(data)} bytes; a blob has at most {BLOB_LIMIT} bytes")
         if self.caller.is_admin:
             await self.catalog.blobs.put(_digest(digest), data)
             return
         await self.catalog.quotas.admit(self.caller.name, len(data))
         await self.catalog.blobs.put(_digest(digest), data)
-        await self.catalog.quotas.uploaded(self.caller.name, digest, len(data))
+        await self.catalog.quotas.record_upload(self.caller.name, digest, len(data))
 
     async def get_blob(self, digest: str) -> bytes:
         if not await self._usable([_digest(digest)]):
@@ -75,7 +75,7 @@ class LocalHub(Hub):
         return await self.catalog.blobs.get(digest)
 
     async def _usable(self, digests: list[str]) -> set[str]:
-        """Those of the blobs that the caller may read, or has sent."""
+        """Return the blobs that the caller may read or has uploaded."""
         if self.caller.is_admin:
             return set(digests)
         await self.catalog.ready()
@@ -87,10 +87,10 @@ class LocalHub(Hub):
                 seen[name] = head is not None and await self._level(head, Level.READ) >= Level.READ
             return seen[name]
 
-        usable = {digest for digest in digests if await self.catalog.references.any_names(digest, readable)}
+        usable = {digest for digest in digests if await self.catalog.references.any_env_with(digest, readable)}
         rest = [digest for digest in digests if digest not in usable]
         if rest and self.caller.allows("push"):
-            usable |= await self.catalog.quotas.held(self.caller.name, rest)
+            usable |= await self.catalog.quotas.recent_uploads(self.caller.name, rest)
         return usable
 
     # --- versions
@@ -110,31 +110,36 @@ class LocalHub(Hub):
         )
         if not admin:
             files = request.bundle.get("files") or ()
-            await self.catalog.quotas.published(self.caller.name, {blob for file in files for blob in file["blobs"]})
+            await self.catalog.quotas.forget_uploads(
+                self.caller.name, {blob for file in files for blob in file["blobs"]}
+            )
         return pushed
 
     def gate(self, name: str, public: bool | None = None) -> Gate:
-        """Decide whether the caller may write to an environment, and whose it is. ``public``: what it is to be."""
+        """Return a gate that checks the caller's write access and decides the owner.
+
+        ``public``: the visibility that the push asks for; None keeps it.
+        """
 
         async def decide(head: Head | None) -> str:
             rights = await self._rights()
             if head is None:
                 space = await self.catalog.namespaces.over(name)
                 if space is not None and rights.in_namespace(space) < Level.WRITE:
-                    raise refuse_name(name, space)
+                    raise name_refused(name, space)
                 return space.owner if space is not None else self.caller.name
             level = rights.level(head)
-            if level < Level.WRITE and not head.builtin:  # the catalogue says what is wrong with those
+            if level < Level.WRITE and not head.builtin:  # the catalog refuses built-in ones with a better message
                 hint = f"Choose another name, or ask its owner: aenv hub grant {name} --user YOU --access write"
                 raise Forbidden(f"the name {name} belongs to another user", name, {"hint": hint})
             if public is not None and public != head.public and level < Level.OWN:
-                raise Forbidden(f"only the owner of {name} decides who may read it", name)
+                raise Forbidden(f"only the owner of {name} may change its visibility", name)
             return head.owner
 
         return decide
 
     async def get(self, name: str, ref: str = "") -> EnvVersion:
-        head = await self._see(name)
+        head = await self._readable(name)
         try:
             wanted = EnvRef.parse(f"{name}@{ref}")
         except ValueError as error:
@@ -142,9 +147,9 @@ class LocalHub(Hub):
         return await self.catalog.get(wanted, head)
 
     async def versions(self, name: str, limit: int = 100, after: str | None = None) -> EnvPage:
-        await self._see(name)
-        page = await self.catalog.versions(name, _limit(limit), _open(after))
-        return _sealed(page)
+        await self._readable(name)
+        page = await self.catalog.versions(name, _limit(limit), _decode_cursor(after))
+        return _encode_cursor(page)
 
     async def list(
         self,
@@ -154,39 +159,39 @@ class LocalHub(Hub):
         offset: int = 0,
         after: str | None = None,
     ) -> EnvPage:
-        base = tuple(records.of_tag(tag) for tag in tags or ()) or (records.HEADS,)
+        base = tuple(records.tag_index(tag) for tag in tags or ()) or (records.HEADS,)
         if offset < 0:
-            raise InvalidArguments(f"an offset is at least 0, not {offset}")
+            raise InvalidArguments(f"invalid offset {offset}; expected 0 or more")
         page = await self.catalog.heads(
             base,
             await self.view(),
             prefix=(name or "").casefold(),
             limit=_limit(limit),
             offset=offset,
-            after=_open(after),
+            after=_decode_cursor(after),
         )
-        return _sealed(page)
+        return _encode_cursor(page)
 
     async def search(self, query: str, limit: int = 20, after: str | None = None) -> EnvPage:
-        page = await self.catalog.search(query, await self.view(), _limit(limit), _open(after))
-        return _sealed(page)
+        page = await self.catalog.search(query, await self.view(), _limit(limit), _decode_cursor(after))
+        return _encode_cursor(page)
 
     async def release(self, name: str, version: str) -> EnvSummary:
-        await self.must(name, Level.WRITE)
+        await self.require_level(name, Level.WRITE)
         return await self.catalog.release(name, version)
 
     async def deprecate(self, name: str, version: str, reason: str | None) -> EnvSummary:
-        await self.must(name, Level.WRITE)
+        await self.require_level(name, Level.WRITE)
         return await self.catalog.deprecate(name, version, reason)
 
     async def yank(self, name: str, version: str, reason: str | None) -> EnvSummary:
-        await self.must(name, Level.WRITE)
+        await self.require_level(name, Level.WRITE)
         return await self.catalog.yank(name, version, reason)
 
     async def delete(self, name: str, version: str, reason: str) -> None:
-        await self.must(name, Level.WRITE)
+        await self.require_level(name, Level.WRITE)
         if not reason.strip():
-            raise InvalidArguments("say why the version goes: others may depend on it")
+            raise InvalidArguments("a reason is required to delete a version: others may depend on it")
         found = await self.catalog.get(EnvRef(name, version))
         if found.version != version:
             raise NotFound(f"there is no {name}@{version} in this hub; name the version exactly", name)
@@ -195,27 +200,27 @@ class LocalHub(Hub):
         await self.catalog.delete(name, version, reason, self.caller.name)
 
     async def set_public(self, name: str, public: bool) -> None:
-        await self.must(name, Level.OWN)
+        await self.require_level(name, Level.OWN)
         await self.catalog.set_public(name, public)
 
     # --- owners and grants
 
     async def grants(self, name: str) -> Grants:
-        return _grants(await self.must(name, Level.OWN))
+        return _grants(await self.require_level(name, Level.OWN))
 
     async def grant(self, name: str, user: str, access: Access) -> Grants:
-        await self.must(name, Level.OWN)
+        await self.require_level(name, Level.OWN)
         return _grants(await self.catalog.change_head(name, lambda head: {"grants": {**head.grants, user: access}}))
 
     async def revoke(self, name: str, user: str) -> Grants:
-        head = await self.must(name, Level.OWN)
+        head = await self.require_level(name, Level.OWN)
         _refuse_absent(head.grants, user, name)
-        return _grants(await self.catalog.change_head(name, lambda head: {"grants": _less(head.grants, user)}))
+        return _grants(await self.catalog.change_head(name, lambda head: {"grants": _without_user(head.grants, user)}))
 
     async def transfer(self, name: str, user: str) -> Grants:
-        await self.must(name, Level.OWN)
+        await self.require_level(name, Level.OWN)
         if user == EVERY_USER:
-            raise InvalidArguments("an environment belongs to one user; for all users, grant access to '*'")
+            raise InvalidArguments("an environment has one owner; to share it with all users, grant access to '*'")
         if not user:
             self.caller.need("admin", name)
         return _grants(await self.catalog.transfer(name, user, free=self.caller.is_admin))
@@ -246,7 +251,7 @@ class LocalHub(Hub):
     async def revoke_namespace(self, name: str, user: str) -> Grants:
         space = await self._own_namespace(name)
         _refuse_absent(space.grants, user, name)
-        return _grants(await self.catalog.namespaces.change(name, _less(space.grants, user)))
+        return _grants(await self.catalog.namespaces.change(name, _without_user(space.grants, user)))
 
     async def _own_namespace(self, name: str) -> Namespace:
         self.caller.need("push", _name(name))
@@ -278,44 +283,44 @@ class LocalHub(Hub):
         await self.catalog.store.close()
         await self.catalog.blobs.close()
 
-    # --- who sees what
+    # --- access checks
 
-    async def must(self, name: str, level: Level) -> Head:
-        """Return an environment with which the caller may do that much.
+    async def require_level(self, name: str, level: Level) -> Head:
+        """Return an environment on which the caller has at least an access level.
 
         Raises:
-            NotFound: it is not there, or may not even be read.
-            Unauthorized, Forbidden: the token is not good for this, or the user has no right to it.
+            NotFound: the environment does not exist, or the caller may not read it.
+            Unauthorized, Forbidden: the token or the user's rights do not permit this.
         """
         self.caller.need("push", _name(name))
-        head = await self._see(name)
+        head = await self._readable(name)
         if await self._level(head, level) >= level:
             return head
         if level is Level.OWN:
             raise Forbidden(f"only the owner of {name} may do this", name, {"hint": "Ask the owner, or transfer it."})
         hint = f"Ask its owner: aenv hub grant {name} --user {self.caller.name} --access write"
-        raise Forbidden(f"you may read {name}, and not change it", name, {"hint": hint})
+        raise Forbidden(f"you have read access to {name}, not write access", name, {"hint": hint})
 
     async def _rights(self) -> Rights:
         return await Rights.of(self.caller, self.catalog.namespaces)
 
     async def _level(self, head: Head, enough: Level) -> Level:
-        """What the caller may do with an environment; namespaces are looked up only if it is not enough without."""
+        """Return the caller's access level. Namespaces are read only if the level without them is below ``enough``."""
         level = Rights(self.caller, {}).level(head)
         return level if level >= enough else (await self._rights()).level(head)
 
-    async def _see(self, name: str) -> Head:
-        """The environment, if it may be read. To others it is as if it were not there."""
+    async def _readable(self, name: str) -> Head:
+        """Return an environment that the caller may read. An unreadable one is reported as missing."""
         head = await self.catalog.head(_name(name))
         if head is not None and await self._level(head, Level.READ) >= Level.READ:
             return head
-        hint = "See what there is: aenv list"
+        hint = "List environments: aenv list"
         if not self.caller.allows("read", name):
-            hint = "If it is private, this needs a token that is good for it."
+            hint = "If it is private, use a token that may read it."
         raise NotFound(f"there is no environment {name} in this hub", name, {"hint": hint})
 
     async def view(self) -> View:
-        """Which environments lists may show."""
+        """Return the part of the catalog that lists and searches show to the caller."""
         if self.caller.is_admin:
             return EVERYTHING
         rights = await self._rights()
@@ -326,7 +331,7 @@ def _grants(of: Head | Namespace) -> Grants:
     return Grants(name=of.name, owner=of.owner, public=isinstance(of, Head) and of.public, grants=dict(of.grants))
 
 
-def _less(grants: dict[str, Access], user: str) -> dict[str, Access]:
+def _without_user(grants: dict[str, Access], user: str) -> dict[str, Access]:
     return {each: access for each, access in grants.items() if each != user}
 
 
@@ -344,24 +349,24 @@ def _name(name: str) -> str:
 
 def _digest(digest: str) -> str:
     if not is_digest(digest):
-        raise InvalidArguments(f"{digest[:80]!r} is not a digest; it is written sha256: and 64 hexadecimal digits")
+        raise InvalidArguments(f"invalid digest {digest[:80]!r}; expected sha256: and 64 hexadecimal digits")
     return digest
 
 
 def _limit(limit: int) -> int:
     if not 1 <= limit <= PAGE_LIMIT:
-        raise InvalidArguments(f"a page has 1 to {PAGE_LIMIT} entries, not {limit}")
+        raise InvalidArguments(f"invalid limit {limit}; expected 1 to {PAGE_LIMIT}")
     return limit
 
 
-def _sealed(page: EnvPage) -> EnvPage:
-    """A cursor is ours to read: it has characters that a URL has not."""
+def _encode_cursor(page: EnvPage) -> EnvPage:
+    """Encode a page's cursor as base64: the store's cursors hold characters that a URL may not."""
     if page.next is None:
         return page
     return EnvPage(items=page.items, next=base64.urlsafe_b64encode(page.next.encode()).decode().rstrip("="))
 
 
-def _open(cursor: str | None) -> str | None:
+def _decode_cursor(cursor: str | None) -> str | None:
     if cursor is None:
         return None
     try:
@@ -369,5 +374,5 @@ def _open(cursor: str | None) -> str | None:
     except (binascii.Error, ValueError):
         text = ""
     if not text or "\0" in text:
-        raise InvalidArguments("'after' is no cursor of this hub; leave it out to start from the beginning")
+        raise InvalidArguments("'after' is not a cursor of this hub; leave it out to start from the beginning")
     return text

@@ -1,4 +1,4 @@
-"""The hub that somebody means: a server, or one in their own data folder that needs none."""
+"""Open a hub: a server by its URL, or the local one in the user's data folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aenv.hub.access.storage_quota import DEFAULT
 from aenv.hub.builtin import seed
 from aenv.hub.catalog import Catalog
 from aenv.hub.local_hub import LocalHub
-from aenv.hub.references import complete
+from aenv.hub.references import index_blobs
 from aenv.hub.web.webhooks import Webhooks
 from aenv.schema.envhub import Hub
 from aenv.schema.instances import HubAccess
@@ -19,14 +19,14 @@ from aenv.storage.open_url import data_folder, open_blobs, open_store
 
 @dataclass(frozen=True, slots=True)
 class HubLocation:
-    """Where a hub keeps its things."""
+    """URLs of a hub's record store and blob store."""
 
     store: str
     blobs: str
 
     @classmethod
     def of(cls, store: str | None = None, blobs: str | None = None, data: Path | None = None) -> HubLocation:
-        """As told, else in the user's data folder. The blobs of a store that is a file lie beside it."""
+        """Fill in defaults: the user's data folder, or for blobs the folder of a store that is a file."""
         folder = (data or data_folder()) / "hub"
         if store and "://" not in store:
             folder = Path(store.removeprefix("sqlite:")).expanduser().absolute().parent
@@ -34,7 +34,7 @@ class HubLocation:
 
 
 def open_catalog(place: HubLocation, quota: int = DEFAULT) -> Catalog:
-    """The catalogue that is kept there, with the environments that come with aenv in it.
+    """Open the catalog at a location; built-in environments are added on first use.
 
     ``quota``: bytes that a user may occupy; 0: no limit.
     """
@@ -43,15 +43,14 @@ def open_catalog(place: HubLocation, quota: int = DEFAULT) -> Catalog:
 
 
 async def _prepare(catalog: Catalog) -> None:
-    await complete(catalog.store, catalog.blobs)
+    await index_blobs(catalog.store, catalog.blobs)
     await seed(catalog)
 
 
 def open_hub(access: HubAccess | None = None) -> Hub:
-    """The hub that was asked for, else the one of this user's settings.
+    """Open the hub given by ``access``, or by the user's settings without it.
 
-    It is the server with that URL (``http://…``, ``https://…``, ``unix:/…``), and without one the hub in the data
-    folder.
+    A URL (``http://…``, ``https://…``, ``unix:/…``) means a server; no URL means the local hub in the data folder.
     """
     if access is None:
         settings = config.load().hub_config

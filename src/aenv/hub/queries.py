@@ -1,4 +1,4 @@
-"""Finding versions: by name and range, in lists, by words. Each is a look at one end of an index of the store."""
+"""Read queries: resolve a reference, list, search. Each reads a range of an index, not the whole store."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from aenv.hub import records, search_terms
 from aenv.hub.records import DETAIL, ENV, VERSION, Head
 from aenv.schema.envhub import EnvPage, EnvSummary, EnvVersion
 from aenv.schema.ref import EnvRef, VersionRange, is_digest
-from aenv.storage.base import Page, Query, Store, place
+from aenv.storage.base import Page, Query, Store, position
 
 SCANNED = 500
-"""Records that are read at a time where some of them may have to be passed over."""
+"""Page size for queries whose records are filtered afterwards."""
 
 Visible = Callable[[Head], bool]
 
 
 def everything(head: Head) -> bool:
-    """For who may see all."""
+    """Accept every environment."""
     return True
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Environments that stand in some indexes, with names in a range."""
+    """Environments in all of some indexes, with names from ``low`` to below ``high``."""
 
     indexes: tuple[str, ...] = ()
     low: str = ""
@@ -36,9 +36,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What may be seen: all that fits, which lies in these parts.
+    """Environments visible to a caller: the union of ``parts``, filtered by ``fits``.
 
-    So a list costs what it shows, however much there is in the hub that may not be seen.
+    Reading only these parts makes a list cost what it shows, regardless of how much else the hub holds.
     """
 
     fits: Visible = everything
@@ -49,16 +49,16 @@ EVERYTHING = View()
 
 
 class EnvQueries:
-    """What there is in a store."""
+    """Read queries on the environments of a store."""
 
     def __init__(self, store: Store, prepare: Callable[[Any], Awaitable[None]] | None = None) -> None:
         self.store = store
         self._prepare = prepare
-        """Done once, before the first look."""
+        """Runs once, before the first query."""
         self._preparing = asyncio.Lock()
 
     async def ready(self) -> None:
-        """Have it prepared."""
+        """Prepare the store, unless that is done."""
         if self._prepare is None:
             return
         async with self._preparing:
@@ -67,53 +67,55 @@ class EnvQueries:
                 self._prepare = None
 
     async def head(self, name: str) -> Head | None:
-        """An environment; None when it has no version."""
+        """Return an environment; None if it has no version."""
         await self.ready()
         found = await self.store.get(ENV, name)
-        head = records.head_of(found) if found else None
+        head = records.parse_head(found) if found else None
         return head if head is not None and head.versions else None
 
     async def resolve(self, ref: EnvRef, head: Head | None = None) -> EnvSummary:
-        """The version that a reference stands for; ``head`` is its environment, where that was looked up already.
+        """Return the version that a reference resolves to. ``head``: its environment, if already read.
 
         Raises:
-            NotFound: nothing fits; the message says what there is.
+            NotFound: no version matches; the message lists the versions there are.
         """
         head = head or await self.head(ref.name)
         if head is None:
             raise no_env(ref.name)
         if not ref.want:
             if head.current is None:
-                raise NotFound(f"every version of {ref.name} was yanked; name the one you want exactly", ref.name)
-            return records.shown(head.current, head)
+                raise NotFound(f"every version of {ref.name} was yanked; name an exact version", ref.name)
+            return records.with_env_fields(head.current, head)
         version = await self._digest(ref) if is_digest(ref.want) else await self._exact_or_range(ref)
         if version is None:
-            raise await self._nothing_fits(ref)
-        return records.shown(version, head)
+            raise await self._no_match(ref)
+        return records.with_env_fields(version, head)
 
     async def get(self, ref: EnvRef, head: Head | None = None) -> EnvVersion:
-        """The same, with all that is kept of it."""
+        """Return the version that a reference resolves to, with its details."""
         version = await self.resolve(ref, head)
         detail = await self.store.get(DETAIL, records.key(version.name, version.version))
-        return records.whole(version, detail)
+        return records.full_version(version, detail)
 
     async def details(self, versions: list[EnvSummary]) -> list[EnvVersion]:
-        """Several at once."""
+        """Return versions with their details."""
         keys = [records.key(version.name, version.version) for version in versions]
         found = await self.store.get_many(DETAIL, keys)
-        return [records.whole(version, detail) for version, detail in zip(versions, found, strict=True)]
+        return [records.full_version(version, detail) for version, detail in zip(versions, found, strict=True)]
 
     async def versions(self, name: str, limit: int, after: str | None) -> EnvPage:
-        """All versions, the newest first."""
+        """Return a page of an environment's versions, newest first."""
         head = await self.head(name)
         if head is None:
             raise no_env(name)
-        page = await self.store.page(Query(VERSION, (records.of_name(name),), reverse=True, limit=limit, after=after))
-        items = [records.summary(record) for record in page.records]
-        return EnvPage(items=[records.shown(item, head) for item in items], next=page.next)
+        page = await self.store.page(
+            Query(VERSION, (records.name_index(name),), reverse=True, limit=limit, after=after)
+        )
+        items = [records.parse_summary(record) for record in page.records]
+        return EnvPage(items=[records.with_env_fields(item, head) for item in items], next=page.next)
 
     async def every_version(self, visible: Visible, limit: int, offset: int) -> list[EnvSummary]:
-        """Return versions of all environments that may be seen, by name, for clients that know no pages."""
+        """Return versions of all visible environments, by name, for legacy clients without paging."""
         await self.ready()
         heads: dict[str, Head | None] = {}
         found: list[EnvSummary] = []
@@ -121,12 +123,12 @@ class EnvQueries:
         while page.next is not None and len(found) < offset + limit:
             page = await self.store.page(query)
             query = replace(query, after=page.next)
-            for version in map(records.summary, page.records):
+            for version in map(records.parse_summary, page.records):
                 if version.name not in heads:
                     heads = {version.name: await self.head(version.name)}
                 head = heads[version.name]
                 if head is not None and visible(head):
-                    found.append(records.shown(version, head))
+                    found.append(records.with_env_fields(version, head))
         return found[offset : offset + limit]
 
     async def heads(
@@ -139,36 +141,36 @@ class EnvQueries:
         offset: int = 0,
         after: str | None = None,
     ) -> EnvPage:
-        """Environments that stand in all of the indexes, by name.
+        """Return a page of the environments in all of the indexes, by name.
 
-        What may not be seen is passed over, and leaves no trace: neither a short page nor a cursor with its name.
+        Invisible environments leave no trace: neither a short page nor a cursor with their name.
         """
         await self.ready()
         high = f"{prefix}\x7f" if prefix else ""
         if view is EVERYTHING and (not offset or len(indexes) == 1):
             query = Query(ENV, indexes, low=prefix, high=high, after=after, limit=limit, offset=offset)
             page = await self.store.page(query)
-            heads = [records.head_of(record) for record in page.records]
-            whole = [records.shown(head.current, head) for head in heads if head.current is not None]
-            return EnvPage(items=whole, next=page.next)
+            heads = [records.parse_head(record) for record in page.records]
+            current = [records.with_env_fields(head.current, head) for head in heads if head.current is not None]
+            return EnvPage(items=current, next=page.next)
         enough, found = offset + limit + 1, dict[str, EnvSummary]()
         for part in view.parts:
             low, ends = max(prefix, part.low), [end for end in (high, part.high) if end]
             query = Query(ENV, (*indexes, *part.indexes), low, min(ends, default=""), after=after)
-            for head in await self._some(replace(query, limit=min(enough, SCANNED)), view.fits, enough):
+            for head in await self._scan(replace(query, limit=min(enough, SCANNED)), view.fits, enough):
                 assert head.current is not None
-                found[head.name] = records.shown(head.current, head)
+                found[head.name] = records.with_env_fields(head.current, head)
         names = sorted(found)[:enough]
         items = [found[name] for name in names[offset : offset + limit]]
         more = len(names) == enough
-        return EnvPage(items=items, next=place(items[-1].name, items[-1].name) if more else None)
+        return EnvPage(items=items, next=position(items[-1].name, items[-1].name) if more else None)
 
-    async def _some(self, query: Query, fits: Visible, enough: int) -> list[Head]:
-        """The first environments of a query that fit and stand for something."""
+    async def _scan(self, query: Query, fits: Visible, enough: int) -> list[Head]:
+        """Return the first ``enough`` environments of a query that fit and have a current version."""
         found: list[Head] = []
         while len(found) < enough:
             page = await self.store.page(query)
-            heads = [records.head_of(record) for record in page.records]
+            heads = [records.parse_head(record) for record in page.records]
             found += [head for head in heads if head.current is not None and fits(head)]
             if page.next is None:
                 break
@@ -176,60 +178,64 @@ class EnvQueries:
         return found[:enough]
 
     async def search(self, query: str, view: View, limit: int, after: str | None) -> EnvPage:
-        """Environments with all these words; those whose names have them come first.
+        """Return a page of environments that match all words; matches in the name come first.
 
-        The cursor starts with a letter that says which of the two parts it belongs to.
+        The cursor's first letter says which of the two groups it continues: ``n`` (name) or ``w`` (other words).
         """
-        asked = search_terms.asked(query)
-        if not asked:
+        query_words = search_terms.query_words(query)
+        if not query_words:
             return EnvPage()
         items: list[EnvSummary] = []
         part, place = (after[0], after[1:] or None) if after else ("n", None)
         if part == "n":
-            page = await self.heads(tuple(f"name/{w}" for w in asked), view, limit=limit, after=place)
+            page = await self.heads(tuple(f"name/{w}" for w in query_words), view, limit=limit, after=place)
             if page.next is not None:
                 return EnvPage(items=page.items, next=f"n{page.next}")
             items, place = page.items, None
             if len(items) == limit:
                 return EnvPage(items=items, next="w")
 
-        def rest(head: Head) -> bool:
-            return head.current is not None and view.fits(head) and not search_terms.has_in_name(head.current, asked)
+        def other_match(head: Head) -> bool:
+            return (
+                head.current is not None and view.fits(head) and not search_terms.has_in_name(head.current, query_words)
+            )
 
-        indexes = tuple(f"word/{w}" for w in asked)
-        page = await self.heads(indexes, View(rest, view.parts), limit=limit - len(items), after=place)
+        indexes = tuple(f"word/{w}" for w in query_words)
+        page = await self.heads(indexes, View(other_match, view.parts), limit=limit - len(items), after=place)
         following = None if page.next is None else f"w{page.next}"
         return EnvPage(items=[*items, *page.items], next=following)
 
-    async def _newest(self, name: str, span: VersionRange, without: str = "") -> EnvSummary | None:
+    async def _newest(self, name: str, versions: VersionRange, without: str = "") -> EnvSummary | None:
         for number in records.CHANNELS:
             page = await self.store.page(
-                Query(VERSION, (records.of_channel(name, number),), span.low, span.high, reverse=True, limit=2)
+                Query(
+                    VERSION, (records.channel_index(name, number),), versions.low, versions.high, reverse=True, limit=2
+                )
             )
-            found = [version for version in map(records.summary, page.records) if version.version != without]
+            found = [version for version in map(records.parse_summary, page.records) if version.version != without]
             if found:
                 return found[0]
         return None
 
     async def _digest(self, ref: EnvRef) -> EnvSummary | None:
         page = await self.store.page(
-            Query(VERSION, (records.of_digest(ref.name),), low=ref.want, high=f"{ref.want}!", limit=1)
+            Query(VERSION, (records.digest_index(ref.name),), low=ref.want, high=f"{ref.want}!", limit=1)
         )
-        return records.summary(page.records[0]) if page.records else None
+        return records.parse_summary(page.records[0]) if page.records else None
 
     async def _exact_or_range(self, ref: EnvRef) -> EnvSummary | None:
         found = await self.store.get(VERSION, records.key(ref.name, ref.want))
         if found is not None:
-            return records.summary(found)
-        return await self._newest(ref.name, ref.span) if ref.span is not None else None
+            return records.parse_summary(found)
+        return await self._newest(ref.name, ref.range) if ref.range is not None else None
 
-    async def _nothing_fits(self, ref: EnvRef) -> NotFound:
+    async def _no_match(self, ref: EnvRef) -> NotFound:
         page = await self.versions(ref.name, 5, None)
         there = ", ".join(item.version for item in page.items)
         more = ", …" if page.next else ""
-        return NotFound(f"no version of {ref.name} is {ref.want}; there are {there}{more}", ref.name)
+        return NotFound(f"no version of {ref.name} matches {ref.want}; available: {there}{more}", ref.name)
 
 
 def no_env(name: str) -> NotFound:
-    """What to say when there is none of that name."""
-    return NotFound(f"there is no environment {name} in this hub", name, {"hint": "See what there is: aenv list"})
+    """Return the error for an environment that does not exist."""
+    return NotFound(f"there is no environment {name} in this hub", name, {"hint": "List environments: aenv list"})

@@ -1,7 +1,7 @@
-"""Which versions name which blobs: by it a hub knows who may read a blob, and what an owner occupies.
+"""References from versions to blobs: they decide who may read a blob, and how much storage an owner occupies.
 
-A version has two records here: one that stands in an index for each of its blobs, and one with their sizes and that of
-what is said of the version besides. Both are written and deleted in the same batch as the version.
+A version has two records here: one that is indexed by each of its blobs, and one with the sizes of the blobs and of the
+version's details. Both are written and deleted in the same batch as the version.
 """
 
 from __future__ import annotations
@@ -23,57 +23,57 @@ log = logging.getLogger("aenv.hub")
 
 NAMED, SIZES = "blob-named", "blob-sizes"
 META, COMPLETE = "meta", "blob-references"
-"""Set once every version of the store has its records here."""
+"""Marks a store in which every version has its reference records."""
 BATCH = 50
 LARGE = 64 * 1024
-"""Bytes from which on a record is parsed beside the event loop."""
+"""Bytes above which a record is parsed in a thread, so that it does not block the event loop."""
 
 
 class References:
-    """The records of all versions."""
+    """Reference records of all versions."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     @staticmethod
     def puts(name: str, version: str, blobs: Mapping[str, int], detail: int) -> tuple[dict[str, int], list[Change]]:
-        """Return what a version occupies, and what to write with one that has these blobs, its manifest among them.
+        """Return the sizes to charge for a version with files, and the changes to commit with it.
 
-        ``detail``: bytes of what is said of it besides.
+        ``blobs`` includes the manifest; ``detail`` is the size of the version's details in bytes.
         """
         key = records.key(name, version)
-        entries = tuple((_of_blob(digest), name) for digest in blobs)
+        entries = tuple((_blob_index(digest), name) for digest in blobs)
         sizes, put = _sizes(name, version, blobs, detail)
         return sizes, [Put(NAMED, key, b"", entries), put]
 
     async def described(self, name: str, version: str, detail: int) -> tuple[dict[str, int], list[Change]]:
-        """Return the same for a version whose blobs stay what they are, or that has none."""
+        """Return sizes and changes for a version whose details change and whose blobs, if any, stay the same."""
         found = await self._store.get(SIZES, records.key(name, version))
         sizes, put = _sizes(name, version, json.loads(found.value) if found else {}, detail)
         return sizes, [put]
 
     @staticmethod
     def deletes(name: str, version: str) -> list[Change]:
-        """What to remove with a version."""
+        """Return the changes that delete a version's reference records."""
         key = records.key(name, version)
         return [Delete(NAMED, key), Delete(SIZES, key)]
 
-    async def any_names(self, digest: str, fits: Callable[[str], Awaitable[bool]]) -> bool:
-        """Whether an environment that fits names a blob; each that names it is asked for once, until one fits."""
+    async def any_env_with(self, digest: str, fits: Callable[[str], Awaitable[bool]]) -> bool:
+        """Return whether any environment that references a blob fits. Each is checked once, until one fits."""
         low = ""
         while True:
-            page = await self._store.page(Query(NAMED, (_of_blob(digest),), low=low, limit=1))
+            page = await self._store.page(Query(NAMED, (_blob_index(digest),), low=low, limit=1))
             if not page.records:
                 return False
             name = page.records[0].key.partition("/")[0]
             if await fits(name):
                 return True
-            low = f"{name} "  # after every version of that name, and before all other names
+            low = f"{name} "  # sorts after every version of this name, and before all other names
 
     async def sizes(self, name: str, without: str = "") -> dict[str, int]:
-        """Return the blobs of all versions of an environment but one, with their sizes."""
+        """Return the blobs of an environment's versions with their sizes, leaving out one version's key."""
         found: dict[str, int] = {}
-        async for record in self._store.all(Query(SIZES, (_of_name(name),))):
+        async for record in self._store.all(Query(SIZES, (_name_index(name),))):
             if record.key == without:
                 continue
             large = len(record.value) > LARGE
@@ -81,29 +81,29 @@ class References:
         return found
 
 
-async def complete(store: Store, blobs: BlobStore) -> None:
-    """Write the records of versions that have none: those of a store that an older aenv wrote."""
+async def index_blobs(store: Store, blobs: BlobStore) -> None:
+    """Write the missing reference records of a store that an older aenv wrote."""
     if await store.get(META, COMPLETE) is not None:
         return
     batch: list[EnvSummary] = []
     done = 0
     async for record in store.all(Query(VERSION, limit=BATCH)):
-        batch.append(records.summary(record))
+        batch.append(records.parse_summary(record))
         if len(batch) == BATCH:
-            done += await _complete(store, blobs, batch)
+            done += await _index_batch(store, blobs, batch)
             batch = []
-    done += await _complete(store, blobs, batch)
+    done += await _index_batch(store, blobs, batch)
     await store.commit(Put(META, COMPLETE, b"1"))
     if done:
-        log.info("wrote down the blobs of %d versions", done)
+        log.info("indexed the blobs of %d versions", done)
 
 
-async def forget_complete(store: Store) -> None:
-    """Have the next opening look again: records came from elsewhere."""
+async def require_indexing(store: Store) -> None:
+    """Make the next opening check again, because records were imported from elsewhere."""
     await store.commit(Delete(META, COMPLETE))
 
 
-async def _complete(store: Store, blobs: BlobStore, versions: list[EnvSummary]) -> int:
+async def _index_batch(store: Store, blobs: BlobStore, versions: list[EnvSummary]) -> int:
     keys = [records.key(version.name, version.version) for version in versions]
     known = await store.get_many(SIZES, keys)
     changes: list[Change] = []
@@ -112,32 +112,32 @@ async def _complete(store: Store, blobs: BlobStore, versions: list[EnvSummary]) 
             try:
                 manifest = await blobs.get(version.digest)
             except NotFound:
-                log.warning("%s@%s has no manifest: its files cannot be read", version.name, version.version)
+                log.warning("the manifest of %s@%s is missing: its files cannot be read", version.name, version.version)
                 continue
-            sizes = {**await asyncio.to_thread(_blobs_of, manifest), version.digest: len(manifest)}
+            sizes = {**await asyncio.to_thread(_manifest_blobs, manifest), version.digest: len(manifest)}
             changes += References.puts(version.name, version.version, sizes, 0)[1]
     if changes:
         await store.commit(*changes)
     return len(changes) // 2
 
 
-def _blobs_of(manifest: bytes) -> dict[str, int]:
+def _manifest_blobs(manifest: bytes) -> dict[str, int]:
     try:
         return Bundle.model_validate_json(manifest).blobs()
     except ValueError:
-        # Rules may have become stricter since; what it names still belongs to it. Sizes count as nothing then.
+        # Validation may have become stricter since. The references stay valid; their sizes count as 0.
         return {blob: 0 for file in json.loads(manifest).get("files", ()) for blob in file.get("blobs", ())}
 
 
 def _sizes(name: str, version: str, blobs: Mapping[str, int], detail: int) -> tuple[dict[str, int], Put]:
     key = records.key(name, version)
     sizes = {**blobs, f"detail/{key}": detail}
-    return sizes, Put(SIZES, key, json.dumps(sizes, separators=(",", ":")).encode(), ((_of_name(name), version),))
+    return sizes, Put(SIZES, key, json.dumps(sizes, separators=(",", ":")).encode(), ((_name_index(name), version),))
 
 
-def _of_blob(digest: str) -> str:
+def _blob_index(digest: str) -> str:
     return f"blob/{digest}"
 
 
-def _of_name(name: str) -> str:
+def _name_index(name: str) -> str:
     return f"of/{name}"

@@ -1,11 +1,11 @@
-"""A bundle: everything of one version of an environment, as a manifest and the blobs that it names.
+"""Bundles: the content of one version of an environment, as a manifest and content-addressed blobs.
 
-The manifest lists files, links and the config.json. A file's bytes are cut into blobs of at most 8 MiB, and a blob
-is called by the SHA-256 of its bytes; the bundle is called by that of its manifest. So whoever has a bundle's digest
-can check every byte of it, and a blob that is there once need not be sent again.
+The manifest lists files, links and the config.json. A file's bytes are cut into blobs of at most 8 MiB. A blob is
+identified by the SHA-256 of its bytes, and a bundle by that of its manifest. So a bundle's digest verifies every byte
+of it, and a blob that a hub has already is not uploaded again.
 
-A manifest comes from strangers. What a path or a link may be is decided here, once for who packs, who stores and who
-unpacks: nothing that validates can be written outside of the folder it is unpacked into.
+Manifests are untrusted input. The rules for paths and links are defined here, once for packing, storing and unpacking:
+nothing that validates can be written outside of the folder it is unpacked into.
 """
 
 from __future__ import annotations
@@ -24,131 +24,131 @@ from aenv.schema.ref import DIGEST_PATTERN
 
 BLOB_LIMIT = 8 * 1024 * 1024
 ENTRY_LIMIT = 50_000
-"""Files and links together."""
+"""Maximum number of files and links together."""
 SIZE_LIMIT = 16 * 1024**3
-"""The files' bytes together."""
+"""Maximum bytes of all files together."""
 MANIFEST_LIMIT = 16 * 1024 * 1024
-"""A manifest's own JSON."""
+"""Maximum bytes of a manifest's JSON."""
 REPEAT_LIMIT, REPEAT_FLOOR = 100, 256 * 1024 * 1024
-"""How many times over its blobs a bundle may unpack to, once it is larger than that: one blob can be named often."""
+"""A bundle above the floor may unpack to at most this multiple of its blobs' bytes: a blob can be listed repeatedly."""
 CONFIG_LIMIT = 1024 * 1024
 PATH_LIMIT = 1024
 PART_LIMIT = 255
 DEPTH_LIMIT = 64
 
 SETTINGS = ".aenv/cli_config.json"
-"""Where ``aenv`` looks for its settings in a project: somebody else's bundle must not bring its own."""
+"""Settings of ``aenv`` in a project. A bundle must not contain them, or it could change its users' settings."""
 CONFIG = "config.json"
-"""Stands in ``config`` and not among the files: there is one truth about a version's settings."""
+"""Stored as ``config`` in the manifest and not among the files, so that a version's config exists once."""
 
 
 def digest_of(data: bytes | memoryview) -> str:
-    """What a blob is called."""
+    """Return the digest that identifies a blob."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def check_path(path: str) -> str:
-    """A place inside of a bundle, itself.
+    """Return a path unchanged if a bundle may contain it.
 
     Raises:
-        ValueError: it could lead out of the folder, or cannot be a file's name everywhere.
+        ValueError: the path could leave the folder, or is not valid on every file system.
     """
-    wrong = f"the path {shown(path)}"
+    subject = f"the path {shown(path)}"
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
-        raise ValueError(f"{wrong} is not UTF-8") from None
+        raise ValueError(f"{subject} is not UTF-8") from None
     if not path or size > PATH_LIMIT:
-        raise ValueError(f"{wrong} has {size} bytes; a path has 1 to {PATH_LIMIT}")
+        raise ValueError(f"{subject} has {size} bytes; a path has 1 to {PATH_LIMIT}")
     if path.startswith("/") or re.match(r"[A-Za-z]:", path):
-        raise ValueError(f"{wrong} is absolute; it must lie inside of the project")
+        raise ValueError(f"{subject} is absolute; it must lie inside of the project")
     if "\\" in path or any(unicodedata.category(letter) == "Cc" for letter in path):
-        raise ValueError(f"{wrong} has a backslash or a control character in it")
+        raise ValueError(f"{subject} has a backslash or a control character in it")
     parts = path.split("/")
     if len(parts) > DEPTH_LIMIT:
-        raise ValueError(f"{wrong} is {len(parts)} levels deep; at most {DEPTH_LIMIT} are allowed")
+        raise ValueError(f"{subject} is {len(parts)} levels deep; at most {DEPTH_LIMIT} are allowed")
     for part in parts:
         if part in ("", ".", ".."):
-            raise ValueError(f"{wrong} has the part {part!r} in it; write it plainly, without leaving the project")
+            raise ValueError(f"{subject} has the part {part!r} in it; write it plainly, without leaving the project")
         if len(part.encode()) > PART_LIMIT:
-            raise ValueError(f"{wrong} has a part of more than {PART_LIMIT} bytes")
+            raise ValueError(f"{subject} has a part of more than {PART_LIMIT} bytes")
         if part.casefold() == ".git":
-            raise ValueError(f"{wrong} lies in a .git folder, where git would run what it finds")
+            raise ValueError(f"{subject} lies in a .git folder, where git would run what it finds")
     if path.casefold() == SETTINGS:
-        raise ValueError(f"{wrong} holds settings of aenv, which are no part of an environment")
+        raise ValueError(f"{subject} holds settings of aenv, which are no part of an environment")
     return path
 
 
 def check_target(path: str, target: str) -> str:
-    """Where a link points, itself.
+    """Return a link's target unchanged if it stays inside the project.
 
-    Only leading ``..`` are allowed. A link's own folder is a real one, so these climb exactly as far as they say;
-    further in they could climb out of a folder that another link leads to.
+    Only leading ``..`` are allowed. A link's parent folder is a real folder, so each leading ``..`` goes up exactly one
+    level; a later ``..`` could leave a folder that another link points to.
 
     Raises:
-        ValueError: it leads out of the project, or could.
+        ValueError: the target is outside of the project, or could be.
     """
-    wrong = f"the link {shown(path)} points to {shown(target)}"
+    subject = f"the link {shown(path)} points to {shown(target)}"
     parts = target.split("/")
     climbs = next((number for number, part in enumerate(parts) if part != ".."), len(parts))
     if target.startswith("/") or climbs > path.count("/"):
-        raise ValueError(f"{wrong}, which lies outside of the project")
+        raise ValueError(f"{subject}, which lies outside of the project")
     rest = "/".join(parts[climbs:])
     if climbs < len(parts) and rest != ".":
         try:
             check_path(rest)
         except ValueError as error:
-            raise ValueError(f"{wrong}: {error}") from None
+            raise ValueError(f"{subject}: {error}") from None
     return target
 
 
 Digest = Annotated[str, Field(pattern=DIGEST_PATTERN)]
-Place = Annotated[str, AfterValidator(check_path)]
+BundlePath = Annotated[str, AfterValidator(check_path)]
 
 
-class _Part(BaseModel):
-    """What is not known is refused: the digest must cover all that is there."""
+class _ManifestModel(BaseModel):
+    """Base of manifest models. Unknown fields are refused, so that the digest covers everything."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
 
-class BundleFile(_Part):
-    """A file and the blobs that hold its bytes, in order. All but the last are full."""
+class BundleFile(_ManifestModel):
+    """A file and the blobs that hold its bytes, in order. All but the last have BLOB_LIMIT bytes."""
 
-    path: Place
+    path: BundlePath
     mode: Literal[0o644, 0o755] = 0o644
-    """0o755 for what can be executed."""
+    """0o755 for executable files."""
     size: int = Field(ge=0, le=SIZE_LIMIT)
     blobs: list[Digest] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _blobs_hold_the_bytes(self) -> Self:
+    def _check_blob_count(self) -> Self:
         count = -(-self.size // BLOB_LIMIT)
         if len(self.blobs) != count:
             raise ValueError(f"{shown(self.path)} has {self.size} bytes, so {count} blobs, not {len(self.blobs)}")
         return self
 
     def parts(self) -> Iterator[tuple[str, int]]:
-        """Its blobs, each with its size."""
+        """Yield the file's blobs with their sizes."""
         left = self.size
         for digest in self.blobs:
             yield digest, min(left, BLOB_LIMIT)
             left -= BLOB_LIMIT
 
 
-class BundleLink(_Part):
+class BundleLink(_ManifestModel):
     """A symbolic link to something else in the bundle."""
 
-    path: Place
+    path: BundlePath
     target: str
 
     @model_validator(mode="after")
-    def _stays_inside(self) -> Self:
+    def _check_target(self) -> Self:
         check_target(self.path, self.target)
         return self
 
 
-class Bundle(_Part):
+class Bundle(_ManifestModel):
     """The manifest of a bundle."""
 
     format: Literal[1] = 1
@@ -160,7 +160,7 @@ class Bundle(_Part):
     """The config.json, which has the same name and version."""
 
     @model_validator(mode="after")
-    def _is_whole(self) -> Self:
+    def _check_consistency(self) -> Self:
         for key in ("name", "version"):
             if self.config.get(key) != getattr(self, key):
                 raise ValueError(f"the {key} of the bundle and the {key} in its config.json differ")
@@ -177,22 +177,24 @@ class Bundle(_Part):
         sizes: dict[str, int] = {}
         for digest, size in self._parts():
             if sizes.setdefault(digest, size) != size:
-                raise ValueError(f"the blob {digest} is said to have {sizes[digest]} bytes and {size} bytes")
+                raise ValueError(f"the blob {digest} has two different sizes: {sizes[digest]} bytes and {size} bytes")
         if self.size > max(REPEAT_FLOOR, REPEAT_LIMIT * sum(sizes.values())):
-            raise ValueError(f"{sum(sizes.values())} bytes of blobs would unpack to {self.size}; that is a trap")
+            raise ValueError(
+                f"{sum(sizes.values())} bytes of blobs would unpack to {self.size}; the limit is {REPEAT_LIMIT} times"
+            )
         return self
 
     def entries(self) -> list[BundleFile | BundleLink]:
-        """All that is unpacked, but for the config.json."""
+        """Return all files and links; the config.json is not among them."""
         return [*self.files, *self.links]
 
     @property
     def size(self) -> int:
-        """The files' bytes."""
+        """Return the bytes of all files together."""
         return sum(file.size for file in self.files)
 
     def blobs(self) -> dict[str, int]:
-        """Every blob, once, with its size."""
+        """Return the distinct blobs with their sizes."""
         return dict(self._parts())
 
     def _parts(self) -> Iterator[tuple[str, int]]:
@@ -200,16 +202,16 @@ class Bundle(_Part):
             yield from file.parts()
 
     def canonical(self) -> bytes:
-        """The one spelling that the digest is made of: sorted keys, no spaces, UTF-8."""
+        """Return the canonical JSON that the digest is computed from: sorted keys, no spaces, UTF-8."""
         return _canonical(self.model_dump(mode="python"))
 
     def digest(self) -> str:
-        """What the bundle is called."""
+        """Return the digest that identifies the bundle."""
         return digest_of(self.canonical())
 
 
 def parse(data: bytes | str) -> Bundle:
-    """Read a manifest.
+    """Parse a manifest.
 
     Raises:
         ValueError: with one sentence that says what is wrong.
@@ -223,7 +225,7 @@ def parse(data: bytes | str) -> Bundle:
 
 
 def explain(error: ValidationError) -> str:
-    """The first thing that is wrong with a manifest, as a sentence."""
+    """Return the first validation error of a manifest as a sentence."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, first["loc"]))
     message = first["msg"].removeprefix("Value error, ")
@@ -231,7 +233,7 @@ def explain(error: ValidationError) -> str:
 
 
 def differences(old: Bundle, new: Bundle, limit: int = 20) -> list[str]:
-    """What changed from one to the other, a line each."""
+    """Return the changes from one bundle to another, one line each."""
     before, after = ({entry.path: entry for entry in each.entries()} for each in (old, new))
     lines = [f"config.json: {key}" for key in {**old.config, **new.config} if _differ(old.config, new.config, key)]
     lines += [f"added {path}" for path in after if path not in before]
@@ -249,19 +251,19 @@ def _canonical(value: Any) -> bytes:
         text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         return text.encode()
     except UnicodeEncodeError:
-        raise ValueError("there is half of a surrogate pair in it, which is not UTF-8") from None
+        raise ValueError("it contains half of a surrogate pair, which is not valid UTF-8") from None
 
 
 def _check_order(paths: list[str]) -> None:
-    """One order, so that the same files have the same digest."""
+    """Require sorted, distinct paths, so that the same files always have the same digest."""
     if any(paths[at] >= paths[at + 1] for at in range(len(paths) - 1)):
         at = next(at for at in range(len(paths) - 1) if paths[at] >= paths[at + 1])
-        why = "is there twice" if paths[at] == paths[at + 1] else "is not in order; sort the entries by their paths"
+        why = "is listed twice" if paths[at] == paths[at + 1] else "is not in order; sort the entries by their paths"
         raise ValueError(f"{shown(paths[at + 1])} {why}")
 
 
 def _check_collisions(paths: list[str]) -> None:
-    """No two names that some file system takes for one, and nothing inside of a file or a link."""
+    """Refuse paths that a case-insensitive or normalizing file system merges, and entries below a file or a link."""
     spelled: dict[str, str] = {}
     for path in paths:
         for end in _ends(path):
@@ -274,7 +276,7 @@ def _check_collisions(paths: list[str]) -> None:
         if key in taken:
             same = taken[key] == path
             raise ValueError(
-                f"{shown(path)} {'is there twice' if same else f'and {shown(taken[key])} differ only in case'}"
+                f"{shown(path)} {'is listed twice' if same else f'and {shown(taken[key])} differ only in case'}"
             )
         if key + "/" in spelled:
             raise ValueError(f"{shown(path)} is a file or a link, and other entries lie inside of it")

@@ -1,7 +1,7 @@
-"""Lengths of time as people write them: ``30m``, ``1h30m``, ``1.5s``.
+"""Durations in text form: ``30m``, ``1h30m``, ``1.5s``.
 
-The grammar is Go's, because existing configurations use it: numbers with a unit each, one after the other,
-and no days. A duration is kept in whole nanoseconds, so what was written can be written back exactly.
+The grammar is Go's, because existing configurations use it: a sequence of numbers with a unit each, without days.
+A duration is stored in whole nanoseconds, so that it can be formatted back exactly.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _UNITS = {
 }
 _PART = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(h|ms|us|µs|μs|ns|m|s)")
 _LIMIT = 2**63 - 1  # what Go can hold: about 292 years
-_LONGEST_TEXT = 64
+_MAX_TEXT = 64
 
 PATTERN = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|ns)(([0-9]+(\.[0-9]*)?|\.[0-9]+)(h|m|s|ms|us|µs|ns))*$"
-"""For JSON Schema: what an editor can check without this module."""
+"""Pattern for JSON Schema, so that editors can check durations."""
 
 
 @dataclass(frozen=True, order=True)
 class Duration:
-    """A length of time that is not negative. Durations compare; ``str()`` gives the shortest spelling."""
+    """A length of time that is not negative. Durations compare; ``str()`` gives the shortest form."""
 
     nanoseconds: int
 
     def __post_init__(self) -> None:
         if not 0 <= self.nanoseconds <= _LIMIT:
-            raise ValueError("a duration lies between 0 and about 292 years")
+            raise ValueError("a duration must be between 0 and about 292 years")
 
     @property
     def seconds(self) -> float:
@@ -57,30 +57,30 @@ class Duration:
 
 
 def parse(text: str) -> Duration:
-    """Read a duration.
+    """Parse a duration.
 
     Raises:
-        ValueError: with a sentence that says how to write it.
+        ValueError: with the expected format.
     """
     text = text.strip()
-    wrong = f"{text[:_LONGEST_TEXT]!r} is not a duration"
+    subject = f"{text[:_MAX_TEXT]!r} is not a duration"
     if text in ("0", "+0"):
         return Duration(0)
     if text.startswith("-"):
-        raise ValueError(f"{wrong}; it cannot be negative")
+        raise ValueError(f"{subject}; it cannot be negative")
     if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text):
-        raise ValueError(f"{wrong}; add a unit, like {text[:12]}s or {text[:12]}m")
+        raise ValueError(f"{subject}; add a unit, like {text[:12]}s or {text[:12]}m")
     if days := re.fullmatch(r"([0-9]{1,6})\s*d(ays?)?", text):
-        raise ValueError(f"{wrong}; there is no unit for days, write {int(days[1]) * 24}h")
+        raise ValueError(f"{subject}; there is no unit for days, write {int(days[1]) * 24}h")
 
     total, at = Decimal(0), 0
-    for part in _PART.finditer(text.removeprefix("+")[:_LONGEST_TEXT]):
+    for part in _PART.finditer(text.removeprefix("+")[:_MAX_TEXT]):
         if part.start() != at:
             break
         total += Decimal(part[1]) * _UNITS[part[2]]
         at = part.end()
     if not at or at != len(text.removeprefix("+")):
-        raise ValueError(f"{wrong}; write it like 30m or 1h30m")
+        raise ValueError(f"{subject}; write it like 30m or 1h30m")
     if total > _LIMIT:
-        raise ValueError(f"{wrong}; it is longer than 292 years")
+        raise ValueError(f"{subject}; it is longer than 292 years")
     return Duration(int(total))

@@ -1,7 +1,7 @@
-"""EnvHub's words: what is pushed, what is kept of a version, and what every hub can do.
+"""EnvHub's models, and `Hub`, the interface of every hub.
 
-`Hub` is what callers hold. One implementation speaks HTTP to a server, the other keeps everything in the user's
-own data folder with no server at all; which one it is, is a matter of configuration.
+`Hub` has two implementations: an HTTP client of a server, and one that stores everything in the user's data folder
+without a server. Configuration decides which one a program uses.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from aenv.schema.names import STATUSES, Name, Version, shown
 from aenv.schema.ref import DIGEST_PATTERN, is_digest
 
 MISSING_LIMIT = 10_000
-"""How many digests one question after missing blobs may hold."""
+"""Maximum digests in one `Hub.missing` request."""
 PAGE_LIMIT = 1000
-"""The most entries of one page."""
+"""Maximum entries of a page."""
 
 RELEASED: Literal["Released"] = "Released"
 Status = Literal["Init", "Pending", "Creating", "Created", "Testing", "Verified", "Ready", "Released", "Failed"]
 
 
 def status_number(status: str) -> int:
-    """The number that older routes answer with."""
+    """Return the number of a status on the legacy routes."""
     return STATUSES.index(status)
 
 
 def _check_digest(text: str) -> str:
     if not is_digest(text):
-        raise ValueError(f"{shown(text)} is not a digest; it is written sha256: and 64 hexadecimal digits")
+        raise ValueError(f"invalid digest {shown(text)}; expected sha256: and 64 hexadecimal digits")
     return text
 
 
 def _check_text(text: str) -> str:
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-        raise ValueError("there is a character in it that text cannot have")
+        raise ValueError("the text contains a NUL character or half of a surrogate pair")
     return text
 
 
@@ -48,35 +48,35 @@ Objects = Annotated[list[dict[str, Any]], Field(max_length=2000)]
 
 
 class HubRequestModel(BaseModel):
-    """What is sent to a hub: a word that it does not know is a mistake."""
+    """Base of request models. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
 
 class HubResponseModel(BaseModel):
-    """What a hub says may grow: a client ignores what it does not know."""
+    """Base of response models. Clients ignore unknown fields, so that newer hubs can add some."""
 
     model_config = ConfigDict(extra="ignore", use_attribute_docstrings=True)
 
 
 class Schemas(HubRequestModel):
-    """What the environment offers, as its own listing describes it."""
+    """Interface of an environment, as its runtime lists it."""
 
     tools: Objects = []
     """Each with `name`, `description` and `inputSchema`, as in MCP."""
     functions: Objects = []
     """Each with `name`, `endpoint`, `method`, `description` and `parameters`."""
     rewards: Objects = []
-    """As functions."""
+    """Same fields as functions."""
     health: Objects = []
-    """As functions."""
+    """Same fields as functions."""
 
 
 class PushRequest(HubRequestModel):
-    """A version to publish. The blobs of its bundle are there already."""
+    """A version to publish. The blobs of its bundle are uploaded before."""
 
     bundle: dict[str, Any]
-    """The manifest, as `aenv.schema.bundle` writes it; it says the name, the version and the files."""
+    """The manifest, as `aenv.schema.bundle` defines it, with the name, the version and the files."""
     description: Annotated[Text, Field(max_length=4000)] = ""
     readme: Annotated[Text, Field(max_length=1_000_000)] = ""
     """Markdown."""
@@ -86,50 +86,50 @@ class PushRequest(HubRequestModel):
     dependencies: Annotated[list[Annotated[Text, Field(max_length=400)]], Field(max_length=256)] = []
     """Other environments that it uses, like `tau2@^1.2`."""
     artifacts: Annotated[list[dict[str, Any]], Field(max_length=64)] = []
-    """What else a build made, like `{"type": "image", "content": "registry/team/env:1.0.0"}`."""
+    """Further build results, like `{"type": "image", "content": "registry/team/env:1.0.0"}`."""
     lock: Annotated[Text, Field(max_length=1_000_000)] = ""
     """The resolved requirements, as a requirements file."""
     public: bool | None = None
-    """Whether everyone who reaches the hub may read the environment; None leaves that as it is (at first: no)."""
+    """True: everyone who reaches the hub may read the environment. None keeps the current value (at first: false)."""
 
 
 class EnvSummary(HubResponseModel):
-    """A version, as lists show it."""
+    """Summary of a version, as lists show it."""
 
     name: Name
     version: Version
     digest: str = ""
-    """Of the bundle's manifest; empty for a version that was registered without its files."""
+    """Digest of the bundle's manifest; empty for a version that was registered without its files."""
     size: int = 0
     """Bytes of all files."""
     files: int = 0
     status: Status = "Ready"
-    """`Released` versions never change; `Ready` ones are published and may be replaced by force."""
+    """`Released` versions never change; `Ready` versions are published and can be replaced with `force`."""
     deprecated: str | None = None
-    """Why it should not be used any more; it still resolves."""
+    """Reason not to use the version any more; it still resolves."""
     yanked: str | None = None
-    """Why it must not be used; only its exact version or digest resolves."""
+    """Reason not to use the version at all; only its exact number or digest resolves."""
     description: str = ""
     tags: list[str] = []
     author: str = ""
     owner: str = ""
-    """The user whose environment it is; empty: the hub's administrators'."""
+    """User who owns the environment; empty: the hub's administrators."""
     public: bool = False
     builtin: bool = False
-    """It came with aenv and cannot be changed."""
+    """True for an environment that comes with aenv; it cannot be changed."""
     tools: list[str] = []
-    """Their names."""
+    """Names of the tools."""
     versions: int = 1
-    """How many the environment has, where a list has one entry for each environment."""
+    """Number of versions of the environment."""
     created_at: str = ""
     updated_at: str = ""
 
 
 class EnvDetail(HubResponseModel):
-    """What lists do not show of a version."""
+    """Details of a version, which lists do not show."""
 
     config: dict[str, Any] = {}
-    """Its config.json."""
+    """Content of the config.json."""
     readme: str = ""
     schemas: Schemas = Schemas()
     dependencies: list[str] = []
@@ -139,90 +139,88 @@ class EnvDetail(HubResponseModel):
 
 
 class EnvVersion(EnvDetail, EnvSummary):
-    """A version with all that is kept of it."""
+    """Summary and details of a version."""
 
 
 class Pushed(HubResponseModel):
-    """What became of a push."""
+    """Result of a push."""
 
     version: EnvSummary
     outcome: Literal["created", "unchanged", "replaced"]
 
 
 class EnvPage(HubResponseModel):
-    """Some entries of a list."""
+    """A page of a list."""
 
     items: list[EnvSummary] = []
     next: str | None = None
-    """Give it as `after` for the entries that follow; None at the end. A page may be short and have one all the
-    same.
-    """
+    """Cursor for `after`; None at the end. A page with fewer entries than its limit can have one too."""
 
 
 User = Annotated[Text, Field(min_length=1, max_length=128)]
 Access = Literal["read", "write"]
 """`write` includes `read`: push, release, deprecate and yank versions, and delete those that are not released."""
 EVERY_USER = "*"
-"""A grant to this user is one to everybody who has a token."""
+"""A grant to this name applies to every user with a token."""
 
 
 class Grants(HubResponseModel):
-    """Who may do what with an environment, or with all environments of a namespace."""
+    """Owner and grants of an environment, or of a namespace."""
 
     name: str
     owner: str = ""
     """Empty: the hub's administrators."""
     public: bool = False
-    """Whether everyone who reaches the hub may read it, with or without a token."""
+    """True: everyone who reaches the hub may read it, with or without a token."""
     grants: dict[str, Access] = {}
-    """By user; `*` stands for everybody who has a token."""
+    """Access by user; `*` stands for every user with a token."""
 
 
 AllGrants = list[Grants]
 
 
 class StorageUsage(HubResponseModel):
-    """What a user's environments occupy in a hub."""
+    """Storage that a user's environments occupy in a hub."""
 
     user: str
     used: int = 0
-    """Bytes of the blobs that the user's versions name, each blob once."""
+    """Bytes of the blobs that the user's versions reference, each blob counted once."""
     uploading: int = 0
-    """Bytes of blobs that the user has sent in the last day and that no version names yet."""
+    """Bytes of blobs that the user has uploaded in the last day and that no version references yet."""
     limit: int = 0
-    """Bytes that both may have together; 0: no limit."""
+    """Maximum of both together in bytes; 0: no limit."""
 
 
 class Hub(Protocol):
     """A registry of environments.
 
-    Everything may be repeated: what is there already is not made twice. Errors are those of `aenv.errors`:
-    NotFound, Conflict (other content under the same version; `details["differs"]` says what), InvalidBundle
-    (`details["missing"]` has the blobs that are not there), Unauthorized, Forbidden, Unavailable.
+    All operations are idempotent. Errors are those of `aenv.errors`: NotFound, Conflict (the version exists with other
+    content; `details["differs"]` lists the changes), InvalidBundle (`details["missing"]` lists missing blobs),
+    Unauthorized, Forbidden, Unavailable.
     """
 
     async def missing(self, digests: list[str]) -> list[str]:
-        """Those of the blobs that the hub does not have; at most MISSING_LIMIT at a time."""
+        """Return the blobs that have to be uploaded, of at most MISSING_LIMIT digests."""
         ...
 
     async def put_blob(self, digest: str, data: bytes) -> None:
-        """Keep a blob of at most BLOB_LIMIT bytes."""
+        """Upload a blob of at most BLOB_LIMIT bytes."""
         ...
 
     async def get_blob(self, digest: str) -> bytes:
-        """A blob; a bundle's manifest is one too, under the bundle's own digest."""
+        """Return a blob. A bundle's manifest is a blob too, under the bundle's digest."""
         ...
 
     async def push(self, request: PushRequest, force: bool = False) -> Pushed:
-        """Publish a version, whole or not at all. ``force`` replaces one that is not released."""
+        """Publish a version atomically. ``force`` replaces a version that is not released."""
         ...
 
     async def get(self, name: str, ref: str = "") -> EnvVersion:
-        """The version that ``name@ref`` stands for."""
+        """Return the version that ``name@ref`` resolves to."""
         ...
 
     async def versions(self, name: str, limit: int = 100, after: str | None = None) -> EnvPage:
-        """All versions of an environment, the newest first."""
+        """Return a page of an environment's versions, newest first."""
         ...
 
     async def list(
@@ -233,56 +231,54 @@ class Hub(Protocol):
         offset: int = 0,
         after: str | None = None,
     ) -> EnvPage:
-        """One entry for each environment, by name: the version that its name stands for.
+        """Return a page with the current version of each environment, by name.
 
-        ``name`` is how names start, ``tags`` must all be there.
+        ``name`` is a prefix; an environment must have all ``tags``.
         """
         ...
 
     async def search(self, query: str, limit: int = 20, after: str | None = None) -> EnvPage:
-        """Environments that have all the words in their name, tags, description or tools; those whose names have
-        them come first.
-        """
+        """Return a page of environments with all words in name, tags, description or tools; name matches come first."""
         ...
 
     async def release(self, name: str, version: str) -> EnvSummary:
-        """From now on the version never changes, and the environment's name stands for the newest such."""
+        """Release a version: it never changes again, and the bare name resolves to the newest released version."""
         ...
 
     async def deprecate(self, name: str, version: str, reason: str | None) -> EnvSummary:
-        """Advise against a version; None takes that back."""
+        """Mark a version as deprecated; None clears the mark."""
         ...
 
     async def yank(self, name: str, version: str, reason: str | None) -> EnvSummary:
-        """Have a version found only by who names it exactly; None takes that back."""
+        """Hide a version from ranges, so that only its exact number or digest resolves; None undoes it."""
         ...
 
     async def delete(self, name: str, version: str, reason: str) -> None:
-        """Remove a version. One that was released leaves a mark, and its number is not given to other content."""
+        """Delete a version. The number of a released version cannot be reused for other content."""
         ...
 
     async def set_public(self, name: str, public: bool) -> None:
-        """Open an environment to everyone who reaches the hub, or close it."""
+        """Make an environment readable for everyone who reaches the hub, or private."""
         ...
 
     async def grants(self, name: str) -> Grants:
-        """Return who may do what with an environment; for its owner and administrators."""
+        """Return an environment's owner and grants; for its owner and administrators."""
         ...
 
     async def grant(self, name: str, user: str, access: Access) -> Grants:
-        """Let another user read an environment, or write to it."""
+        """Grant a user read or write access to an environment."""
         ...
 
     async def revoke(self, name: str, user: str) -> Grants:
-        """Take a user's grant away."""
+        """Revoke a user's grant."""
         ...
 
     async def transfer(self, name: str, user: str) -> Grants:
-        """Give an environment to another owner."""
+        """Transfer an environment to another owner."""
         ...
 
     async def namespaces(self) -> AllGrants:
-        """Return the reserved namespaces that the caller has a part in; administrators see all."""
+        """Return the reserved namespaces that the caller owns or has a grant on; administrators get all."""
         ...
 
     async def reserve(self, name: str, user: str) -> Grants:
@@ -290,29 +286,29 @@ class Hub(Protocol):
         ...
 
     async def unreserve(self, name: str) -> None:
-        """Let go of a namespace; the environments in it stay whose they are."""
+        """Release a namespace; the environments in it keep their owners."""
         ...
 
     async def grant_namespace(self, name: str, user: str, access: Access) -> Grants:
-        """Let another user read all environments of a namespace, or write to them and add new ones."""
+        """Grant a user read or write access to all environments of a namespace; write includes adding new ones."""
         ...
 
     async def revoke_namespace(self, name: str, user: str) -> Grants:
-        """Take a user's grant on a namespace away."""
+        """Revoke a user's grant on a namespace."""
         ...
 
     async def usage(self, user: str = "") -> StorageUsage:
-        """Return what a user's environments occupy, without a name the caller's own."""
+        """Return a user's storage usage; without a name, the caller's."""
         ...
 
     async def set_quota(self, user: str, limit: int | None) -> StorageUsage:
-        """Set how many bytes a user may occupy; None: as the hub's settings say. For administrators."""
+        """Set a user's storage limit in bytes; None: the hub's default. For administrators."""
         ...
 
     def on_behalf_of(self, user: str) -> Hub:
-        """Return the same hub, reading only what both this caller and that user may read."""
+        """Return a read-only view of this hub, limited to what both the caller and that user may read."""
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...

@@ -1,5 +1,7 @@
-"""Exit codes that one side of a sandbox gives and the other reads."""
+"""Exit codes shared by a sandbox's runtime and the platform."""
 
 STOPPED_BY_SIGNAL = 143
-"""Of a runtime that has stopped for SIGTERM or SIGINT in a sandbox. The platform, which stops one in the same way, does
-not ask how that ended."""
+"""Exit code of a runtime that stopped after SIGTERM or SIGINT inside its sandbox.
+
+The platform stops runtimes with the same signals, and ignores the exit code then.
+"""

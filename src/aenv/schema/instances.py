@@ -1,4 +1,4 @@
-"""Instances and services on the wire of the platform's API."""
+"""Models of instances and services in the platform's HTTP API."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class EnvStatus(StrEnum):
-    """The life of an instance."""
+    """Status of an instance."""
 
     PENDING = "Pending"
     CREATING = "Creating"
@@ -19,34 +19,34 @@ class EnvStatus(StrEnum):
 
 
 class EndedBy(StrEnum):
-    """What ended an instance."""
+    """Cause of an instance's end."""
 
     TTL = "ttl"
-    """Its time to live."""
+    """Time to live ran out."""
     DELETED = "deleted"
-    """A request of its owner's, or of an administrator's."""
+    """Deleted by its owner or an administrator."""
     OWNER = "owner"
-    """The end of the process that created it."""
+    """End of the process that created it."""
     STOPPED = "stopped"
-    """The platform, which was stopped."""
+    """Shutdown of the platform."""
     FAILED = "failed"
-    """A failure to start it."""
+    """Failure to start."""
     OUT_OF_MEMORY = "out_of_memory"
-    """The kernel, as it used more memory than its limit."""
+    """Killed by the kernel for using more memory than its limit."""
     KILLED = "killed"
-    """A SIGKILL from outside of its sandbox."""
+    """SIGKILL from outside of its sandbox."""
     CRASHED = "crashed"
-    """A signal of its own process's making, such as SIGSEGV."""
+    """Crash of its process with a signal such as SIGSEGV."""
     EXITED = "exited"
-    """Its own process, which exited."""
+    """Exit of its own process."""
     SIGNALLED = "signalled"
-    """A program in its sandbox, by a signal to its process; the native engine does not let them."""
+    """Signal from a program in its sandbox; the native engine prevents this."""
     LOST = "lost"
-    """The end of what it ran on: the engine's process, the server or the machine."""
+    """End of the engine's process, the server or the machine that it ran on."""
 
 
 class ServiceStatus(StrEnum):
-    """The life of a service."""
+    """Status of a service."""
 
     PENDING = "Pending"
     CREATING = "Creating"
@@ -57,13 +57,13 @@ class ServiceStatus(StrEnum):
 
 
 class Message(BaseModel):
-    """What servers say may grow: a client ignores what it does not know."""
+    """Base of wire models. Unknown fields are ignored, so that newer peers can add some."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class Address(Message):
-    """Where something can be reached."""
+    """Network address."""
 
     ip: str
     port: int
@@ -102,37 +102,37 @@ class EnvInstance(Message):
     ttl: str | None = None
     owner: str | None = None
     reason: str | None = None
-    """Why it failed or ended, or what it waits for."""
+    """Reason for a failure or an end, or what a pending instance waits for."""
     fault: str | None = None
-    """Whose fault it is that it ended: `policy` (the agent's), `env` or `infra`."""
+    """Fault of an ended instance: `policy` (the agent), `env` or `infra`."""
     failure_reward: float | dict[str, Any] | None = None
-    """The reward of an agent that has destroyed what it would be graded on; absent: 0.0."""
+    """Reward of an agent that destroyed the state to be graded; absent: 0.0."""
     error_code: str | None = None
-    """The code of the error that it failed with."""
+    """Code of the error that it failed with."""
     ended_by: str | None = None
-    """What ended it: one of `EndedBy`."""
+    """Cause of its end: one of `EndedBy`."""
     exit_code: int | None = None
-    """Of its process, where that ended by itself or was killed; negative: by that signal."""
+    """Exit code of its process, if that exited or was killed; negative: the signal number."""
     data_url: str | None = None
-    """Where its calls go, when that is not the platform's data plane."""
+    """URL for its calls, if that is not the platform's data plane."""
     token: str | None = None
-    """What its calls must carry."""
+    """Token that its calls must carry."""
     usage: dict[str, int] | None = None
     """Memory, processes and CPU in use, as far as the engine can tell."""
     network: str | list[str] | None = None
-    """What it can reach: `none`, `loopback`, `blackhole`, `host`, or these hosts. Absent: the platform does not say."""
+    """Network access: `none`, `loopback`, `blackhole`, `host`, or a list of hosts. Absent: not reported."""
     healthy: bool | None = None
-    """It has been seen to answer, and has no health check of its own that could say otherwise."""
+    """True: it has answered a request, and has no health check of its own."""
     started_at: str | None = None
     ended_at: str | None = None
     expires_at: str | None = None
-    """When its time to live ends it."""
+    """Time at which its time to live runs out."""
     keep_alive: bool | None = None
-    """It outlives who asked for it."""
+    """True: it outlives the process that created it."""
 
 
 class InstanceEvent(Message):
-    """Something that happened to an instance."""
+    """An event in the life of an instance."""
 
     at: str
     type: str
@@ -140,15 +140,15 @@ class InstanceEvent(Message):
 
 
 class InstancePage(Message):
-    """Some instances."""
+    """A page of instances."""
 
     items: list[EnvInstance] = Field(default_factory=list)
     next: str | None = None
-    """For ``after``; None at the end."""
+    """Cursor for ``after``; None at the end."""
 
 
 class HubAccess(Message):
-    """The hub of who asks: a platform that runs for them looks there."""
+    """The caller's hub, in which a local platform looks up environments."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -161,11 +161,11 @@ class HubAccess(Message):
     cache: str = ""
     """The user's cache folder."""
     certificates: str = ""
-    """The file, or the folder, of the certificates to trust; empty: those of the system."""
+    """File or folder of trusted certificates; empty: the system's."""
 
 
 class EnvInstanceCreateRequest(Message):
-    """A wish for an instance."""
+    """Request to create an instance."""
 
     envName: str
     datasource: str = ""
@@ -176,42 +176,42 @@ class EnvInstanceCreateRequest(Message):
     labels: dict[str, str] | None = None
     mount_points: list[dict[str, Any]] | None = None
     request_id: str | None = None
-    """The same for every try of one create, so that a lost answer cannot start a second instance."""
+    """Idempotency key: the same for every retry, so that a lost response does not start a second instance."""
     source: str | None = None
-    """Where the project lies, on a platform that shares the caller's files."""
+    """Path of the project, on a platform that shares the caller's files."""
     hub: HubAccess | None = None
-    """Where to look for the environment when there is no ``source``, on a platform of the caller's own."""
+    """Hub to look up the environment in when there is no ``source``; only on a local platform."""
     fetching: dict[str, str] | None = Field(default=None, repr=False)
-    """The caller's proxies, certificates and package index, on a platform of the caller's own."""
+    """The caller's proxies, certificates and package index; only on a local platform."""
     count: int | None = Field(default=None, ge=1, le=10_000)
-    """So many of them in one request; they come back while they are being made."""
+    """Number of instances to create; the response does not wait until they are ready."""
     lease: str | None = None
-    """Ends the instance when it ends; without one, only the time to live does."""
+    """The instance ends with this lease; without one, only its time to live ends it."""
     keep_alive: bool | None = None
-    """It outlives its lease."""
+    """True: the instance outlives its lease."""
     mcp: bool | None = None
-    """False: no MCP client is expected, so what they need is loaded only should one come. It is ready sooner then."""
+    """False: load MCP support only when an MCP client connects, so that the instance is ready sooner."""
     network: str | list[str] | None = None
-    """What it may reach: `none`, `loopback`, `blackhole`, `host`, or these hosts. Absent: as its config.json says."""
+    """Network access: `none`, `loopback`, `blackhole`, `host`, or a list of hosts. Absent: as in its config.json."""
     queue_timeout: float | None = Field(default=None, ge=0)
-    """Seconds that it may wait for a place on a platform that is full. Absent: as the platform says."""
+    """Seconds to wait for capacity on a full platform. Absent: the platform's default."""
 
 
 class PresignRequest(Message):
-    """A wish for a URL of a port inside an instance."""
+    """Request for a URL of a port inside an instance."""
 
     port: int = Field(ge=1, le=65535)
     expiration_time_in_minutes: int = Field(default=5, ge=1, le=7 * 24 * 60)
 
 
 class PresignedUrl(Message):
-    """The URL; whoever has it reaches that port until it expires."""
+    """A URL that gives access to the port until it expires."""
 
     url: str
 
 
 class EnvInstanceListResponse(Message):
-    """Instances in a list."""
+    """A list of instances."""
 
     items: list[EnvInstance] = Field(default_factory=list)
 
@@ -231,22 +231,22 @@ class EnvService(Message):
     environment_variables: dict[str, str] | None = None
     pvc_name: str | None = None
     reason: str | None = None
-    """Why it is not as it should be, or what became of its last update."""
+    """Reason for a status other than Running, or the result of the last update."""
     labels: dict[str, str] | None = None
     revision: int = 1
-    """Counts the updates that are, or are being, rolled out."""
+    """Number of the current revision; each update increments it."""
     restarts: int = 0
-    """Replicas that were started again after they had ended."""
+    """Number of replicas that were restarted after they had ended."""
     instances: list[str] | None = None
-    """The replicas, by their ids."""
+    """Instance ids of the replicas."""
     mount_path: str | None = None
     storage_size: str | None = None
     storage_used: int | None = None
-    """Bytes."""
+    """Bytes in use."""
 
 
 class EnvServiceCreateRequest(Message):
-    """A wish for a service."""
+    """Request to create a service."""
 
     envName: str
     service_name: str | None = None
@@ -265,32 +265,32 @@ class EnvServiceCreateRequest(Message):
     ephemeral_storage_limit: str | None = None
     labels: dict[str, str] | None = None
     network: str | list[str] | None = None
-    """As of an instance."""
+    """Same values as for an instance."""
     request_id: str | None = None
-    """The same for every try of one create, so that a lost answer cannot start a second service."""
+    """Idempotency key: the same for every retry, so that a lost response does not start a second service."""
 
 
 class EnvServiceUpdateRequest(Message):
-    """What to change in a service; what is absent stays."""
+    """Changes to a service; absent fields stay the same."""
 
     replicas: int | None = None
     image: str | None = None
-    """The version to run, as the image of it: `registry/name:version`, or `name@version`."""
+    """Version to run, as an image (`registry/name:version`) or as `name@version`."""
     environment_variables: dict[str, str] | None = None
-    """Added to those that it has."""
+    """Merged into the service's variables."""
     version: str | None = None
     storage_size: str | None = None
-    """More than before."""
+    """Must be larger than the current size."""
 
 
 class EnvServiceListResponse(Message):
-    """Services in a list."""
+    """A list of services."""
 
     items: list[EnvService] = Field(default_factory=list)
 
 
 class APIError(Message):
-    """Why a request failed."""
+    """Error of a failed request."""
 
     code: int
     message: str
@@ -298,7 +298,7 @@ class APIError(Message):
 
 
 class APIResponse(Message):
-    """The envelope of every answer of the platform."""
+    """Envelope of every response of the platform."""
 
     success: bool = True
     code: int | None = None
@@ -308,5 +308,5 @@ class APIResponse(Message):
     errorMessage: str | None = None
 
     def get_error_message(self) -> str:
-        """What went wrong, in words."""
+        """Return the error message."""
         return self.errorMessage or self.message or "unknown error"

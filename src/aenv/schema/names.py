@@ -1,4 +1,4 @@
-"""How environments, versions and the states of a version are named; a bad name is refused with a better one."""
+"""Rules for names of environments, versions and statuses. An error suggests a valid name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ NAME_LIMIT = 253
 VERSION_PATTERN = r"^[0-9][0-9A-Za-z]*([.+-][0-9A-Za-z]+)*$"
 VERSION_LIMIT = 128
 STATUSES = ("Init", "Pending", "Creating", "Created", "Testing", "Verified", "Ready", "Released", "Failed")
-"""In the order of the numbers that the hub's older routes answer with."""
+"""In the order of their numbers on the hub's legacy routes."""
 
 
 def shown(value: object) -> str:
-    """A value as it stands in JSON, short enough for a sentence."""
+    """Return a value as in JSON, shortened for an error message."""
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, dict):
@@ -28,10 +28,10 @@ def shown(value: object) -> str:
 
 
 def check_name(name: str) -> str:
-    """The name itself.
+    """Return a name unchanged if it is valid for an environment.
 
     Raises:
-        ValueError: when it cannot name an environment.
+        ValueError: with a valid name as a suggestion.
     """
     if len(name) > NAME_LIMIT:
         raise ValueError(f"a name has at most {NAME_LIMIT} characters, this one has {len(name)}")
@@ -43,16 +43,16 @@ def check_name(name: str) -> str:
 
 
 def suggest_name(name: str) -> str:
-    """The nearest valid name."""
+    """Return a valid name close to the given one."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name)
     return re.sub(r"[^a-z0-9]+", "-", words.lower())[:NAME_LIMIT].strip("-") or "my-env"
 
 
 def check_version(version: str) -> str:
-    """The version itself.
+    """Return a version unchanged if it is valid.
 
     Raises:
-        ValueError: when it is not a version.
+        ValueError: with a valid version as an example.
     """
     if len(version) > VERSION_LIMIT:
         raise ValueError(f"a version has at most {VERSION_LIMIT} characters")

@@ -1,4 +1,4 @@
-"""URL paths, said once for clients and servers."""
+"""URL paths, header names and ports shared by clients and servers."""
 
 # an instance
 MCP = "/mcp"
@@ -10,13 +10,13 @@ REWARD = "/task/reward"
 EXEC = "/exec"
 FILES = "/files"
 PORT = "/port"
-"""``/port/8000`` becomes the way to a port in the instance's own network."""
+"""``/port/8000`` forwards to a port in the instance's own network."""
 ARCHIVE = "/archive"
-"""A folder as a tar, of any size."""
+"""Transfers a folder as a tar stream of any size."""
 SETTLE = "/aenv/settle"
-"""Gives an instance that was made for nobody in particular the variables of who is to have it."""
+"""Gives a preforked instance the variables of the request that it is assigned to."""
 STATS = "/aenv/stats"
-"""How often it was called."""
+"""Call counts of an instance."""
 
 REWARD_QUERY = "reward"
 """``POST /task/reward?reward=NAME`` chooses one of several rewards."""
@@ -36,7 +36,7 @@ READY = "/ready"
 LEASE = "/lease"
 LEASE_HEADER = "aenv-lease"
 PEER_HEADER = "aenv-peer"
-"""Names the server that passed a request on: who gets it answers for its own instances and passes it on no further."""
+"""Names the server that forwarded a request. The receiver answers for its own instances and does not forward again."""
 
 INSTANCE_HEADER = "AEnvCore-EnvInstance-ID"
 PROXY_HEADER = "AEnvCore-MCPProxy-URL"
@@ -45,7 +45,7 @@ DATA_PORT = 8081
 CONTROL_PORT = 8080
 
 STANDARD = "/aenvironment/instance"
-"""Of a service that makes instances for a platform."""
+"""Base path of the standard engine contract: a service that creates instances for a platform."""
 
 # the hub
 ENVIRONMENTS = "/api/v1/environments"
@@ -57,6 +57,6 @@ NAMESPACES = "/api/v1/namespaces"
 USAGE = "/api/v1/usage"
 QUOTAS = "/api/v1/quotas"
 BEHALF_HEADER = "aenv-on-behalf-of"
-"""The user, percent-encoded, whose rights a reading request is narrowed to: a platform asks so for its callers."""
+"""Percent-encoded user whose rights limit a read request; a platform sends it for its callers."""
 OPENAPI = "/openapi.json"
 HUB_PORT = 8083

@@ -1,7 +1,7 @@
-"""Which version of an environment is meant: ``name``, ``name@1``, ``name@^1.2``, ``name@1.2.0``, ``name@sha256:…``.
+"""References to versions of environments: ``name``, ``name@1``, ``name@^1.2``, ``name@1.2.0``, ``name@sha256:…``.
 
-Versions are put in order by a text of their own (`order`), so that a store can find the newest one in a range by
-looking at one end of an ordered index, however many there are.
+Versions sort by a text key (`order`), so that a store finds the newest version of a range by reading one end of an
+ordered index, regardless of how many versions there are.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _ANY = ("", "latest", "*")
 
 
 def is_digest(text: str) -> bool:
-    """Whether it names content."""
+    """Return whether a text is a digest."""
     return re.fullmatch(DIGEST_PATTERN.strip("^$"), text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """Versions whose `order` is at least ``low`` and below ``high``."""
+    """Range of versions: `order` is at least ``low`` and below ``high``."""
 
     low: str
     high: str
@@ -32,44 +32,44 @@ class VersionRange:
 
 @dataclass(frozen=True, slots=True)
 class EnvRef:
-    """A name, and what is asked of its version."""
+    """A parsed reference: a name, and a constraint on the version."""
 
     name: str
     want: str = ""
-    """Nothing for the newest, a version, a range or a digest."""
+    """Empty for the newest, or a version, a range or a digest."""
 
     @classmethod
     def parse(cls, text: str) -> EnvRef:
-        """Read ``name[@want]``.
+        """Parse ``name[@want]``.
 
         Raises:
-            ValueError: with a sentence that says how to write it.
+            ValueError: with the expected format.
         """
         name, _, want = text.strip().partition("@")
         check_name(name)
         ref = cls(name, "" if want in _ANY else want)
-        if ref.want and not is_digest(ref.want) and ref.span is None:
+        if ref.want and not is_digest(ref.want) and ref.range is None:
             try:
                 check_version(ref.want)
             except ValueError:
                 raise ValueError(
-                    f"{shown(want)} names no version; write {name}@1.2.0, {name}@1, {name}@^1.2 or {name}@sha256:…"
+                    f"invalid version {shown(want)}; write {name}@1.2.0, {name}@1, {name}@^1.2 or {name}@sha256:…"
                 ) from None
         return ref
 
     @property
-    def span(self) -> VersionRange | None:
-        """The range that is asked for; None when it is one version or one digest."""
-        return span(self.want) if self.want else VersionRange("", "~")
+    def range(self) -> VersionRange | None:
+        """Return the range of the reference; None for an exact version or a digest."""
+        return parse_range(self.want) if self.want else VersionRange("", "~")
 
     def __str__(self) -> str:
         return f"{self.name}@{self.want}" if self.want else self.name
 
 
-def span(want: str) -> VersionRange | None:
-    """The versions that ``1``, ``1.2``, ``~1.2`` or ``^1.2`` stand for; None for anything else.
+def parse_range(want: str) -> VersionRange | None:
+    """Return the range of ``1``, ``1.2``, ``~1.2`` or ``^1.2``; None for anything else.
 
-    ``1.2.0`` is one version and no range.
+    ``1.2.0`` is an exact version, not a range.
     """
     found = _RANGE.fullmatch(want)
     if found is None:
@@ -79,7 +79,7 @@ def span(want: str) -> VersionRange | None:
     if not how and len(numbers) > 2:
         return None
     if how == "^":
-        # The first number that is not 0 may not change: 0.2 and 0.3 need not fit each other.
+        # The first number that is not 0 must stay the same: 0.2 and 0.3 may be incompatible.
         last = next((place for place, number in enumerate(numbers) if number), len(numbers) - 1)
     elif how == "~":
         last = min(1, len(numbers) - 1)
@@ -90,7 +90,7 @@ def span(want: str) -> VersionRange | None:
 
 
 def order(version: str) -> str:
-    """A text that sorts as the version does: 1.0-rc2 < 1.0-rc10 < 1.0 = 1.0.0 < 1.0.1 < 1.10."""
+    """Return a text key that sorts like the version: 1.0-rc2 < 1.0-rc10 < 1.0 = 1.0.0 < 1.0.1 < 1.10."""
     core = version.partition("+")[0]
     found = re.match(r"[0-9]+(\.[0-9]+)*", core)
     head = found[0] if found else "0"
@@ -102,7 +102,7 @@ def order(version: str) -> str:
 
 
 def is_prerelease(version: str) -> bool:
-    """Whether the version comes before the release that it is named after."""
+    """Return whether a version is a prerelease, like 1.0-rc1."""
     return "!" in order(version)
 
 
@@ -113,6 +113,6 @@ def _release(numbers: list[int]) -> str:
 
 
 def _number(number: int) -> str:
-    """With its length before it, so that 10 comes after 9."""
+    """Return a number with its length as a prefix, so that 10 sorts after 9."""
     digits = str(number)
     return f"{len(digits):03d}{digits}"

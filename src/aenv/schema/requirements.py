@@ -1,4 +1,4 @@
-"""The lock file of an environment: every package that its requirements come to, with version and digests."""
+"""Lock files of environments: every resolved package with its version and digests."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import hashlib
 REQUIREMENTS = "requirements.txt"
 LOCK = "requirements.lock"
 OWN = "aenvironment"
-"""The sandbox brings it."""
+"""Our own package. The sandbox provides it, so lock files leave it out."""
 
 
 def stamp(requirements: bytes) -> str:
-    """The first line of a lock file: which requirements.txt it was made of."""
+    """Return the first line of a lock file: the digest of the requirements.txt that it was resolved from."""
     return f"# {REQUIREMENTS} sha256:{hashlib.sha256(requirements).hexdigest()}"
 
 
 def is_current(lock: str, requirements: bytes) -> bool:
-    """Whether a lock file was made of these requirements."""
+    """Return whether a lock file was resolved from these requirements."""
     return lock.partition("\n")[0].strip() == stamp(requirements)

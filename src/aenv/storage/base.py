@@ -1,9 +1,8 @@
-"""What a store of records is: the contract that SQLite and Redis both keep (`aenv.testing.stores` checks it).
+"""The record store interface, implemented on SQLite and Redis (`aenv.testing.stores` tests its contract).
 
-A record lives in a space under a key. It may stand in indexes, each time with a text to sort by, and a page of an
-index is found without looking at the rest of it: that is what keeps a catalogue of a hundred thousand versions as
-quick as one of ten. Changes are made in batches, each whole or not at all, and each may say which revision of a
-record it starts from.
+A record has a key in a space. It may have entries in indexes, each with a sort key, and a page of an index is read
+without scanning the rest: a catalog of a hundred thousand versions is as fast as one of ten. Changes are committed in
+atomic batches, and each change may be conditional on a record's revision.
 """
 
 from __future__ import annotations
@@ -19,51 +18,51 @@ from aenv.errors import AEnvError, UsageError
 T = TypeVar("T")
 
 ANY, ABSENT = -1, 0
-"""What a change may expect of a record besides a revision: nothing at all, or that there is none."""
+"""Special values of ``expect``: no condition, or the record must not exist. Others are revisions."""
 BY_KEY = "*"
-"""The index that every record of a space stands in, sorted by key."""
+"""Index of all records of a space, sorted by key."""
 SCAN_BUDGET = 2000
-"""Entries that one page looks at, at the most: a rare combination of indexes comes in several short pages."""
-END = "\x1f"
-"""Between the text to sort by and the key; no text may have a character as low as this."""
+"""Maximum entries that one page scans. A rare combination of indexes comes in several short pages."""
+SEPARATOR = "\x1f"
+"""Separator of sort key and key. It sorts below every character that they may contain."""
 
 
 class Stale(AEnvError):
-    """Somebody else changed a record first; nothing of the batch was done."""
+    """A record was changed concurrently; nothing of the batch was applied."""
 
     code, status, retryable = "stale", 409, True
 
     def __init__(self, space: str, key: str) -> None:
-        super().__init__(f"{space} {key} has changed meanwhile", {"space": space, "key": key})
+        super().__init__(f"{space} {key} was changed concurrently", {"space": space, "key": key})
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What is kept under a key."""
+    """A stored value with its key and revision."""
 
     key: str
     value: bytes
     revision: int
-    """Grows with every change of the store and never comes back."""
+    """Number of the commit that wrote the record; it only grows and is never reused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write a record, and stand it in these indexes only."""
+    """Write a record, and replace its index entries."""
 
     space: str
     key: str
     value: bytes
     entries: tuple[tuple[str, str], ...] = ()
-    """Pairs of an index and the text to sort by in it."""
+    """Pairs of index and sort key."""
     expires: float | None = None
-    """Seconds since 1970; from then on there is no such record."""
+    """Expiry in seconds since 1970; an expired record counts as absent."""
     expect: int = ANY
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove a record; one that is not there is fine."""
+    """Delete a record. Deleting an absent record is not an error."""
 
     space: str
     key: str
@@ -72,7 +71,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Change nothing, and go on only if the record is as expected."""
+    """Condition of a batch: the record has the expected revision. It changes nothing."""
 
     space: str
     key: str
@@ -84,63 +83,63 @@ Change = Put | Delete | Check
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Which records of a space, in which order."""
+    """Selection and order of records of a space."""
 
     space: str
     indexes: tuple[str, ...] = (BY_KEY,)
-    """Records that stand in all of them, each time with the same text to sort by."""
+    """Records must have an entry in all of these, with the same sort key."""
     low: str = ""
-    """At least this text."""
+    """Lowest sort key, inclusive."""
     high: str = ""
-    """Below this text; nothing: no end."""
+    """Highest sort key, exclusive; empty: no limit."""
     reverse: bool = False
     after: str | None = None
-    """Where the page before ended."""
+    """The `Page.next` of the previous page."""
     limit: int = 100
     offset: int = 0
-    """So many are left out first; for one index only."""
+    """Number of records to skip; only with a single index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some records in order."""
+    """Records in the order of a query."""
 
     records: list[Record] = field(default_factory=list)
     next: str | None = None
-    """For `Query.after`; None at the end. A page may be short and have one all the same."""
+    """Cursor for `Query.after`; None at the end. A page with fewer records than its limit can have one too."""
 
 
 class Store(ABC):
-    """Keeps records for any number of processes at once.
+    """A record store that any number of processes may share.
 
-    Raises Unavailable when it cannot be reached; what was asked for may be asked again.
+    Operations raise Unavailable when the store cannot be reached; they can be retried.
     """
 
     url: str
-    """Where it is, without any password."""
+    """URL of the store, without a password."""
 
     @abstractmethod
     async def get(self, space: str, key: str) -> Record | None:
-        """One record."""
+        """Return a record; None if it does not exist."""
 
     @abstractmethod
     async def get_many(self, space: str, keys: Sequence[str]) -> list[Record | None]:
-        """Several, in the order asked for."""
+        """Return records in the order of the keys; None for each that does not exist."""
 
     @abstractmethod
     async def commit(self, *changes: Change) -> int:
-        """Do all of it, or nothing; the revision that the written records now have.
+        """Apply all changes atomically; return the revision of the written records.
 
         Raises:
-            Stale: a record is not as a change expects it.
+            Stale: a record does not have the revision that a change expects.
         """
 
     @abstractmethod
     async def page(self, query: Query) -> Page:
-        """Records in the order of an index."""
+        """Return a page of records in the order of an index."""
 
     async def all(self, query: Query) -> AsyncIterator[Record]:
-        """The records of a query, whatever their number; ``limit`` are looked up at a time."""
+        """Yield all records of a query, reading ``limit`` at a time."""
         while True:
             page = await self.page(query)
             for record in page.records:
@@ -151,15 +150,15 @@ class Store(ABC):
 
     @abstractmethod
     def dump(self) -> AsyncIterator[Put]:
-        """Every record there is, with its indexes, for another store to take in."""
+        """Yield every record with its index entries, to be written to another store."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 class BlockingStore(Store):
-    """A store whose driver blocks: each operation runs in a thread."""
+    """Base of stores with a blocking driver: each operation runs in a thread."""
 
     CHUNK: ClassVar[int] = 200
 
@@ -174,7 +173,7 @@ class BlockingStore(Store):
 
     @abstractmethod
     def _dump(self) -> Iterator[list[Put]]:
-        """In chunks."""
+        """Yield every record, in chunks."""
 
     async def get(self, space: str, key: str) -> Record | None:
         return (await self._run(self._get_many, space, [key]))[0]
@@ -189,7 +188,9 @@ class BlockingStore(Store):
 
     async def page(self, query: Query) -> Page:
         if not query.indexes or query.limit < 1 or query.offset < 0 or (query.offset and len(query.indexes) > 1):
-            raise UsageError("a page needs an index and a limit of at least 1, and takes an offset only with one index")
+            raise UsageError(
+                "a query needs an index and a limit of at least 1; an offset is allowed only with one index"
+            )
         return await self._run(self._page, query)
 
     async def dump(self) -> AsyncIterator[Put]:
@@ -203,23 +204,23 @@ class BlockingStore(Store):
 
 
 def entries_of(put: Put) -> set[tuple[str, str]]:
-    """Index and place in it, the index of all keys among them."""
-    return {(BY_KEY, place(put.key, put.key)), *((index, place(sort, put.key)) for index, sort in put.entries)}
+    """Return a record's index entries as pairs of index and position, including the index of all keys."""
+    return {(BY_KEY, position(put.key, put.key)), *((index, position(sort, put.key)) for index, sort in put.entries)}
 
 
-def place(sort: str, key: str) -> str:
-    """Where an entry stands in its index."""
-    return f"{sort}{END}{key}"
+def position(sort: str, key: str) -> str:
+    """Return the position of an entry in its index."""
+    return f"{sort}{SEPARATOR}{key}"
 
 
 def pack(entries: Sequence[tuple[str, str]]) -> str:
-    """Entries as one text, to be kept beside the record."""
-    return "\x1e".join(f"{index}{END}{sort}" for index, sort in entries)
+    """Encode index entries as one text, which is stored with the record."""
+    return "\x1e".join(f"{index}{SEPARATOR}{sort}" for index, sort in entries)
 
 
 def unpack(text: str) -> tuple[tuple[str, str], ...]:
-    """The same, back."""
-    pairs = (entry.partition(END) for entry in text.split("\x1e") if entry)
+    """Decode the text of `pack`."""
+    pairs = (entry.partition(SEPARATOR) for entry in text.split("\x1e") if entry)
     return tuple((index, sort) for index, _, sort in pairs)
 
 
@@ -229,4 +230,4 @@ def _check(change: Change) -> None:
         texts += [text for entry in change.entries for text in entry]
     for text in texts:
         if any(char < " " for char in text):
-            raise UsageError(f"{text!r} has a control character; keys, indexes and texts to sort by cannot")
+            raise UsageError(f"{text!r} has a control character; keys, indexes and sort keys must not have any")

@@ -1,6 +1,6 @@
-"""Blobs: bytes under the digest of themselves, so that whoever reads one can tell that it is the one.
+"""Blob stores: content-addressed bytes. A reader can verify a blob by its digest.
 
-On disk a blob is written beside its place, flushed, and renamed into it: there is the whole blob or none.
+On disk, a blob is written to a temporary file, flushed and renamed, so that it exists completely or not at all.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ STALE_PART_SECONDS = 24 * 3600.0
 
 
 class BlobStore(ABC):
-    """Keeps blobs. Keeping one twice is fine."""
+    """A store of blobs. Writing a blob twice is harmless."""
 
     url: str
 
     async def put(self, digest: str, data: bytes) -> None:
-        """Keep these bytes.
+        """Store a blob.
 
         Raises:
-            InvalidBundle: they are not those that the digest names.
+            InvalidBundle: the bytes do not match the digest.
         """
         actual = await asyncio.to_thread(digest_of, data)
         if actual != digest:
-            raise InvalidBundle(f"the {len(data)} bytes sent as {digest} are {actual}; send the file again")
+            raise InvalidBundle(f"the {len(data)} bytes sent as {digest} have the digest {actual}; send the file again")
         await self._write(digest, data)
 
     @abstractmethod
@@ -43,41 +43,41 @@ class BlobStore(ABC):
 
     @abstractmethod
     async def get(self, digest: str) -> bytes:
-        """Raises NotFound when it is not there."""
+        """Return a blob. Raises NotFound if it does not exist."""
 
     @abstractmethod
     async def sizes(self, digests: Sequence[str]) -> list[int | None]:
-        """How long each is; None where it is not there.
+        """Return the size of each blob; None if it does not exist.
 
-        Who asks is about to need them: an old blob that nobody uses is from now on as good as new, so that
-        tidying up does not take it away in the middle of a push.
+        The caller is about to reference these blobs, so this also renews their age: garbage collection must not remove
+        an old, unreferenced blob during a push.
         """
 
     @abstractmethod
     async def delete_older(self, digest: str, seconds: float) -> bool:
-        """Remove a blob, unless it was written or asked for in the last ``seconds``; whether it is gone."""
+        """Delete a blob unless it was written or requested in the last ``seconds``; return whether it is gone."""
 
     @abstractmethod
     def walk(self) -> AsyncIterator[str]:
-        """The digests of all blobs, in no order."""
+        """Yield the digests of all blobs, in no particular order."""
 
     def upload_url(self, name: str, *, read: bool) -> str | None:
-        """A pre-signed URL under a name of the caller's, where the store has such a thing."""
+        """Return a pre-signed URL for an object name; None if the store cannot sign URLs."""
         return None
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         return
 
 
 class DiskBlobs(BlobStore):
-    """A folder: ``ab/abcdef…``, 256 folders by the first two digits."""
+    """Blobs in a folder, as ``ab/abcdef…``: 256 subfolders by the first two digits."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = str(folder)
         (folder / "parts").mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._put_back()
+        self._recover()
 
     async def _write(self, digest: str, data: bytes) -> None:
         await asyncio.to_thread(self._write_now, digest, data)
@@ -103,7 +103,7 @@ class DiskBlobs(BlobStore):
     def _path(self, digest: str) -> Path:
         name = digest.removeprefix("sha256:")
         if not _HEX.fullmatch(name):
-            raise InvalidBundle(f"{digest[:80]!r} is not a digest")
+            raise InvalidBundle(f"invalid digest {digest[:80]!r}")
         return self.folder / name[:2] / name
 
     def _write_now(self, digest: str, data: bytes) -> None:
@@ -121,8 +121,8 @@ class DiskBlobs(BlobStore):
         except OSError as error:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(part)
-            raise Unavailable(f"cannot keep a blob in {self.folder}: {error.strerror or error}") from error
-        _flush_folder(target.parent)
+            raise Unavailable(f"cannot write a blob to {self.folder}: {error.strerror or error}") from error
+        _sync_folder(target.parent)
 
     def _touch(self, digest: str) -> int | None:
         path = self._path(digest)
@@ -133,7 +133,7 @@ class DiskBlobs(BlobStore):
             return None
 
     def _delete_now(self, digest: str, seconds: float) -> bool:
-        # Moved away first and looked at there: somebody may ask for it between the look and the end.
+        # Move it aside and check its age again there: a request may renew it between the check and the deletion.
         path, aside = self._path(digest), self.folder / "parts" / f"{self._path(digest).name}.aside"
         oldest = time.time() - seconds
         try:
@@ -147,12 +147,12 @@ class DiskBlobs(BlobStore):
                 aside.rename(path)
                 return False
             aside.unlink()
-        except FileNotFoundError:  # a process that just started took it for ours from before a crash
+        except FileNotFoundError:  # a process that just started has restored it, taking it for a crash's leftover
             return False
         return True
 
-    def _put_back(self) -> None:
-        """What a process that was killed left: half-written parts go, and what it had moved aside returns."""
+    def _recover(self) -> None:
+        """Clean up after a killed process: delete stale partial files, and restore blobs that were moved aside."""
         for part in self._parts():
             name, _, kind = part.name.partition(".")
             with contextlib.suppress(OSError):
@@ -165,8 +165,8 @@ class DiskBlobs(BlobStore):
         return (self.folder / "parts").iterdir()
 
 
-def _flush_folder(folder: Path) -> None:
-    """A rename is on the disk only when its folder is."""
+def _sync_folder(folder: Path) -> None:
+    """Sync a folder: a rename is durable only after its folder is synced."""
     number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(number)

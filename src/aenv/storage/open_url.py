@@ -1,4 +1,4 @@
-"""A store or a place for blobs, by its URL."""
+"""Open a record store or a blob store by its URL."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STORES = "aenv.stores"
 
 
 def data_folder() -> Path:
-    """Where this user's things are kept: ``AENV_DATA_DIR``, else ``aenv`` in the user's data folder."""
+    """Return the folder of this user's data: ``AENV_DATA_DIR``, else ``aenv`` in the XDG data folder."""
     given = os.environ.get("AENV_DATA_DIR")
     if given:
         return Path(given).expanduser().absolute()
@@ -23,7 +23,7 @@ def data_folder() -> Path:
 
 
 def open_store(url: str) -> Store:
-    """``sqlite:/path`` or a bare path, ``redis://…``, ``rediss://…``; other schemes come from plug-ins."""
+    """Open ``sqlite:/path`` or a bare path, ``redis://…`` or ``rediss://…``; other schemes come from plug-ins."""
     scheme, colon, rest = url.partition(":")
     if not colon or "/" in scheme:
         scheme, rest = "sqlite", url
@@ -32,7 +32,7 @@ def open_store(url: str) -> Store:
 
         path = Path(rest.removeprefix("//") or "").expanduser()
         if not path.name or path.is_dir():
-            raise ConfigError(f"'{url}' names no file; write it like sqlite:/var/lib/aenv/hub.db")
+            raise ConfigError(f"'{url}' is not the path of a file; write it like sqlite:/var/lib/aenv/hub.db")
         return SqliteStore(path.absolute())
     if scheme in ("redis", "rediss", "unix"):
         from aenv.storage.redis import RedisStore
@@ -43,11 +43,11 @@ def open_store(url: str) -> Store:
 
 
 def open_blobs(url: str) -> BlobStore:
-    """``s3://bucket/prefix``, or a folder."""
+    """Open ``s3://bucket/prefix``, or a folder."""
     if url.startswith("s3://"):
         from aenv.storage.s3 import S3Blobs
 
         return S3Blobs(url)
     if "://" in url:
-        raise ConfigError(f"blobs can be in a folder or in s3://bucket/prefix, not in '{url}'")
+        raise ConfigError(f"invalid blob store '{url}'; expected a folder or s3://bucket/prefix")
     return DiskBlobs(Path(url).expanduser().absolute())

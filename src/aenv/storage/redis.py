@@ -1,11 +1,11 @@
-"""Records in Redis or Valkey, for hubs that several servers share.
+"""Record store on Redis or Valkey, for hubs that several servers share.
 
-A record is a hash, an index a sorted set in the order of its texts. Every change is one script, which the server
-runs whole or not at all, and nothing is ever found by walking over all keys. A script that was sent may have run
-even though its answer was lost, so each commit has an id, and the server remembers for a while how it went.
+A record is a hash; an index is a sorted set in lexicographic order. Every commit is one Lua script, which the server
+runs atomically, and no query scans all keys. A script may have run although its reply was lost, so each commit has
+an idempotency id, and the server remembers its result for ten minutes.
 
-The whole store lives on one server (with replicas, if you like): its scripts touch keys that a cluster would put
-in different places.
+The store needs a single server (replicas are fine), not a cluster: its scripts access keys that a cluster would place
+on different nodes.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ try:
     import redis
     from redis.backoff import ExponentialWithJitterBackoff
     from redis.retry import Retry
-except ImportError as error:  # pragma: no cover - the extra is installed where this is tested
+except ImportError as error:  # pragma: no cover - the tests install the extra
     raise ConfigError(
-        "the store is in Redis, and the client for it is not installed",
+        "the Redis client is not installed",
         {"hint": "Install it with: pip install 'aenvironment[redis]'"},
     ) from error
 
 T = TypeVar("T")
 
 PREFIX = "aenv:"
-# KEYS[1] is what all names start with. Records: <p>r:<space>:<key>, indexes: <p>i:<space>:<index>. How a commit went
-# is kept for ten minutes, for who did not hear it.
+# KEYS[1] is the prefix <p> of all keys. Records: <p>r:<space>:<key>, indexes: <p>i:<space>:<index>. The result of a
+# commit is kept for ten minutes under <p>done:<id>, for retries.
 _COMMIT = """
 local p = KEYS[1]
 local done = p .. 'done:' .. ARGV[1]
@@ -166,7 +166,7 @@ return answer
 
 
 class RedisStore(BlockingStore):
-    """One server, by its URL: ``redis://[user:password@]host[:port][/db]``, ``rediss://`` for TLS, ``unix://``."""
+    """Store on the server at ``redis://[user:password@]host[:port][/db]``, ``rediss://`` (TLS) or ``unix://``."""
 
     def __init__(self, url: str, *, timeout: float = 5.0, retries: int = 5) -> None:
         self.url = without_password(url)
@@ -184,7 +184,7 @@ class RedisStore(BlockingStore):
                 retry_on_error=[redis.ConnectionError, redis.TimeoutError, redis.BusyLoadingError],
             )
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"'{self.url}' cannot be used as the address of a Redis: {error}") from None
+            raise ConfigError(f"invalid Redis URL '{self.url}': {error}") from None
         self._commit_script = self._redis.register_script(_COMMIT)
         self._page_script = self._redis.register_script(_PAGE)
 
@@ -199,7 +199,7 @@ class RedisStore(BlockingStore):
                 answers: list[Any] = pipe.execute()
                 return answers
 
-        answers = self._ask(ask)
+        answers = self._request(ask)
         return [
             Record(key, value, int(revision)) if value is not None else None
             for key, (value, revision) in zip(keys, answers, strict=True)
@@ -218,7 +218,7 @@ class RedisStore(BlockingStore):
             else:
                 kind = "delete" if isinstance(change, Delete) else "check"
                 args += [kind, change.space, change.key, change.expect, 0, "", "", ""]
-        answer = self._ask(lambda: self._commit_script(keys=[self._prefix], args=args))
+        answer = self._request(lambda: self._commit_script(keys=[self._prefix], args=args))
         if isinstance(answer, list):
             raise Stale(*(part.decode() for part in answer))
         return int(answer)
@@ -241,12 +241,12 @@ class RedisStore(BlockingStore):
             budget,
             *query.indexes,
         ]
-        following, *rest = self._ask(lambda: self._page_script(keys=[self._prefix], args=args))
+        following, *rest = self._request(lambda: self._page_script(keys=[self._prefix], args=args))
         records = [Record(rest[i].decode(), rest[i + 1], int(rest[i + 2])) for i in range(0, len(rest), 3)]
         return Page(records, following.decode() if following is not None else None)
 
     def _dump(self) -> Iterator[list[Put]]:
-        for space in sorted(self._ask(lambda: self._redis.smembers(f"{self._prefix}spaces"))):
+        for space in sorted(self._request(lambda: self._redis.smembers(f"{self._prefix}spaces"))):
             yield from self._dump_space(space.decode())
 
     def _dump_space(self, space: str) -> Iterator[list[Put]]:
@@ -255,7 +255,7 @@ class RedisStore(BlockingStore):
             ask_places = partial(
                 self._redis.zrangebylex, f"{self._prefix}i:{space}:{BY_KEY}", after, "+", start=0, num=self.CHUNK
             )
-            places = self._ask(ask_places)
+            places = self._request(ask_places)
             if not places:
                 return
             after = b"(" + places[-1]
@@ -270,7 +270,7 @@ class RedisStore(BlockingStore):
 
             puts = [
                 Put(space, key, value, unpack(packed.decode()), float(expires) / 1000 if expires else None)
-                for key, (value, packed, expires) in zip(keys, self._ask(ask), strict=True)
+                for key, (value, packed, expires) in zip(keys, self._request(ask), strict=True)
                 if value is not None
             ]
             if puts:
@@ -279,27 +279,27 @@ class RedisStore(BlockingStore):
     def _record(self, space: str, key: str) -> str:
         return f"{self._prefix}r:{space}:{key}"
 
-    def _ask(self, work: Callable[[], T]) -> T:
+    def _request(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
-            raise ConfigError(f"the Redis at {self.url} does not accept the user and password in its URL") from error
+            raise ConfigError(f"the Redis at {self.url} rejected the user or password of its URL") from error
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise Unavailable(
                 f"the store at {self.url} does not answer",
                 details={"hint": "Is the Redis running, and can this machine reach it?"},
             ) from error
         except redis.ResponseError as error:
-            raise Unavailable(f"the store at {self.url} refuses: {error}") from error
+            raise Unavailable(f"the store at {self.url} failed: {error}") from error
 
 
-def older_records(url: str, prefix: str = "env") -> Iterator[bytes]:
-    """What an older hub kept in its Redis: the set ``env:index`` of keys, and a JSON document under each."""
+def legacy_records(url: str, prefix: str = "env") -> Iterator[bytes]:
+    """Yield the JSON documents of a 0.1 hub from its Redis: the set ``env:index`` lists their keys."""
     source = RedisStore(url)
     try:
-        for key in source._ask(lambda: sorted(source._redis.sscan_iter(f"{prefix}:index", count=500))):
+        for key in source._request(lambda: sorted(source._redis.sscan_iter(f"{prefix}:index", count=500))):
             whole = key if key.startswith(f"{prefix}:".encode()) else f"{prefix}:data:".encode() + key
-            value = source._ask(partial(source._redis.get, whole))
+            value = source._request(partial(source._redis.get, whole))
             if value is not None:
                 yield value
     finally:
@@ -307,7 +307,7 @@ def older_records(url: str, prefix: str = "env") -> Iterator[bytes]:
 
 
 def without_password(url: str) -> str:
-    """The URL for people and logs."""
+    """Return a URL without its password, for logs and messages."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     kept = urlencode([pair for pair in parse_qsl(parts.query) if pair[0] not in ("password", "username")])

@@ -1,4 +1,4 @@
-"""Blobs in a bucket of S3 or of anything that speaks like it, for hubs that several servers share."""
+"""Blob store in a bucket of S3 or a compatible service, for hubs that several servers share."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ try:
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
-except ImportError as error:  # pragma: no cover - the extra is installed where this is tested
+except ImportError as error:  # pragma: no cover - the tests install the extra
     raise ConfigError(
-        "the blobs are in S3, and the client for it is not installed",
+        "the S3 client is not installed",
         {"hint": "Install it with: pip install 'aenvironment[s3]'"},
     ) from error
 
 T = TypeVar("T")
 
 FRESH_SECONDS = 3600.0
-"""A blob that was written longer ago is written again, server-side, when somebody is about to need it."""
+"""Age at which `S3Blobs.sizes` copies a blob onto itself, to renew its modification time."""
 AT_ONCE = 16
 SIGNED_SECONDS = 3600
 
 
 class S3Blobs(BlobStore):
-    """``s3://bucket/prefix[?endpoint=http://host:9000&region=…]``; keys come from the usual AWS settings."""
+    """Blobs at ``s3://bucket/prefix[?endpoint=http://host:9000&region=…]``, with credentials from the AWS settings."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -40,7 +40,7 @@ class S3Blobs(BlobStore):
         self._bucket = parts.netloc
         self._prefix = f"{parts.path.strip('/')}/".lstrip("/")
         if not self._bucket:
-            raise ConfigError(f"'{url}' names no bucket; write it like s3://bucket/prefix")
+            raise ConfigError(f"'{url}' has no bucket; write it like s3://bucket/prefix")
         self._s3: Any = boto3.client(
             "s3",
             endpoint_url=options.get("endpoint"),
@@ -53,18 +53,18 @@ class S3Blobs(BlobStore):
 
     async def get(self, digest: str) -> bytes:
         data = await asyncio.to_thread(
-            self._ask, lambda: self._s3.get_object(Bucket=self._bucket, Key=self._key(digest))["Body"].read()
+            self._request, lambda: self._s3.get_object(Bucket=self._bucket, Key=self._key(digest))["Body"].read()
         )
         if data is None:
             raise NotFound(f"there is no blob {digest}")
         return bytes(data)
 
     async def sizes(self, digests: Sequence[str]) -> list[int | None]:
-        def look() -> list[int | None]:
+        def touch_all() -> list[int | None]:
             with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="aenv-sync-s3") as threads:
                 return list(threads.map(self._touch, digests))
 
-        return await asyncio.to_thread(look)
+        return await asyncio.to_thread(touch_all)
 
     async def delete_older(self, digest: str, seconds: float) -> bool:
         return await asyncio.to_thread(self._delete_now, digest, seconds)
@@ -72,8 +72,8 @@ class S3Blobs(BlobStore):
     async def walk(self) -> AsyncIterator[str]:
         more: dict[str, str] = {}
         while True:
-            asked = dict(Bucket=self._bucket, Prefix=f"{self._prefix}sha256/", **more)
-            page = await asyncio.to_thread(self._ask, lambda asked=asked: self._s3.list_objects_v2(**asked))
+            request = dict(Bucket=self._bucket, Prefix=f"{self._prefix}sha256/", **more)
+            page = await asyncio.to_thread(self._request, lambda request=request: self._s3.list_objects_v2(**request))
             for item in (page or {}).get("Contents", ()):
                 yield f"sha256:{item['Key'].rpartition('/')[2]}"
             if not page or not page.get("IsTruncated"):
@@ -91,7 +91,7 @@ class S3Blobs(BlobStore):
 
     async def _write(self, digest: str, data: bytes) -> None:
         await asyncio.to_thread(
-            self._ask, lambda: self._s3.put_object(Bucket=self._bucket, Key=self._key(digest), Body=data)
+            self._request, lambda: self._s3.put_object(Bucket=self._bucket, Key=self._key(digest), Body=data)
         )
 
     def _key(self, digest: str) -> str:
@@ -99,12 +99,12 @@ class S3Blobs(BlobStore):
 
     def _touch(self, digest: str) -> int | None:
         key = self._key(digest)
-        about = self._ask(lambda: self._s3.head_object(Bucket=self._bucket, Key=key))
+        about = self._request(lambda: self._s3.head_object(Bucket=self._bucket, Key=key))
         if about is None:
             return None
         if about["LastModified"].timestamp() < time.time() - FRESH_SECONDS:
             source = {"Bucket": self._bucket, "Key": key}
-            copied = self._ask(
+            copied = self._request(
                 lambda: self._s3.copy_object(
                     Bucket=self._bucket, Key=key, CopySource=source, MetadataDirective="REPLACE"
                 )
@@ -115,16 +115,16 @@ class S3Blobs(BlobStore):
 
     def _delete_now(self, digest: str, seconds: float) -> bool:
         key = self._key(digest)
-        about = self._ask(lambda: self._s3.head_object(Bucket=self._bucket, Key=key))
+        about = self._request(lambda: self._s3.head_object(Bucket=self._bucket, Key=key))
         if about is None:
             return True
         if about["LastModified"].timestamp() > time.time() - seconds:
             return False
-        self._ask(lambda: self._s3.delete_object(Bucket=self._bucket, Key=key))
+        self._request(lambda: self._s3.delete_object(Bucket=self._bucket, Key=key))
         return True
 
-    def _ask(self, work: Callable[[], T]) -> T | None:
-        """What the bucket answers; None where there is no such thing in it."""
+    def _request(self, work: Callable[[], T]) -> T | None:
+        """Run a request; return None if the object does not exist."""
         try:
             return work()
         except ClientError as error:
@@ -132,7 +132,7 @@ class S3Blobs(BlobStore):
             if code in ("404", "NoSuchKey", "NotFound"):
                 return None
             if code in ("403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "NoSuchBucket"):
-                raise ConfigError(f"the bucket at {self.url} refuses: {code}") from error
-            raise Unavailable(f"the bucket at {self.url} does not answer as it should: {code}") from error
+                raise ConfigError(f"the bucket at {self.url} refused access: {code}") from error
+            raise Unavailable(f"the bucket at {self.url} failed: {code}") from error
         except BotoCoreError as error:
             raise Unavailable(f"the bucket at {self.url} does not answer: {error}") from error

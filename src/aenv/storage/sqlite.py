@@ -1,8 +1,8 @@
-"""Records in one SQLite file: nothing to install, nothing to start, any number of processes.
+"""Record store in one SQLite file: nothing to install or start, usable by any number of processes.
 
-Write-ahead logging lets readers go on while somebody writes, and every commit reaches the disk before it is
-reported, so a process or a machine that dies leaves the last commit whole. It belongs on a local disk: network file
-systems do not keep SQLite's locks.
+Write-ahead logging lets readers continue during a write. Every commit is synced to disk before it returns, so a crash
+of the process or the machine loses no commit. The file must be on a local disk: network file systems do not implement
+SQLite's locks reliably.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from aenv.errors import ConfigError, Unavailable
 from aenv.storage.base import (
     ABSENT,
     ANY,
-    END,
     SCAN_BUDGET,
+    SEPARATOR,
     BlockingStore,
     Change,
     Delete,
@@ -35,8 +35,8 @@ from aenv.storage.base import (
 
 BUSY_SECONDS = 30.0
 FORMAT = 1
-RARE = 1000
-"""Up to here entries of an index are counted, to find out which of several is the shortest."""
+COUNT_LIMIT = 1000
+"""Limit of counting an index's entries, to find the shortest of several indexes."""
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS records (
@@ -56,7 +56,7 @@ INSERT OR IGNORE INTO counter VALUES (1, 0);
 
 
 class SqliteStore(BlockingStore):
-    """A file; its folder is made when it is not there."""
+    """Store in a file, whose folder is created if it does not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -102,8 +102,8 @@ class SqliteStore(BlockingStore):
                 db.close()
                 db = None
             if isinstance(error, sqlite3.OperationalError):
-                raise Unavailable(f"the store at {self.path} cannot be used just now: {error}") from error
-            raise ConfigError(f"{self.path} is not a store of ours: {error}") from error
+                raise Unavailable(f"the store at {self.path} is unavailable: {error}") from error
+            raise ConfigError(f"{self.path} is not an aenv store: {error}") from error
         finally:
             if db is not None:
                 if db.in_transaction:
@@ -111,7 +111,7 @@ class SqliteStore(BlockingStore):
                 with self._lock:
                     self._idle.append(db)
 
-    # --- reading
+    # --- read
 
     def _get_many(self, space: str, keys: Sequence[str]) -> list[Record | None]:
         with self._connection() as db:
@@ -121,13 +121,13 @@ class SqliteStore(BlockingStore):
     def _page(self, query: Query) -> Page:
         with self._connection() as db:
             db.execute("BEGIN")
-            numbers = [_number(db, query.space, index) for index in query.indexes]
+            numbers = [_index_id(db, query.space, index) for index in query.indexes]
             if None in numbers:
                 return Page()
             known = [number for number in numbers if number is not None]
-            driver, *others = sorted(known, key=lambda number: _count(db, number)) if len(known) > 1 else known
-            places, following = _walk(db, query, driver, others)
-            keys = [each.partition(END)[2] for each in places]
+            driver, *others = sorted(known, key=lambda number: _entry_count(db, number)) if len(known) > 1 else known
+            places, following = _scan(db, query, driver, others)
+            keys = [each.partition(SEPARATOR)[2] for each in places]
             found = _fetch(db, query.space, keys)
         return Page([found[key] for key in keys if key in found], following)
 
@@ -145,13 +145,13 @@ class SqliteStore(BlockingStore):
             last = rows[-1][0]
             yield [Put(space, key, value, unpack(packed), expires) for _, space, key, value, packed, expires in rows]
 
-    # --- writing
+    # --- write
 
     def _commit(self, changes: Sequence[Change]) -> int:
         with self._connection() as db:
             db.execute("BEGIN IMMEDIATE")
             now = time.time()
-            _forget_expired(db, now)
+            _delete_expired(db, now)
             for change in changes:
                 if change.expect != ANY:
                     row = db.execute(
@@ -178,7 +178,7 @@ def _put(db: sqlite3.Connection, put: Put, revision: int) -> None:
     _drop_entries(db, put.space, before - after)
     db.executemany(
         "INSERT OR IGNORE INTO entries VALUES (?, ?)",
-        [(_make_number(db, put.space, index), where) for index, where in after - before],
+        [(_ensure_index_id(db, put.space, index), where) for index, where in after - before],
     )
     db.execute(
         "INSERT INTO records (space, key, value, revision, expires, entries) VALUES (?, ?, ?, ?, ?, ?)"
@@ -198,12 +198,12 @@ def _remove(db: sqlite3.Connection, space: str, key: str) -> None:
 def _drop_entries(db: sqlite3.Connection, space: str, entries: set[tuple[str, str]]) -> None:
     db.executemany(
         "DELETE FROM entries WHERE idx = ? AND place = ?",
-        [(_number(db, space, index), where) for index, where in entries],
+        [(_index_id(db, space, index), where) for index, where in entries],
     )
 
 
-def _forget_expired(db: sqlite3.Connection, now: float) -> None:
-    """A few at a time: whoever writes pays a little, and nobody has to tidy up."""
+def _delete_expired(db: sqlite3.Connection, now: float) -> None:
+    """Delete a few expired records with each commit, so that no separate cleanup is needed."""
     rows = db.execute("SELECT space, key FROM records WHERE expires <= ? LIMIT 20", (now,)).fetchall()
     for space, key in rows:
         _remove(db, space, key)
@@ -223,8 +223,8 @@ def _fetch(db: sqlite3.Connection, space: str, keys: Sequence[str]) -> dict[str,
     return found
 
 
-def _walk(db: sqlite3.Connection, query: Query, driver: int, others: list[int]) -> tuple[list[str], str | None]:
-    """Places of one index that stand in the others too, and where to go on."""
+def _scan(db: sqlite3.Connection, query: Query, driver: int, others: list[int]) -> tuple[list[str], str | None]:
+    """Return positions of the driving index that are in all others too, and the cursor of the next page."""
     low, high = query.low, query.high or "\U0010ffff"
     above = ">="
     if query.after is not None and query.reverse:
@@ -249,21 +249,21 @@ def _walk(db: sqlite3.Connection, query: Query, driver: int, others: list[int]) 
     return places, last if len(places) == query.limit or seen == budget else None
 
 
-def _number(db: sqlite3.Connection, space: str, index: str) -> int | None:
+def _index_id(db: sqlite3.Connection, space: str, index: str) -> int | None:
     row = db.execute("SELECT id FROM indexes WHERE space = ? AND name = ?", (space, index)).fetchone()
     return row[0] if row else None
 
 
-def _make_number(db: sqlite3.Connection, space: str, index: str) -> int:
-    number = _number(db, space, index)
+def _ensure_index_id(db: sqlite3.Connection, space: str, index: str) -> int:
+    number = _index_id(db, space, index)
     if number is None:
         number = db.execute("INSERT INTO indexes (space, name) VALUES (?, ?)", (space, index)).lastrowid
     assert number is not None
     return number
 
 
-def _count(db: sqlite3.Connection, number: int) -> int:
+def _entry_count(db: sqlite3.Connection, number: int) -> int:
     count: int = db.execute(
-        f"SELECT count(*) FROM (SELECT 1 FROM entries WHERE idx = ? LIMIT {RARE})", (number,)
+        f"SELECT count(*) FROM (SELECT 1 FROM entries WHERE idx = ? LIMIT {COUNT_LIMIT})", (number,)
     ).fetchone()[0]
     return count

@@ -1,1 +1,1 @@
-"""Who may read and change what in a hub: tokens, rights and storage quotas."""
+"""Access control of a hub: tokens, rights and storage quotas."""

@@ -1,4 +1,4 @@
-"""Who may do what: tokens, their scopes and the names that they are good for."""
+"""Hub tokens: their scopes and the namespaces that they are valid for."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from aenv.storage.tokens import TokenRecord, TokenStore
 
 Scope = Literal["read", "push", "admin"]
 SCOPES: tuple[Scope, ...] = ("read", "push", "admin")
-"""Each may do all that those before it may."""
+"""In ascending order: each scope includes the ones before it."""
 
 
 def covers(namespaces: list[str], name: str) -> bool:
-    """Whether a name lies in one of the namespaces: ``team`` has ``team`` and ``team-…``, ``*`` has all."""
+    """Return whether a namespace contains a name: ``team`` contains ``team`` and ``team-…``, ``*`` every name."""
     return any(space in ("*", name) or name.startswith(f"{space}-") for space in namespaces)
 
 
 class HubToken(TokenRecord):
-    """What is kept of a token: everything but the token."""
+    """Stored record of a token. It holds a hash of the token's text, never the text."""
 
     scope: Scope = "read"
     namespaces: list[str] = Field(default_factory=lambda: ["*"])
     max_instances: int = 0
-    """For the platform that asks; 0: no limit."""
+    """Instance limit for a platform that checks tokens with this hub; 0: no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubCaller:
-    """Who asks."""
+    """The authenticated sender of a request."""
 
     name: str
     scope: Scope | None = None
     namespaces: tuple[str, ...] = ("*",)
     behalf: str = ""
-    """The user for whom it reads: then it reads only what that user may read, too, and changes nothing."""
+    """User on whose behalf the caller reads. Such a request sees only what that user may read, and cannot write."""
 
     @property
     def is_admin(self) -> bool:
-        """Whether it may do everything, to every environment."""
+        """Return whether the caller has unrestricted rights on every environment."""
         return self.scope == "admin" and "*" in self.namespaces and not self.behalf
 
     def allows(self, scope: Scope, name: str | None = None) -> bool:
-        """Whether its token is good for this (with that environment); its user may have no right to it all the same."""
+        """Return whether the token's scope and namespaces permit this. Rights of the user are checked separately."""
         if self.scope is None or SCOPES.index(self.scope) < SCOPES.index(scope):
             return False
         if self.behalf and scope != "read":
@@ -53,48 +53,49 @@ class HubCaller:
         return name is None or covers(list(self.namespaces), name)
 
     def need(self, scope: Scope, name: str | None = None) -> None:
-        """Raise Unauthorized or Forbidden unless it may.
+        """Raise Unauthorized or Forbidden unless the token permits this.
 
-        What an administrator does with no environment (tokens, webhooks, quotas) concerns all of them: a token that
-        is good for some namespaces only may not.
+        Admin operations without an environment (tokens, webhooks, quotas) affect the whole hub, so they are refused
+        for a token that is restricted to some namespaces.
         """
         if self.scope is None:
             raise Unauthorized(
-                "this needs a token",
+                "a token is required",
                 details={"hint": "Set one: aenv config set hub_config.api_key TOKEN"},
             )
         if self.behalf and scope != "read":
-            raise Forbidden(f"a request on behalf of {self.behalf} can only read")
+            raise Forbidden(f"a request on behalf of {self.behalf} is read-only")
         if not self.allows(scope):
             raise Forbidden(
-                f"this needs a token with the scope {scope}; yours has {self.scope}",
+                f"a token with scope {scope} is required; yours has scope {self.scope}",
                 details={"hint": f"Ask for one: aenv hub token create --scope {scope}"},
             )
         if scope == "admin" and name is None and "*" not in self.namespaces:
             raise Forbidden(
-                f"this concerns the whole hub; your token is good for {', '.join(self.namespaces)} alone",
+                f"this affects the whole hub; your token is restricted to {', '.join(self.namespaces)}",
                 details={"hint": "Ask for one: aenv hub token create --scope admin"},
             )
         if not self.allows(scope, name):
             raise Forbidden(
-                f"your token is good for {', '.join(self.namespaces)}, not for {name}",
+                f"your token is restricted to {', '.join(self.namespaces)}, which does not include {name}",
                 name,
                 {"hint": f"Ask for one: aenv hub token create --scope {scope} --namespace {name}"},
             )
 
 
 OWNER = HubCaller("owner", "admin")
-"""Who owns the files, or sits on the machine."""
+"""Caller with full rights: the user who owns the store's files, or any caller of a hub without authentication."""
 ANYONE = HubCaller("anyone")
+"""Caller without a token."""
 
 
 class HubTokens(TokenStore[HubToken]):
-    """The hub's tokens."""
+    """Tokens of a hub."""
 
     record = HubToken
     space = "token"
     first_key = "first-token"
-    keeper = "the hub's administrator"
+    issuer = "the hub's administrator"
     list_command = "aenv hub token list"
 
     async def create(
@@ -106,20 +107,20 @@ class HubTokens(TokenStore[HubToken]):
         expires_at: float | None = None,
         max_instances: int = 0,
     ) -> tuple[HubToken, str]:
-        """A new token, and its text."""
+        """Create a token; return its record and its text."""
         return await self.add(
             user=user, scope=scope, namespaces=namespaces or ["*"], expires_at=expires_at, max_instances=max_instances
         )
 
     async def first(self) -> str | None:
-        """An administrator's token for a hub that never had one; None ever after."""
+        """Create the admin token of a new hub and return its text; None if the hub ever had one."""
         return await self.add_first(user="admin", scope="admin")
 
     async def authenticate(self, text: str) -> HubCaller:
-        """Who has this token.
+        """Return the caller that a token belongs to.
 
         Raises:
-            Unauthorized: it is none, or was revoked, or its time is over.
+            Unauthorized: the token is unknown, revoked or expired.
         """
         token = await self.check(text)
         return HubCaller(token.user or token.id, token.scope, tuple(token.namespaces))

@@ -1,8 +1,8 @@
-"""How much of a hub's storage a user may occupy, and what was uploaded but is not part of a version yet.
+"""Storage quotas of users, and uploads that no version references yet.
 
-Who uploads a blob has shown that they have it; that is remembered for a day, in which a push may name it. A push that
-names a blob which its pusher has neither uploaded nor may read is refused as if the blob were not there: knowing a
-digest is no right to what it stands for.
+Uploading a blob proves that the user has its content. The hub remembers the upload for a day, in which a push may
+reference the blob. A push that references a blob which the user has neither uploaded nor may read is refused as if the
+blob were missing: knowing a digest gives no right to its content.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ UPLOAD, USAGE, QUOTA = "upload", "usage", "quota"
 UPLOAD_SECONDS = 24 * 3600.0
 DEFAULT = 50 * 2**30
 BLOCK = 4096
-"""Bytes that a blob counts at least: that much it takes on a disk, and many empty ones fill it too."""
+"""Minimum bytes that a blob counts for. A file takes at least one disk block, so many empty blobs fill a disk too."""
 FRESH = 5.0
-"""Seconds for which an upload is checked against what was counted before; a push always counts anew."""
+"""Seconds for which uploads are checked against a cached usage; a push always counts again."""
 CACHED = 1000
 
 
 class Quotas:
-    """Counts what users occupy."""
+    """Storage usage and limits of users."""
 
     def __init__(self, store: Store, limit: int = DEFAULT, clock: Callable[[], float] = time.time) -> None:
-        """``limit``: bytes for every user who has no limit of their own; 0: no limit."""
+        """``limit``: bytes for every user without a limit of their own; 0: no limit."""
         self._store = store
         self._limit = limit
         self._clock = clock
@@ -40,20 +40,20 @@ class Quotas:
         self._counted: dict[str, tuple[float, StorageUsage]] = {}
 
     async def usage(self, user: str) -> StorageUsage:
-        """Count what a user occupies now."""
+        """Count the bytes that a user occupies now."""
         used = _total((await self._blobs(user)).values())
         uploading = 0
-        async for record in self._store.all(Query(UPLOAD, (_of_user(user),), limit=1000)):
+        async for record in self._store.all(Query(UPLOAD, (_user_index(user),), limit=1000)):
             uploading += max(BLOCK, int(record.value))
         return StorageUsage(user=user, used=used, uploading=uploading, limit=await self.limit(user))
 
     async def limit(self, user: str) -> int:
-        """Return how many bytes a user may occupy; 0: no limit."""
+        """Return a user's limit in bytes; 0: no limit."""
         found = await self._store.get(QUOTA, _key(user))
         return self._limit if found is None else int(found.value)
 
     async def set_limit(self, user: str, limit: int | None) -> None:
-        """Set a user's own limit; None: as for every other user."""
+        """Set a user's own limit; None: use the hub's default."""
         self._counted.pop(user, None)
         change = Delete(QUOTA, _key(user)) if limit is None else Put(QUOTA, _key(user), str(limit).encode())
         await self._store.commit(change)
@@ -61,10 +61,10 @@ class Quotas:
     # --- uploads
 
     async def admit(self, user: str, size: int) -> None:
-        """Refuse an upload that a user has no room for.
+        """Refuse an upload that would exceed the user's limit.
 
         Raises:
-            QuotaExceeded: with what there is.
+            QuotaExceeded: with the usage and the limit in its details.
         """
         now = time.monotonic()
         at, usage = self._counted.get(user, (0.0, None))
@@ -75,22 +75,22 @@ class Quotas:
         size = max(BLOCK, size)
         if usage.limit and usage.used + usage.uploading + size > usage.limit:
             self._counted.pop(user, None)
-            raise exceeded(user, usage.used + usage.uploading, size, usage.limit)
+            raise quota_exceeded(user, usage.used + usage.uploading, size, usage.limit)
         self._counted[user] = at, usage.model_copy(update={"uploading": usage.uploading + size})
 
-    async def uploaded(self, user: str, digest: str, size: int) -> None:
-        """Remember that a user has sent a blob."""
+    async def record_upload(self, user: str, digest: str, size: int) -> None:
+        """Record that a user has uploaded a blob."""
         until = self._clock() + UPLOAD_SECONDS
-        entries = ((_of_user(user), digest),)
+        entries = ((_user_index(user), digest),)
         await self._store.commit(Put(UPLOAD, _upload(user, digest), str(size).encode(), entries, until))
 
-    async def held(self, user: str, digests: list[str]) -> set[str]:
-        """Return those of the blobs that a user has sent in the last day."""
+    async def recent_uploads(self, user: str, digests: list[str]) -> set[str]:
+        """Return the blobs of a list that a user has uploaded in the last day."""
         found = await self._store.get_many(UPLOAD, [_upload(user, digest) for digest in digests])
         return {digest for digest, record in zip(digests, found, strict=True) if record is not None}
 
-    async def published(self, user: str, digests: Iterable[str]) -> None:
-        """Forget uploads that a version names now."""
+    async def forget_uploads(self, user: str, digests: Iterable[str]) -> None:
+        """Delete the upload records of blobs that a version references now."""
         self._counted.pop(user, None)
         gone: list[Change] = [Delete(UPLOAD, _upload(user, digest)) for digest in digests]
         if gone:
@@ -99,13 +99,13 @@ class Quotas:
     # --- versions
 
     async def charge(self, owner: str, blobs: dict[str, int], *, replaced: str = "", free: bool) -> list[Change]:
-        """Return what a batch has to change that gives an owner these blobs, so that no two batches are counted apart.
+        """Return the changes that charge blobs to an owner, to be committed with the version.
 
-        ``replaced`` is the key of a version that goes with it; ``free``: it is an administrator's doing, and may
-        exceed the limit.
+        They make two concurrent batches for one owner conflict, so both cannot pass the check on the same usage.
+        ``replaced`` is the key of the version that the batch replaces; ``free`` skips the limit (administrators).
 
         Raises:
-            QuotaExceeded: it would be too much.
+            QuotaExceeded: the owner's limit would be quota_exceeded.
         """
         if not owner:
             return []
@@ -116,12 +116,12 @@ class Quotas:
             used = _total(there.values())
             more = _total(size for digest, size in blobs.items() if digest not in there)
             if used + more > limit:
-                raise exceeded(owner, used, more, limit)
+                raise quota_exceeded(owner, used, more, limit)
         return [Put(USAGE, _key(owner), b"", expect=before.revision if before else ABSENT)]
 
     async def _blobs(self, owner: str, without: str = "") -> dict[str, int]:
         found: dict[str, int] = {}
-        async for record in self._store.all(Query(ENV, (records.of_owner(owner),))):
+        async for record in self._store.all(Query(ENV, (records.owner_index(owner),))):
             found |= await self._references.sizes(record.key, without)
         return found
 
@@ -130,8 +130,8 @@ def _total(sizes: Iterable[int]) -> int:
     return sum(max(BLOCK, size) for size in sizes)
 
 
-def exceeded(user: str, used: int, more: int, limit: int) -> QuotaExceeded:
-    """What to say when it is too much."""
+def quota_exceeded(user: str, used: int, more: int, limit: int) -> QuotaExceeded:
+    """Return the error for a user whose storage is full."""
     return QuotaExceeded(
         f"the storage of {user} in this hub is full: {used} of {limit} bytes are used, and this needs {more} more",
         details={
@@ -149,5 +149,5 @@ def _upload(user: str, digest: str) -> str:
     return f"{_key(user)}/{digest}"
 
 
-def _of_user(user: str) -> str:
+def _user_index(user: str) -> str:
     return f"by/{_key(user)}"

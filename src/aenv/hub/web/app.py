@@ -1,4 +1,4 @@
-"""The hub over HTTP: finds the route, finds out who asks, and says what went wrong in the shape the client knows."""
+"""The hub's HTTP app: route a request, authenticate its caller, and turn errors into responses."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Authenticate = Callable[[str], Awaitable[HubCaller]]
 
 
 class HubApp:
-    """Answers the requests that reach a hub."""
+    """Request handler of a hub."""
 
     def __init__(
         self, catalog: Catalog, *, auth: bool, only_loopback: bool = False, authenticate: Authenticate | None = None
     ) -> None:
-        """``authenticate``: who has a token, where it is not only the hub's own tokens that count."""
+        """``authenticate`` returns the caller of a token; by default only the hub's own tokens are accepted."""
         self._catalog = catalog
         self._tokens = HubTokens(catalog.store, catalog.clock)
         self._authenticate = authenticate or self._tokens.authenticate
@@ -60,7 +60,7 @@ class HubApp:
         return answer
 
     async def _answer(self, request: Request) -> Response:
-        """What is logged names the route and never the path: a path may hold a token."""
+        """Answer and log a request. The log names the route, never the path: a path may contain a token."""
         started = time.perf_counter()
         where, caller = request.method, ANYONE
         try:
@@ -102,8 +102,8 @@ class HubApp:
                 return route, found.groupdict()
         others = [route.method for route in ROUTES if route.pattern.fullmatch(request.path)]
         if others:
-            raise _MethodNotAllowed(f"use {' or '.join(others)} here, not {request.method}")
-        raise NotFound(f"nothing at this path; see GET {paths.OPENAPI}")
+            raise _MethodNotAllowed(f"method {request.method} is not allowed here; use {' or '.join(others)}")
+        raise NotFound(f"there is no such path; see GET {paths.OPENAPI}")
 
     async def _caller(self, request: Request) -> HubCaller:
         if not self._auth:
@@ -133,7 +133,7 @@ def _refusal(error: AEnvError, *, older: bool) -> Response:
     body.setdefault("details", {})
     status = error.status
     if older:
-        # These clients read a number in `code` and the words in `message`, and know no 422.
+        # Legacy clients read a number in `code` and the text in `message`, and do not know status 422.
         status = 400 if status == 422 else status
         body |= {"code": status, "message": error.message, "data": None}
     if status == 401:

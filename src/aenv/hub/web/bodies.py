@@ -1,4 +1,4 @@
-"""What goes over the wire besides versions: questions in a URL, tokens, webhooks, answers."""
+"""Request and response models of the hub's HTTP API, besides the versions in `aenv.schema.envhub`."""
 
 from __future__ import annotations
 
@@ -31,131 +31,131 @@ _EVENTS: list[Event] = ["push"]
 
 
 class EnvListQuery(HubRequestModel):
-    """Which environments to list."""
+    """Filter and page of a list of environments."""
 
     name: Annotated[Text, Field(max_length=253)] = ""
-    """How their names start."""
+    """Prefix of the names."""
     tags: Annotated[list[Annotated[Text, Field(max_length=64)]], Field(max_length=16)] = Field(default_factory=list)
-    """Tags that they must all have."""
+    """Tags that each environment must have."""
     limit: Limit = 100
     offset: Offset = 0
     after: Cursor | None = None
-    """The `next` of the page before."""
+    """The `next` of the previous page."""
 
 
 class SearchQuery(HubRequestModel):
-    """What to look for."""
+    """Words and page of a search."""
 
     q: Annotated[Text, Field(max_length=1000)]
-    """Words; all must be there."""
+    """Words that must all match."""
     limit: Limit = 20
     after: Cursor | None = None
 
 
 class PageQuery(HubRequestModel):
-    """Which page."""
+    """Size and start of a page."""
 
     limit: Limit = 100
     after: Cursor | None = None
 
 
 class RefQuery(HubRequestModel):
-    """Which version."""
+    """Version of an environment."""
 
     ref: Annotated[Text, Field(max_length=200)] = ""
-    """Nothing for the newest, or `1.2.0`, `1`, `^1.2`, `sha256:…`."""
+    """Empty for the newest, or `1.2.0`, `1`, `^1.2`, `sha256:…`."""
 
 
 class PushQuery(HubRequestModel):
-    """How to push."""
+    """Options of a push."""
 
     force: bool = False
     """Replace a version that is not released."""
 
 
 class ReasonQuery(HubRequestModel):
-    """Why."""
+    """Reason for a deletion."""
 
     reason: Reason
 
 
 class ReasonBody(HubRequestModel):
-    """Why; null takes it back."""
+    """Reason for deprecating or yanking; null undoes it."""
 
     reason: Reason | None
 
 
 class PublicBody(HubRequestModel):
-    """Who may read an environment."""
+    """Visibility of an environment."""
 
     public: bool
 
 
 class GrantBody(HubRequestModel):
-    """A user, and what they may do."""
+    """Access to grant to a user."""
 
     user: User
-    """`*`: everybody who has a token."""
+    """`*`: every user with a token."""
     access: Access
 
 
 class UserQuery(HubRequestModel):
-    """Which user."""
+    """User whose grant to revoke."""
 
     user: User
 
 
 class UsageQuery(HubRequestModel):
-    """Whose storage."""
+    """User whose storage usage to return."""
 
     user: Annotated[Text, Field(max_length=128)] = ""
-    """Empty: the caller's own."""
+    """Empty: the caller."""
 
 
 class TransferBody(HubRequestModel):
-    """The new owner of an environment."""
+    """New owner of an environment."""
 
     user: Annotated[Text, Field(max_length=128)]
-    """Empty: the hub's administrators, which only they may do."""
+    """Empty: the hub's administrators; only they may do this."""
 
 
 class NamespaceBody(HubRequestModel):
     """A namespace to reserve."""
 
     name: Name
-    """Stands for itself and for every name that starts with it and a dash."""
+    """Includes the name itself and every name that starts with it and a dash."""
     user: User
 
 
 class QuotaBody(HubRequestModel):
-    """How much a user may occupy."""
+    """Storage limit of a user."""
 
     user: User
     limit: Annotated[int, Field(ge=0)] | None
-    """Bytes; 0: no limit, null: as the hub's settings say."""
+    """Bytes; 0: no limit, null: the hub's default."""
 
 
 class Digests(HubRequestModel):
-    """Some blobs."""
+    """Digests of blobs to check."""
 
     digests: Annotated[list[Digest], Field(max_length=MISSING_LIMIT)]
 
 
 class DigestsResponse(HubResponseModel):
-    """Some blobs."""
+    """Digests of missing blobs."""
 
     digests: list[str]
 
 
 class TokenRequest(HubRequestModel):
-    """A token to make."""
+    """A token to create."""
 
     user: Annotated[Text, Field(max_length=128)] = ""
     scope: Scope = "read"
     namespaces: Annotated[list[Namespace], Field(min_length=1, max_length=64)] = Field(default_factory=lambda: ["*"])
-    """Names, each with all names that start with it and a dash; `*` for all."""
+    """Names that the token is valid for, each with all names that start with it and a dash; `*`: all names."""
     expires_in: Annotated[int, Field(ge=1, le=10 * 366 * 86400)] | None = None
-    """Seconds."""
+    """Lifetime in seconds; null: no expiry."""
 
 
 class TokenResponse(HubResponseModel):
@@ -170,16 +170,16 @@ class TokenResponse(HubResponseModel):
     """Seconds since 1970."""
     revoked_at: float | None = None
     token: str | None = None
-    """Its text, in the answer that made it and never again."""
+    """Text of the token; only in the response that created it."""
 
     @classmethod
     def of(cls, token: HubToken, text: str | None = None) -> TokenResponse:
-        """What may be said of a token."""
+        """Convert a token's record, leaving out the hash."""
         return cls.model_validate({**token.model_dump(exclude={"hash"}), "token": text})
 
 
 class HookRequest(HubRequestModel):
-    """Somebody to tell."""
+    """A webhook to add."""
 
     url: Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=2000)]
     events: Annotated[list[Event], Field(min_length=1, max_length=8)] = Field(default_factory=lambda: [*_EVENTS])
@@ -195,29 +195,29 @@ class HookResponse(HubResponseModel):
     namespaces: list[str]
     created_at: str = ""
     secret: str | None = None
-    """What it signs with, in the answer that made it and never again."""
+    """Key of its signatures; only in the response that created it."""
 
 
 class DoneBody(HubResponseModel):
-    """It is done."""
+    """Success, with nothing else to return."""
 
     done: Literal[True] = True
 
 
 class ProblemBody(HubResponseModel):
-    """Why a request failed."""
+    """An error response."""
 
     success: Literal[False]
     error: str
-    """For people."""
+    """Message for people."""
     code: str
-    """For programs."""
+    """Error code for programs."""
     fault: str
     details: dict[str, Any] = Field(default_factory=dict)
 
 
 class LegacyEnv(HubRequestModel):
-    """A version as older clients write it; what they do not know is left alone."""
+    """A version in the legacy format. Unknown fields are ignored; absent ones are not changed."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -234,7 +234,7 @@ class LegacyEnv(HubRequestModel):
 
 
 class LegacyToken(HubRequestModel):
-    """A token as older clients write it."""
+    """A token in the legacy format."""
 
     model_config = ConfigDict(extra="ignore")
 

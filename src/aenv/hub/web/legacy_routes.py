@@ -1,4 +1,4 @@
-"""``/env``, ``/token`` and ``/data``: the routes and the JSON that older clients know."""
+"""Legacy routes of 0.1 clients (``/env``, ``/token``, ``/data``), with their JSON format."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from aenv.schema.ref import EnvRef
 from aenv.storage.open_url import data_folder
 
 _BLOCKS = ("buildConfig", "testConfig", "deployConfig")
-LISTED = 10_000
-"""A client that knows no pages gets so many."""
+LIST_LIMIT = 10_000
+"""Maximum number of versions in a list, which has no pages in this API."""
 
 
 async def _exists(x: Exchange) -> dict[str, Any]:
     try:
-        found = await _exactly(x)
+        found = await _exact_version(x)
     except NotFound:
         return {"exists": False}
     return {"exists": True, "status": status_number(found.status)}
@@ -34,46 +34,50 @@ async def _exists(x: Exchange) -> dict[str, Any]:
 
 async def _create(x: Exchange) -> bool:
     x.hub.caller.need("push")
-    wish = x.body(LegacyEnv)
-    if wish.name is None or wish.version is None:
-        raise InvalidArguments("name and version are needed")
-    x.hub.caller.need("push", wish.name)
+    request = x.body(LegacyEnv)
+    if request.name is None or request.version is None:
+        raise InvalidArguments("name and version are required")
+    x.hub.caller.need("push", request.name)
     version = EnvSummary(
-        name=wish.name,
-        version=_version(wish.version),
-        status=_status(wish.status) or "Ready",
-        description=wish.description or "",
-        tags=wish.tags or [],
+        name=request.name,
+        version=_version(request.version),
+        status=_status(request.status) or "Ready",
+        description=request.description or "",
+        tags=request.tags or [],
     )
-    gate = None if x.hub.caller is OWNER else x.hub.gate(wish.name)
+    gate = None if x.hub.caller is OWNER else x.hub.gate(request.name)
     await x.hub.catalog.register(
-        version, _detail(EnvDetail(), wish), update=False, gate=gate, free=x.hub.caller.is_admin
+        version, _detail(EnvDetail(), request), update=False, gate=gate, free=x.hub.caller.is_admin
     )
     return True
 
 
 async def _update(x: Exchange) -> bool:
-    await x.hub.must(x.path["name"], Level.WRITE)
-    wish = x.body(LegacyEnv)
-    known = await _exactly(x)
+    await x.hub.require_level(x.path["name"], Level.WRITE)
+    request = x.body(LegacyEnv)
+    known = await _exact_version(x)
     if known.status == RELEASED:
         raise Forbidden(f"{known.name}@{known.version} is released and cannot change", known.name)
-    changes: dict[str, Any] = {"description": wish.description, "tags": wish.tags, "status": _status(wish.status)}
+    changes: dict[str, Any] = {
+        "description": request.description,
+        "tags": request.tags,
+        "status": _status(request.status),
+    }
     summary = EnvSummary.model_validate(known.model_dump()).model_copy(
         update={key: value for key, value in changes.items() if value is not None}
     )
     detail = EnvDetail(**{name: getattr(known, name) for name in EnvDetail.model_fields})
-    await x.hub.catalog.register(summary, _detail(detail, wish), update=True, free=x.hub.caller.is_admin)
+    await x.hub.catalog.register(summary, _detail(detail, request), update=True, free=x.hub.caller.is_admin)
     return True
 
 
 async def _state(x: Exchange) -> dict[str, str]:
-    return {"status": (await _exactly(x)).status}
+    return {"status": (await _exact_version(x)).status}
 
 
 async def _release(x: Exchange) -> bool:
-    await x.hub.must(x.path["name"], Level.WRITE)
-    known = await _exactly(x)
+    await x.hub.require_level(x.path["name"], Level.WRITE)
+    known = await _exact_version(x)
     if known.status == RELEASED:
         raise Forbidden(f"{known.name}@{known.version} is released already", known.name)
     await x.hub.release(known.name, known.version)
@@ -81,12 +85,12 @@ async def _release(x: Exchange) -> bool:
 
 
 async def _get(x: Exchange) -> Env:
-    return _env(await _exactly(x))
+    return _env(await _exact_version(x))
 
 
 async def _list(x: Exchange) -> list[Env]:
     values = dict(pair.partition("=")[::2] for pair in x.request.query.decode("latin-1").split("&"))
-    limit = min(_number(values.get("limit"), LISTED), LISTED)
+    limit = min(_number(values.get("limit"), LIST_LIMIT), LIST_LIMIT)
     offset = _number(values.get("offset"), 0)
     found = await x.hub.catalog.every_version((await x.hub.view()).fits, max(1, limit), offset)
     return [_env(version) for version in await x.hub.catalog.details(found)]
@@ -97,27 +101,29 @@ async def _sign(x: Exchange) -> str:
     read = b"style=read" in x.request.query
     x.hub.caller.need("push", env)
     if read or await x.hub.catalog.store.get(ENV, env) is not None:
-        await x.hub.must(env, Level.READ if read else Level.WRITE)
+        await x.hub.require_level(env, Level.READ if read else Level.WRITE)
     else:
         await x.hub.gate(env)(None)
-    url = x.hub.catalog.blobs.upload_url(_upload(env, _version(x.path["version"])), read=read)
+    url = x.hub.catalog.blobs.upload_url(upload_name(env, _version(x.path["version"])), read=read)
     if url is None:
-        raise Unavailable("this hub keeps its files itself and signs no URLs", details={"hint": "Push with: aenv push"})
+        raise Unavailable(
+            "this hub stores its files itself and cannot sign URLs", details={"hint": "Push with: aenv push"}
+        )
     return url
 
 
-def _upload(env: str, version: str) -> str:
-    """Under which name an upload is kept: no two environments share one.
+def upload_name(env: str, version: str) -> str:
+    """Return the object name of an upload, unique for each name and version.
 
-    ``game`` in version ``2-1.0`` and ``game-2`` in version ``1.0`` would, if a dash always stood between the two.
+    A dash alone would be ambiguous: ``game`` in version ``2-1.0`` and ``game-2`` in version ``1.0`` would collide.
     """
     mark = "@" if re.match(r"[0-9a-z-]+-[0-9]", version) else "-"
     return f"{env}{mark}{version}.tar"
 
 
 async def _image_built(x: Exchange) -> bool:
-    await x.hub.must(x.path["name"], Level.WRITE)
-    known = await _exactly(x)
+    await x.hub.require_level(x.path["name"], Level.WRITE)
+    known = await _exact_version(x)
     image = x.body(LegacyImage).image
 
     def change(detail: EnvDetail) -> EnvDetail:
@@ -129,11 +135,11 @@ async def _image_built(x: Exchange) -> bool:
 
 
 async def _data(x: Exchange) -> dict[str, str] | None:
-    """Which image a task of a benchmark runs in, from a file that an administrator put there."""
+    """Return the image of a benchmark's task, from a file that an administrator provides."""
     values = dict(pair.partition("=")[::2] for pair in x.request.query.decode("latin-1").split("&"))
     scenario, instance = values.get("scenario", ""), values.get("instance", "")
     if not scenario or not instance:
-        raise InvalidArguments("scenario and instance are needed")
+        raise InvalidArguments("scenario and instance are required")
     file = data_folder() / "datasource" / "swe-verify-images.json"
     if scenario != "swebench" or not file.is_file():
         return None
@@ -146,15 +152,15 @@ async def _data(x: Exchange) -> dict[str, str] | None:
 
 async def _make_token(x: Exchange) -> dict[str, Any]:
     x.hub.caller.need("admin")
-    wish = x.body(LegacyToken)
-    token, text = await _tokens(x).create(user=wish.user, scope="push", max_instances=wish.maxInstanceCount)
+    request = x.body(LegacyToken)
+    token, text = await _tokens(x).create(user=request.user, scope="push", max_instances=request.maxInstanceCount)
     return {**_token(token), "token": text}
 
 
 async def _change_token(x: Exchange) -> dict[str, Any]:
     x.hub.caller.need("admin")
-    wish = x.body(LegacyToken)
-    return _token(await _tokens(x).change(wish.id, user=wish.user, max_instances=wish.maxInstanceCount))
+    request = x.body(LegacyToken)
+    return _token(await _tokens(x).change(request.id, user=request.user, max_instances=request.maxInstanceCount))
 
 
 async def _validate_token(x: Exchange) -> dict[str, Any]:
@@ -180,10 +186,10 @@ def _token(token: HubToken) -> dict[str, Any]:
     return {"id": token.id, "token": "", "user": token.user, "maxInstanceCount": token.max_instances}
 
 
-# --- shapes
+# --- conversion
 
 
-async def _exactly(x: Exchange) -> EnvVersion:
+async def _exact_version(x: Exchange) -> EnvVersion:
     name, version = x.path["name"], _version(x.path["version"])
     found = await x.hub.get(name, version)
     if found.version != version:
@@ -210,24 +216,24 @@ def _env(version: EnvVersion) -> Env:
     )
 
 
-def _detail(detail: EnvDetail, wish: LegacyEnv) -> EnvDetail:
-    config = {**detail.config, **{key: value for key in _BLOCKS if (value := getattr(wish, key)) is not None}}
+def _detail(detail: EnvDetail, request: LegacyEnv) -> EnvDetail:
+    config = {**detail.config, **{key: value for key in _BLOCKS if (value := getattr(request, key)) is not None}}
     return detail.model_copy(
         update={
             "config": config,
-            "artifacts": detail.artifacts if wish.artifacts is None else wish.artifacts,
-            "code_url": detail.code_url if wish.codeUrl is None else wish.codeUrl,
+            "artifacts": detail.artifacts if request.artifacts is None else request.artifacts,
+            "code_url": detail.code_url if request.codeUrl is None else request.codeUrl,
         }
     )
 
 
 def _status(value: str | int | None) -> Status | None:
-    """By name or by number. Only releasing a version releases it."""
+    """Parse a status given by name or number. Released becomes None: only the release route sets it."""
     if value is None or value == "":
         return None
     name = STATUSES[value] if isinstance(value, int) and 0 <= value < len(STATUSES) else value
     if name not in get_args(Status):
-        raise InvalidArguments(f"{str(value)[:40]!r} is not a status; use one of {', '.join(STATUSES)}")
+        raise InvalidArguments(f"invalid status {str(value)[:40]!r}; expected one of {', '.join(STATUSES)}")
     return None if name == RELEASED else name  # type: ignore[return-value]
 
 
@@ -259,19 +265,19 @@ def _route(
 
 
 ROUTES = (
-    _route("GET", f"{_ONE}/exists", "Whether a version is there", _exists, _Object),
-    _route("GET", f"{_ONE}/status", "The state of a version", _state, dict[str, str]),
+    _route("GET", f"{_ONE}/exists", "Check whether a version exists", _exists, _Object),
+    _route("GET", f"{_ONE}/status", "Get the status of a version", _state, dict[str, str]),
     _route("POST", f"{_ONE}/release", "Release a version", _release, bool, None, "push"),
-    _route("POST", f"{_ONE}/sign", "A pre-signed URL", _sign, str, None, "push"),
-    _route("POST", f"{_ONE}/aci_trigger", "An image was built", _image_built, bool, LegacyImage, "push"),
+    _route("POST", f"{_ONE}/sign", "Get a pre-signed URL", _sign, str, None, "push"),
+    _route("POST", f"{_ONE}/aci_trigger", "Record the image of a version", _image_built, bool, LegacyImage, "push"),
     _route("GET", _ONE, "Get a version", _get, Env),
-    _route("PUT", _ONE, "Change what is said of a version", _update, bool, LegacyEnv, "push"),
+    _route("PUT", _ONE, "Update the details of a version", _update, bool, LegacyEnv, "push"),
     _route("POST", "/env", "Register a version without its files", _create, bool, LegacyEnv, "push"),
     _route("GET", "/env", "List all versions", _list, list[Env]),
-    _route("GET", "/data", "The image of a benchmark's task", _data, dict[str, str] | None),
-    _route("POST", "/token", "Make a token", _make_token, _Object, LegacyToken, "admin"),
+    _route("GET", "/data", "Get the image of a benchmark's task", _data, dict[str, str] | None),
+    _route("POST", "/token", "Create a token", _make_token, _Object, LegacyToken, "admin"),
     _route("PUT", "/token", "Change a token", _change_token, _Object, LegacyToken, "admin"),
-    _route("GET", "/token/validate/{token}", "Whose token it is", _validate_token, _Object),
+    _route("GET", "/token/validate/{token}", "Validate a token", _validate_token, _Object),
     _route("GET", "/token/info/{id}", "Get a token", _token_info, _Object, None, "admin"),
     _route("DELETE", "/token/{id}", "Revoke a token", _drop_token, bool, None, "admin"),
 )

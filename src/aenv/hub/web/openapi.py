@@ -1,4 +1,4 @@
-"""The OpenAPI document of a hub, made of the very routes that answer."""
+"""The OpenAPI document of a hub, generated from its routes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _PATH_SCHEMAS = {
     "digest": {"type": "string", "pattern": DIGEST_PATTERN},
 }
 _PROBLEMS = {
-    "400": "It cannot be understood",
+    "400": "The request is malformed",
     "401": "The token is missing, wrong, revoked or expired",
-    "403": "The token is not good for this",
-    "404": "There is no such thing, or it may not be read",
-    "405": "Another method is meant",
-    "409": "It is there already, with other content",
-    "413": "It is too large",
-    "422": "A value has the wrong shape",
+    "403": "The token does not permit this",
+    "404": "Not found, or not readable by the caller",
+    "405": "The path does not support this method",
+    "409": "It exists already, with other content",
+    "413": "The request is too large",
+    "422": "A value is invalid",
     "431": "The headers are too large",
-    "503": "The store cannot be reached just now; try again",
+    "503": "The store is unreachable; try again",
 }
 
 
 def document(routes: Sequence[Route], version: str) -> dict[str, Any]:
-    """What every route takes and gives."""
+    """Return the OpenAPI document of routes."""
     about = openapi.ApiInfo(
         "EnvHub", version, "Versioned environments that others can find and run.", ProblemBody, _PROBLEMS, _PATH_SCHEMAS
     )

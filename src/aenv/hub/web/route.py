@@ -1,4 +1,4 @@
-"""A route, said once: how it is found, what it takes and gives, and what the OpenAPI document says of it."""
+"""Routes: method and path, request and response models, and their OpenAPI description in one declaration."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request, as a route sees it."""
+    """Request context of a route handler."""
 
     hub: LocalHub
     request: Request
     path: dict[str, str]
 
     def query(self, model: type[M]) -> M:
-        """The question after the question mark. A name that comes twice is a list, and so is ``a,b``."""
+        """Parse the query string. A list is given as repeated names or as ``a,b``."""
         lists = {name for name, field in model.model_fields.items() if "list[" in str(field.annotation)}
         values: dict[str, Any] = {}
         for name, value in parse_qsl(self.request.query.decode("latin-1"), keep_blank_values=True, max_num_fields=100):
             if name in lists:
                 values.setdefault(name, []).extend(part for part in value.split(",") if part)
             elif name in values:
-                raise InvalidArguments(f"{name} is given twice")
+                raise InvalidArguments(f"duplicate query parameter {name}")
             else:
                 values[name] = value
         return _checked(lambda: model.model_validate(values))
 
     def body(self, model: type[M]) -> M:
-        """The JSON that was sent."""
+        """Parse the JSON body."""
         return _checked(lambda: model.model_validate_json(self.request.body))
 
 
@@ -50,11 +50,11 @@ Handler = Callable[[Exchange], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Route(Operation):
-    """One method of one path, answered by a `Handler`."""
+    """An HTTP method and path with its `Handler`."""
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """What a path must look like."""
+        """Return the pattern that matches request paths."""
         return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path) + ("/?" if self.legacy else ""))
 
 
@@ -66,4 +66,4 @@ def _checked(read: Callable[[], M]) -> M:
         where = ".".join(str(part) for part in first["loc"]) or "the body"
         raise InvalidArguments(f"{where}: {first['msg'].removeprefix('Value error, ')}") from None
     except (ValueError, RecursionError) as error:
-        raise InvalidArguments(f"this cannot be read: {error}") from None
+        raise InvalidArguments(f"the request cannot be parsed: {error}") from None

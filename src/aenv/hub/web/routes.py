@@ -1,4 +1,4 @@
-"""``/api/v1``: environments, blobs, tokens and webhooks."""
+"""Routes under ``/api/v1``: environments, blobs, tokens and webhooks."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ async def _grants(x: Exchange) -> Grants:
 
 async def _grant(x: Exchange) -> Grants:
     x.hub.caller.need("push")
-    wish = x.body(GrantBody)
-    return await x.hub.grant(x.path["name"], wish.user, wish.access)
+    request = x.body(GrantBody)
+    return await x.hub.grant(x.path["name"], request.user, request.access)
 
 
 async def _revoke_grant(x: Exchange) -> Grants:
@@ -134,8 +134,8 @@ async def _namespaces(x: Exchange) -> list[Grants]:
 
 async def _reserve(x: Exchange) -> Grants:
     x.hub.caller.need("read")
-    wish = x.body(NamespaceBody)
-    return await x.hub.reserve(wish.name, wish.user)
+    request = x.body(NamespaceBody)
+    return await x.hub.reserve(request.name, request.user)
 
 
 async def _unreserve(x: Exchange) -> DoneBody:
@@ -145,8 +145,8 @@ async def _unreserve(x: Exchange) -> DoneBody:
 
 async def _grant_namespace(x: Exchange) -> Grants:
     x.hub.caller.need("push")
-    wish = x.body(GrantBody)
-    return await x.hub.grant_namespace(x.path["name"], wish.user, wish.access)
+    request = x.body(GrantBody)
+    return await x.hub.grant_namespace(x.path["name"], request.user, request.access)
 
 
 async def _revoke_namespace(x: Exchange) -> Grants:
@@ -161,8 +161,8 @@ async def _usage(x: Exchange) -> StorageUsage:
 
 async def _set_quota(x: Exchange) -> StorageUsage:
     x.hub.caller.need("admin")
-    wish = x.body(QuotaBody)
-    return await x.hub.set_quota(wish.user, wish.limit)
+    request = x.body(QuotaBody)
+    return await x.hub.set_quota(request.user, request.limit)
 
 
 async def _tokens(x: Exchange) -> list[TokenResponse]:
@@ -172,10 +172,10 @@ async def _tokens(x: Exchange) -> list[TokenResponse]:
 
 async def _make_token(x: Exchange) -> TokenResponse:
     x.hub.caller.need("admin")
-    wish = x.body(TokenRequest)
-    expires = None if wish.expires_in is None else x.hub.catalog.clock() + wish.expires_in
+    request = x.body(TokenRequest)
+    expires = None if request.expires_in is None else x.hub.catalog.clock() + request.expires_in
     token, text = await _store(x).create(
-        user=wish.user, scope=wish.scope, namespaces=wish.namespaces, expires_at=expires
+        user=request.user, scope=request.scope, namespaces=request.namespaces, expires_at=expires
     )
     return TokenResponse.of(token, text)
 
@@ -191,23 +191,23 @@ def _store(x: Exchange) -> HubTokens:
 
 async def _hooks(x: Exchange) -> list[HookResponse]:
     x.hub.caller.need("admin")
-    return [_said(hook, None) for hook in await x.hub.catalog.notices.hooks()]
+    return [_hook_response(hook, None) for hook in await x.hub.catalog.webhooks.hooks()]
 
 
 async def _add_hook(x: Exchange) -> HookResponse:
     x.hub.caller.need("admin")
-    wish = x.body(HookRequest)
-    hook = await x.hub.catalog.notices.add(wish.url, wish.events, wish.namespaces, x.hub.catalog.now())
-    return _said(hook, hook.secret)
+    request = x.body(HookRequest)
+    hook = await x.hub.catalog.webhooks.add(request.url, request.events, request.namespaces, x.hub.catalog.now())
+    return _hook_response(hook, hook.secret)
 
 
 async def _remove_hook(x: Exchange) -> DoneBody:
     x.hub.caller.need("admin")
-    await x.hub.catalog.notices.remove(x.path["id"])
+    await x.hub.catalog.webhooks.remove(x.path["id"])
     return DoneBody()
 
 
-def _said(hook: Any, secret: str | None) -> HookResponse:
+def _hook_response(hook: Any, secret: str | None) -> HookResponse:
     return HookResponse.model_validate({**hook.model_dump(), "secret": secret})
 
 
@@ -215,35 +215,33 @@ ROUTES = (
     Route("GET", _ENVS, "List environments, by name", _list, EnvPage, EnvListQuery),
     Route("POST", _ENVS, "Push a version", _push, Pushed, PushQuery, PushRequest, "push"),
     Route("GET", paths.SEARCH, "Search names, tags, descriptions and tools", _search, EnvPage, SearchQuery),
-    Route("GET", _ENV, "Get the version that a name stands for", _get, EnvVersion, RefQuery),
+    Route("GET", _ENV, "Get the version that a name resolves to", _get, EnvVersion, RefQuery),
+    Route("PATCH", _ENV, "Make an environment public or private", _set_public, DoneBody, None, PublicBody, "push"),
+    Route("GET", _GRANTS, "Get the owner and grants of an environment", _grants, Grants, needs="push"),
     Route(
-        "PATCH", _ENV, "Open an environment to everyone, or close it", _set_public, DoneBody, None, PublicBody, "push"
+        "POST", _GRANTS, "Grant a user read or write access to an environment", _grant, Grants, None, GrantBody, "push"
     ),
-    Route("GET", _GRANTS, "Get who may do what with an environment", _grants, Grants, needs="push"),
-    Route("POST", _GRANTS, "Let a user read an environment, or write to it", _grant, Grants, None, GrantBody, "push"),
-    Route("DELETE", _GRANTS, "Take a user's grant away", _revoke_grant, Grants, UserQuery, None, "push"),
+    Route("DELETE", _GRANTS, "Revoke a user's grant", _revoke_grant, Grants, UserQuery, None, "push"),
     Route(
         "POST",
         f"{_ENV}/transfer",
-        "Give an environment to another owner",
+        "Transfer an environment to another owner",
         _transfer,
         Grants,
         None,
         TransferBody,
         "push",
     ),
-    Route("GET", _VERSIONS, "List the versions of an environment, the newest first", _versions, EnvPage, PageQuery),
+    Route("GET", _VERSIONS, "List the versions of an environment, newest first", _versions, EnvPage, PageQuery),
     Route("GET", _VERSION, "Get a version", _get_version, EnvVersion),
     Route("DELETE", _VERSION, "Delete a version", _delete, DoneBody, ReasonQuery, None, "push"),
-    Route("POST", f"{_VERSION}/release", "Fix a version for good", _release, EnvSummary, None, None, "push"),
-    Route(
-        "POST", f"{_VERSION}/deprecate", "Advise against a version", _deprecate, EnvSummary, None, ReasonBody, "push"
-    ),
+    Route("POST", f"{_VERSION}/release", "Release a version", _release, EnvSummary, None, None, "push"),
+    Route("POST", f"{_VERSION}/deprecate", "Deprecate a version", _deprecate, EnvSummary, None, ReasonBody, "push"),
     Route("POST", f"{_VERSION}/yank", "Hide a version from ranges", _yank, EnvSummary, None, ReasonBody, "push"),
     Route(
         "POST",
         f"{_BLOBS}/missing",
-        "Which blobs are not here",
+        "List which of the given blobs are missing",
         _missing,
         DigestsResponse,
         None,
@@ -251,15 +249,15 @@ ROUTES = (
         "push",
         tag="blobs",
     ),
-    Route("PUT", f"{_BLOBS}/{{digest}}", "Keep a blob", _put_blob, DoneBody, None, bytes, "push", tag="blobs"),
-    Route("GET", f"{_BLOBS}/{{digest}}", "Read a blob", _get_blob, bytes, tag="blobs"),
+    Route("PUT", f"{_BLOBS}/{{digest}}", "Upload a blob", _put_blob, DoneBody, None, bytes, "push", tag="blobs"),
+    Route("GET", f"{_BLOBS}/{{digest}}", "Download a blob", _get_blob, bytes, tag="blobs"),
     Route("GET", _SPACES, "List reserved namespaces", _namespaces, list[Grants], needs="read", tag="namespaces"),
     Route("POST", _SPACES, "Reserve a namespace", _reserve, Grants, None, NamespaceBody, "admin", tag="namespaces"),
-    Route("DELETE", _SPACE, "Let go of a namespace", _unreserve, DoneBody, needs="admin", tag="namespaces"),
+    Route("DELETE", _SPACE, "Release a namespace", _unreserve, DoneBody, needs="admin", tag="namespaces"),
     Route(
         "POST",
         f"{_SPACE}/grants",
-        "Let a user read all environments of a namespace, or write to them",
+        "Grant a user read or write access to all environments of a namespace",
         _grant_namespace,
         Grants,
         None,
@@ -270,7 +268,7 @@ ROUTES = (
     Route(
         "DELETE",
         f"{_SPACE}/grants",
-        "Take a user's grant on a namespace away",
+        "Revoke a user's grant on a namespace",
         _revoke_namespace,
         Grants,
         UserQuery,
@@ -281,7 +279,7 @@ ROUTES = (
     Route(
         "GET",
         paths.USAGE,
-        "Get what a user's environments occupy",
+        "Get a user's storage usage",
         _usage,
         StorageUsage,
         UsageQuery,
@@ -292,7 +290,7 @@ ROUTES = (
     Route(
         "PUT",
         paths.QUOTAS,
-        "Set how much a user may occupy",
+        "Set a user's storage limit",
         _set_quota,
         StorageUsage,
         None,
@@ -301,7 +299,9 @@ ROUTES = (
         tag="storage",
     ),
     Route("GET", paths.TOKENS, "List tokens", _tokens, list[TokenResponse], needs="admin", tag="tokens"),
-    Route("POST", paths.TOKENS, "Make a token", _make_token, TokenResponse, None, TokenRequest, "admin", tag="tokens"),
+    Route(
+        "POST", paths.TOKENS, "Create a token", _make_token, TokenResponse, None, TokenRequest, "admin", tag="tokens"
+    ),
     Route("DELETE", f"{paths.TOKENS}/{{id}}", "Revoke a token", _revoke, TokenResponse, needs="admin", tag="tokens"),
     Route("GET", paths.WEBHOOKS, "List webhooks", _hooks, list[HookResponse], needs="admin", tag="webhooks"),
     Route("POST", paths.WEBHOOKS, "Add a webhook", _add_hook, HookResponse, None, HookRequest, "admin", tag="webhooks"),

@@ -1,4 +1,4 @@
-"""``aenv hub serve``: the hub as a server."""
+"""The hub's HTTP server, behind ``aenv hub serve``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aenv.errors import UsageError
 from aenv.http.server import HttpServer
 from aenv.hub.access.hub_tokens import HubTokens
 from aenv.hub.access.storage_quota import DEFAULT
-from aenv.hub.embedded import opened
+from aenv.hub.embedded import open_embedded
 from aenv.hub.open_hub import HubLocation
 from aenv.hub.web.app import HubApp
 from aenv.isolation.kernel.linux import peer_user
@@ -22,46 +22,46 @@ from aenv.runtime.serve import is_loopback
 from aenv.schema import paths
 
 MAX_BODY = 24 * 1024 * 1024
-"""A manifest of 16 MiB and all that is said of it; blobs have 8."""
+"""Bytes: a manifest of 16 MiB and the version's details. A blob has at most 8 MiB."""
 GRACE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class HubOptions:
-    """How to serve a hub."""
+    """Options of a hub server."""
 
     place: HubLocation
     host: str = "127.0.0.1"
     port: int = paths.HUB_PORT
     uds: str | None = None
     auth: bool | None = None
-    """None: wherever somebody else could reach it."""
+    """Require tokens; None: only if other machines can reach the server."""
     quota: int = DEFAULT
     """Bytes that a user may occupy; 0: no limit."""
 
     @property
     def open_to_others(self) -> bool:
-        """Whether other machines can reach it."""
+        """Return whether other machines can reach the server."""
         return self.uds is None and not is_loopback(self.host)
 
     @property
     def with_auth(self) -> bool:
-        """Whether callers need a token."""
+        """Return whether callers need a token."""
         return self.open_to_others if self.auth is None else self.auth
 
 
 @dataclass(frozen=True, slots=True)
 class HubReady:
-    """The server listens."""
+    """State of a server that accepts connections."""
 
     url: str
     auth: bool
     first_token: str | None
-    """An administrator's, for a hub that never had one: shown now and never again."""
+    """Admin token of a hub that never had one; it can be shown only now."""
 
 
 def serve(options: HubOptions, on_ready: Callable[[HubReady], None]) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code."""
+    """Serve until SIGTERM or SIGINT; return the process's exit code."""
     return asyncio.run(_serve(options, on_ready))
 
 
@@ -70,7 +70,7 @@ async def _serve(options: HubOptions, on_ready: Callable[[HubReady], None]) -> i
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with opened(options.place, options.quota) as catalog:
+    async with open_embedded(options.place, options.quota) as catalog:
         app = HubApp(catalog, auth=options.with_auth, only_loopback=options.uds is None and not options.open_to_others)
         server = HttpServer(app, max_body=MAX_BODY, admit=_same_user if options.uds and not options.with_auth else None)
         url = await _listen(server, options)
@@ -84,7 +84,7 @@ async def _serve(options: HubOptions, on_ready: Callable[[HubReady], None]) -> i
 
 
 async def _listen(server: HttpServer, options: HubOptions) -> str:
-    """Its URL."""
+    """Bind the server and return its URL."""
     try:
         return await server.open(options.host, options.port, options.uds)
     except OSError as error:

@@ -1,8 +1,8 @@
-"""Webhooks: what happened is told to whom an administrator named, signed, and again until it is heard.
+"""Webhooks: signed notifications about versions, retried with backoff for up to three days.
 
-A notice is written in the same batch as the change that it tells of, so neither is there without the other. Who
-delivers claims a notice first, so that of several servers one does. A receiver may hear a notice twice and knows it
-by its id.
+A pending delivery is written in the same batch as the change it reports (transactional outbox), so neither exists
+without the other. A server claims a delivery before it sends it, so that of several servers one does. A receiver may
+get a delivery twice and recognizes it by its id.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from aenv.storage.base import Delete, Put, Query, Record, Stale, Store
 
 log = logging.getLogger("aenv.hub")
 
-HOOK, NOTICE, DUE = "hook", "notice", "due"
-KEPT_SECONDS = 3 * 24 * 3600.0
+HOOK, DELIVERY, DUE = "hook", "notice", "due"
+KEEP_SECONDS = 3 * 24 * 3600.0
 CLAIM_SECONDS = 60.0
 SEND_SECONDS = 10.0
-MAX_ANSWER = 1024 * 1024
-"""Bytes that are read of what a receiver answers; only the status counts."""
+MAX_RESPONSE = 1024 * 1024
+"""Bytes that are read of a receiver's response; only its status matters."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 3600.0
-LOOK_SECONDS = 5.0
-"""How often a server looks for notices that another one wrote."""
+POLL_SECONDS = 5.0
+"""Seconds between polls for deliveries that another server wrote."""
 SIGNATURE = "x-aenv-signature"
 
 Event = Literal["push", "release", "deprecate", "yank", "delete"]
 
 
 class Hook(BaseModel):
-    """Somebody to tell."""
+    """A registered webhook: URL, secret and filter."""
 
     id: str
     url: str
     secret: str
-    """Both sides know it, so it has to be kept as it is."""
+    """Signing key. The receiver has it too, so it is stored in clear."""
     events: list[Event] = ["push"]
     namespaces: list[str] = ["*"]
     created_at: str = ""
 
 
-class WebhookEvent(BaseModel):
-    """Something to tell one of them."""
+class WebhookDelivery(BaseModel):
+    """A pending delivery of an event to one webhook."""
 
     hook: str
     event: str
@@ -67,31 +67,33 @@ class WebhookEvent(BaseModel):
 
 
 class Webhooks:
-    """Writes notices, and knows to whom."""
+    """Registered webhooks, and the outbox of their deliveries."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
         self.written = asyncio.Event()
 
     async def puts(self, event: str, version: EnvSummary, now: str, reason: str | None = None) -> list[Put]:
-        """What a change has to write to tell of itself."""
+        """Return the deliveries to write in the same batch as a change."""
         if self._store is None:
             return []
         hooks = [hook for hook in await self.hooks() if event in hook.events and covers(hook.namespaces, version.name)]
         if hooks:
             self.written.set()
         body = {"event": event, "at": now, "version": version.model_dump(), "reason": reason}
-        return [_put(uuid.uuid4().hex, WebhookEvent(hook=hook.id, event=event, body=body), due=0.0) for hook in hooks]
+        return [
+            _put(uuid.uuid4().hex, WebhookDelivery(hook=hook.id, event=event, body=body), due=0.0) for hook in hooks
+        ]
 
     async def hooks(self) -> list[Hook]:
-        """Everybody who is to be told."""
+        """Return all registered webhooks."""
         if self._store is None:
             return []
         page = await self._store.page(Query(HOOK, limit=1000))
         return [Hook.model_validate_json(record.value) for record in page.records]
 
     async def add(self, url: str, events: list[Event], namespaces: list[str], now: str) -> Hook:
-        """Tell somebody from now on. The secret is shown this once."""
+        """Register a webhook. Its secret is returned only now."""
         ServerUrl.parse(url)
         assert self._store is not None
         hook = Hook(
@@ -106,7 +108,7 @@ class Webhooks:
         return hook
 
     async def remove(self, hook_id: str) -> None:
-        """Tell them no more."""
+        """Remove a webhook."""
         assert self._store is not None
         if await self._store.get(HOOK, hook_id) is None:
             raise NotFound(f"there is no webhook {hook_id}")
@@ -114,73 +116,73 @@ class Webhooks:
 
 
 class WebhookSender:
-    """Delivers notices for as long as it runs."""
+    """Background task that sends due deliveries."""
 
-    def __init__(self, store: Store, notices: Webhooks, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: Store, webhooks: Webhooks, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
-        self._notices = notices
+        self._webhooks = webhooks
         self._clock = clock
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Send deliveries until cancelled."""
         while True:
-            self._notices.written.clear()
+            self._webhooks.written.clear()
             try:
                 while await self.deliver_due():
                     pass
             except AEnvError as error:
-                log.warning("notices wait: %s", error.message)
+                log.warning("webhook deliveries are delayed: %s", error.message)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._notices.written.wait(), LOOK_SECONDS)
+                await asyncio.wait_for(self._webhooks.written.wait(), POLL_SECONDS)
 
     async def deliver_due(self) -> int:
-        """Try every notice whose time has come, once; how many were heard."""
-        query = Query(NOTICE, (DUE,), high=_time(self._clock()), limit=20)
+        """Try every due delivery once; return how many succeeded."""
+        query = Query(DELIVERY, (DUE,), high=_time(self._clock()), limit=20)
         page = await self._store.page(query)
-        hooks = {hook.id: hook for hook in await self._notices.hooks()} if page.records else {}
+        hooks = {hook.id: hook for hook in await self._webhooks.hooks()} if page.records else {}
         return sum(await asyncio.gather(*(self._deliver(record, hooks) for record in page.records)))
 
     async def _deliver(self, record: Record, hooks: dict[str, Hook]) -> bool:
-        notice = WebhookEvent.model_validate_json(record.value)
-        hook = hooks.get(notice.hook)
-        notice.tries += 1
+        delivery = WebhookDelivery.model_validate_json(record.value)
+        hook = hooks.get(delivery.hook)
+        delivery.tries += 1
         try:
             if hook is None:
-                await self._store.commit(Delete(NOTICE, record.key, record.revision))
+                await self._store.commit(Delete(DELIVERY, record.key, record.revision))
                 return False
-            claim = _put(record.key, notice, due=self._clock() + CLAIM_SECONDS, expect=record.revision)
+            claim = _put(record.key, delivery, due=self._clock() + CLAIM_SECONDS, expect=record.revision)
             revision = await self._store.commit(claim)
         except Stale:
             return False  # another server has it
-        problem = await _send(hook, record.key, notice, self._clock())
+        problem = await _send(hook, record.key, delivery, self._clock())
         if problem is None:
-            await self._store.commit(Delete(NOTICE, record.key, revision))
+            await self._store.commit(Delete(DELIVERY, record.key, revision))
             return True
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (notice.tries - 1))
-        log.warning("webhook %s did not hear of a %s: %s; again in %g s", hook.id, notice.event, problem, pause)
-        await self._store.commit(_put(record.key, notice, due=self._clock() + pause, expect=revision))
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (delivery.tries - 1))
+        log.warning("webhook %s: sending %s failed: %s; retrying in %g s", hook.id, delivery.event, problem, pause)
+        await self._store.commit(_put(record.key, delivery, due=self._clock() + pause, expect=revision))
         return False
 
 
 def signature(secret: str, at: int, body: bytes) -> str:
-    """``t=<seconds>,v1=<HMAC-SHA256 of "<seconds>.<body>">``: who knows the secret can check both."""
+    """Return the signature header: ``t=<seconds>,v1=<HMAC-SHA256 of "<seconds>.<body>">``."""
     mac = hmac.new(secret.encode(), b"%d." % at + body, hashlib.sha256).hexdigest()
     return f"t={at},v1={mac}"
 
 
-async def _send(hook: Hook, notice_id: str, notice: WebhookEvent, now: float) -> str | None:
-    """Why it was not heard; None when it was."""
-    body = to_json({"id": notice_id, **notice.body})
+async def _send(hook: Hook, delivery_id: str, delivery: WebhookDelivery, now: float) -> str | None:
+    """Send a delivery; return why it failed, or None on success."""
+    body = to_json({"id": delivery_id, **delivery.body})
     parts = urlsplit(hook.url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     headers = [
         (SIGNATURE, signature(hook.secret, int(now), body)),
-        ("x-aenv-event", notice.event),
-        ("x-aenv-delivery", notice_id),
+        ("x-aenv-event", delivery.event),
+        ("x-aenv-delivery", delivery_id),
     ]
     client = HttpClient(ServerUrl.parse(f"{parts.scheme}://{parts.netloc}"), headers=headers)
     try:
-        answer = await client.request("POST", target, body, timeout=SEND_SECONDS, limit=MAX_ANSWER)
+        answer = await client.request("POST", target, body, timeout=SEND_SECONDS, limit=MAX_RESPONSE)
     except AEnvError as error:
         return error.message
     finally:
@@ -188,9 +190,9 @@ async def _send(hook: Hook, notice_id: str, notice: WebhookEvent, now: float) ->
     return None if 200 <= answer.status < 300 else f"HTTP status {answer.status}"
 
 
-def _put(key: str, notice: WebhookEvent, *, due: float, expect: int = 0) -> Put:
-    value = notice.model_dump_json().encode()
-    return Put(NOTICE, key, value, ((DUE, _time(due)),), time.time() + KEPT_SECONDS, expect)
+def _put(key: str, delivery: WebhookDelivery, *, due: float, expect: int = 0) -> Put:
+    value = delivery.model_dump_json().encode()
+    return Put(DELIVERY, key, value, ((DUE, _time(due)),), time.time() + KEEP_SECONDS, expect)
 
 
 def _time(seconds: float) -> str:

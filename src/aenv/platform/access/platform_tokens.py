@@ -89,7 +89,7 @@ class PlatformTokens(TokenStore[PlatformToken]):
     record = PlatformToken
     space = "platform-token"
     first_key = "first-platform-token"
-    keeper = "the platform's administrator"
+    issuer = "the platform's administrator"
     list_command = "aenv serve token list"
 
     async def first(self) -> str | None:

@@ -238,7 +238,7 @@ def webhook_add(
 
     async def work(catalog: Catalog) -> dict[str, Any]:
         spaces = [_namespace(each) for each in namespace] or ["*"]
-        hook = await catalog.notices.add(url, list(event) or ["push"], spaces, catalog.now())
+        hook = await catalog.webhooks.add(url, list(event) or ["push"], spaces, catalog.now())
         return hook.model_dump()
 
     said = _with_catalog(store, blobs, work)
@@ -254,7 +254,7 @@ def webhook_list(store: str | None, blobs: str | None, output: Output) -> None:
     """Show who is told."""
 
     async def work(catalog: Catalog) -> list[dict[str, Any]]:
-        return [hook.model_dump(exclude={"secret"}) for hook in await catalog.notices.hooks()]
+        return [hook.model_dump(exclude={"secret"}) for hook in await catalog.webhooks.hooks()]
 
     said = _with_catalog(store, blobs, work)
     rows = [("ID", "EVENTS", "NAMESPACES", "URL")]
@@ -269,7 +269,7 @@ def webhook_remove(id: str, store: str | None, blobs: str | None) -> None:
     """Tell them no more."""
 
     async def work(catalog: Catalog) -> None:
-        await catalog.notices.remove(id)
+        await catalog.webhooks.remove(id)
 
     _with_catalog(store, blobs, work)
     click.echo(f"removed {id}")
@@ -317,11 +317,11 @@ def migrate(
 def _adopt(source: str, target: str, blobs: str | None, output: Output) -> None:
     from dataclasses import asdict
 
-    from aenv.hub.legacy_import import ImportResult, adopt
-    from aenv.storage.redis import older_records
+    from aenv.hub.legacy_import import ImportResult, import_legacy
+    from aenv.storage.redis import legacy_records
 
     async def work(catalog: Catalog) -> ImportResult:
-        return await adopt(catalog, older_records(source))
+        return await import_legacy(catalog, legacy_records(source))
 
     done = _with_catalog(target, blobs, work)
     output.show(
