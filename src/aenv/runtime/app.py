@@ -109,6 +109,7 @@ class App:
         return answer
 
     async def _route(self, request: Request) -> Answer:
+        """Dispatch a request: a tool, MCP, a fixed route, a function, or what is inside the sandbox."""
         method, path = request.method, request.path
         if method == "POST" and path.startswith(_TOOL_PREFIX):
             return await self._tool(path[len(_TOOL_PREFIX) :], request)
