@@ -68,8 +68,8 @@ def test_a_text_stays_a_text_and_a_number_becomes_one(config, home):
 
 @pytest.mark.parametrize(
     ("key", "value", "code", "said"),
-    [("nope", "1", 2, "unknown setting"), ("hub_backnd", "x", 2, "Did you mean hub_backend?"), ("type", "x", 2, "is ambiguous"),
-     ("timeout", "soon", 3, "number"), ("timeout", "-1", 3, "greater than 0"), ("global_mode", "cloud", 3, "local")],
+    [("nope", "1", 2, "unknown setting"), ("hub_backnd", "x", 2, "Did you mean hub_backend?"),
+     ("type", "x", 2, "is ambiguous"), ("timeout", "soon", 3, "number"), ("timeout", "-1", 3, "greater than 0"), ("global_mode", "cloud", 3, "local")],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_and_changes_nothing(config, home, key, value, code, said):
     assert said in config("set", key, value, code=code).stderr

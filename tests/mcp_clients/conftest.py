@@ -18,6 +18,8 @@ import pytest
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
+SERVER_PYTHON = os.environ.get("SERVER_PYTHON", sys.executable)
+"""Interpreter of the server under test: `scripts/beside` runs these tests over other releases of the MCP SDK."""
 
 
 @contextmanager
@@ -26,7 +28,7 @@ def serving(environment: Path) -> Iterator[str]:
     variables = {name: value for name, value in os.environ.items() if not name.startswith("AENV_")}
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryDirectory() as elsewhere:
         process = subprocess.Popen(
-            [sys.executable, "-m", "aenv.main", str(environment), "--port", "0"],
+            [SERVER_PYTHON, "-m", "aenv.main", str(environment), "--port", "0"],
             cwd=elsewhere,
             env=variables,
             stdin=subprocess.DEVNULL,

@@ -21,6 +21,10 @@ class Place(BaseModel):
     population: int | None = None
 
 
+A_RESULT = {"content": [{"type": "text", "text": "a result"}], "structuredContent": {"a": 1}}
+"""By the names of the wire: those of the classes differ between releases of the SDK."""
+
+
 @register_tool
 def search(query: str, limit: int = 10, tags: list[str] | None = None) -> dict[str, Any]:
     """Find pages.
@@ -50,8 +54,8 @@ def give(what: str) -> Any:
         "image": Image(PNG),
         "audio": Audio(WAV),
         "mixed": ["look:", Image(PNG)],
-        "block": TextContent(text="a block"),
-        "result": CallToolResult(content=[TextContent(text="a result")], structured_content={"a": 1}, is_error=True),
+        "block": TextContent(type="text", text="a block"),
+        "result": CallToolResult.model_validate(A_RESULT | {"isError": True}),
     }[what]
 
 
@@ -64,7 +68,7 @@ def picture() -> Image:
 @register_tool
 def explicit() -> CallToolResult:
     """Return what MCP has, and say so in the signature."""
-    return CallToolResult(content=[TextContent(text="a result")], structured_content={"a": 1})
+    return CallToolResult.model_validate(A_RESULT)
 
 
 @register_tool

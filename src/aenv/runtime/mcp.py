@@ -1,7 +1,7 @@
-"""The MCP side of an instance, by the official SDK, in both eras: stateless 2026-07-28 and the older handshake.
+"""The MCP endpoint of an instance, by the official SDK: stateless 2026-07-28 and the older handshake.
 
-Importing the SDK costs about a second of CPU, so it happens on the first request to /mcp, in a thread, or
-earlier where somebody warms it. This is the only module that imports it.
+Importing the SDK costs about a second of CPU, so it happens on the first request to /mcp, in a thread, or earlier
+where a preloaded parent warms up. `aenv.runtime.mcp_generations` hides which generation of the SDK is installed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pydantic_core import from_json
 
 from aenv.authoring.call import Call
 from aenv.authoring.signature import Signature
+from aenv.runtime.mcp_generations import Report, ToolHandlers, session_manager
 
 if TYPE_CHECKING:
     import mcp.types as types
-    from mcp.server.context import ServerRequestContext
 
     from aenv.http.messages import ASGIApp, Message, Receive, Scope, Send
     from aenv.runtime.endpoints import EndpointCatalog, ToolOutcome
@@ -62,17 +62,8 @@ class McpEndpoint:
         return _plain_when_possible(app)
 
     def _build(self) -> Any:
-        from mcp.server.lowlevel import Server
-        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-
-        server: Any = Server(
-            self._name,
-            version=self._version,
-            on_list_tools=self._list_tools,
-            on_call_tool=self._call_tool,
-            get_tool_input_schema=self._catalog.input_schema,
-        )
-        return StreamableHTTPSessionManager(server, max_request_body_size=self._max_body)
+        handlers = ToolHandlers(self._list_tools, self._call_tool, self._catalog.input_schema)
+        return session_manager(self._name, self._version, handlers, max_body=self._max_body)
 
     async def close(self) -> None:
         """End all sessions."""
@@ -81,21 +72,17 @@ class McpEndpoint:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    async def _list_tools(
-        self, ctx: ServerRequestContext[Any], params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        from mcp.types import ListToolsResult
-
-        return ListToolsResult(tools=[tool.get_mcp_tool() for tool in self._catalog.listed_tools])
+    def _list_tools(self) -> list[Any]:
+        return [tool.get_mcp_tool() for tool in self._catalog.listed_tools]
 
     async def _call_tool(
-        self, ctx: ServerRequestContext[Any], params: types.CallToolRequestParams
+        self, name: str, arguments: dict[str, Any], report: Report, protocol: str
     ) -> types.CallToolResult:
         loop = asyncio.get_running_loop()
         sending: set[asyncio.Task[None]] = set()
 
         def send(done: float, total: float | None, message: str | None) -> None:
-            task = loop.create_task(ctx.session.report_progress(done, total, message))
+            task = asyncio.ensure_future(report(done, total, message))
             sending.add(task)
             task.add_done_callback(sending.discard)
 
@@ -103,13 +90,13 @@ class McpEndpoint:
             loop.call_soon_threadsafe(send, done, total, message)  # tools run in other threads
 
         def read(signature: Signature) -> dict[str, Any]:
-            return signature.validate(params.arguments or {})
+            return signature.validate(arguments)
 
-        outcome = await self._catalog.call_tool(params.name, read, Call(params.name, progress))
-        await asyncio.sleep(0)  # notes of a brief tool are still on their way to the loop
-        while sending:  # a progress note that comes after the result would be a protocol error
+        outcome = await self._catalog.call_tool(name, read, Call(name, progress))
+        await asyncio.sleep(0)  # progress of a brief tool is still on its way to the loop
+        while sending:  # progress that comes after the result would be a protocol error
             await asyncio.gather(*sending, return_exceptions=True)
-        return _result(outcome, any_json=ctx.protocol_version >= MODERN)
+        return _result(outcome, any_json=protocol >= MODERN)
 
 
 _EVENT = b'event: message\r\ndata: {"jsonrpc":"2.0","id":'
