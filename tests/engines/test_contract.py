@@ -35,6 +35,16 @@ class TestNative(EngineContract):
         return lambda: NativeEngine(folder / "native")
 
 
+class TestNativeWithoutInternals(EngineContract):
+    """The way of versions of Python whose private parts are not known; see `cpython_internals`."""
+
+    keeps_ready = True
+
+    @pytest.fixture
+    def engine(self, folder: Path, sandboxes: None) -> Callable[[], Engine]:
+        return lambda: NativeEngine(folder / "native", plain=True)
+
+
 class TestProcess(EngineContract):
     @pytest.fixture
     def engine(self, folder: Path) -> Callable[[], Engine]:

@@ -60,7 +60,7 @@ def _wrote(path: Path) -> SyscallPlan:
 
 def test_a_child_runs_a_plan_and_then_returns_from_its_fork(tmp_path: Path) -> None:
     def fork() -> None:
-        if linux.fork_with(FLAGS, told=False) == 0:
+        if linux.fork_with(FLAGS, notify=False) == 0:
             os.mkdir(tmp_path / "own")
             signal.pause()
 
@@ -80,7 +80,7 @@ def test_a_child_runs_a_plan_and_then_returns_from_its_fork(tmp_path: Path) -> N
 
 def test_a_plan_that_fails_says_where(tmp_path: Path) -> None:
     def fork() -> None:
-        linux.fork_with(FLAGS, told=False)
+        linux.fork_with(FLAGS, notify=False)
 
     with stopped_child(fork) as child, pytest.raises(FileExistsError, match="mkdirat"):
         child.run(_wrote(tmp_path))
@@ -89,7 +89,7 @@ def test_a_plan_that_fails_says_where(tmp_path: Path) -> None:
 def test_signals_sent_meanwhile_are_not_delivered(tmp_path: Path) -> None:
     def fork() -> None:
         signal.signal(signal.SIGUSR1, lambda *_: os.mkdir(tmp_path / "handled"))
-        linux.fork_with(FLAGS, told=False)
+        linux.fork_with(FLAGS, notify=False)
 
     with stopped_child(fork) as child:
         for _ in range(3):
@@ -132,7 +132,7 @@ def test_a_parent_that_is_traced_may_make_no_other_traced_call() -> None:
         os.write(say, b"x")
         os.read(go, 1)
         for call in (lambda: linux.mount("x", "/", "tmpfs"), lambda: linux.umount("/"),
-                     lambda: linux.fork_with(linux.CLONE_NEWUSER | FLAGS, told=False)):  # fmt: skip
+                     lambda: linux.fork_with(linux.CLONE_NEWUSER | FLAGS, notify=False)):  # fmt: skip
             try:
                 call()
                 os.write(say, b"done ")

@@ -1,7 +1,8 @@
-"""An event loop that runs already when the process that it is in is forked.
+"""An event loop that is running when its process is forked, and goes on in the fork.
 
-To make one, and to have it run, writes to a fifth of all the memory that an instance ever writes to, and every page of
-that is copied first. In the parent it is done once.
+Creating and starting a loop writes to a fifth of all the memory that an instance ever writes to, and every page of that
+is copied first. Here the parent does it once. It uses private parts of asyncio, so only on versions of Python that
+`aenv.isolation.forking.cpython_internals` names.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ from typing import Any
 
 
 class ForkedLoop(asyncio.SelectorEventLoop):
-    """It has no descriptors from `pause` on until a fork says `begin`, so that no two forks share any."""
+    """A loop without descriptors between `pause` and `resume`, so that no two forks share any."""
 
     _close_self_pipe: Any
     _make_self_pipe: Any
     _selector: Any
 
     def pause(self) -> None:
-        """Before the fork."""
+        """Close the loop's descriptors, before the fork."""
         self._close_self_pipe()
         self._selector._selector.close()
 
-    def begin(self) -> None:
-        """Be the loop of this process."""
+    def resume(self) -> None:
+        """Open descriptors of its own in the fork, and be the running loop of this process."""
         self._selector._selector = select.epoll()
         self._make_self_pipe()
         asyncio._set_running_loop(self)
-        if sys.version_info >= (3, 12):  # where a fork forgets the other one, too
+        if sys.version_info >= (3, 12):  # there a fork forgets the current event loop, too
             asyncio.set_event_loop(self)

@@ -1,4 +1,8 @@
-"""The runtime inside a forked sandbox: everything is imported already, the door is locked, the socket listens."""
+"""The runtime inside a sandbox, which has given up its rights already: load the environment's code, then serve it.
+
+`prepare` runs in preloaded parents, whose forks go on in the middle of `PreparedRuntime.serve`; `serve` runs in
+sandboxes that load the code themselves. See docs/design/instance-creation.md.
+"""
 
 from __future__ import annotations
 
@@ -39,25 +43,25 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 BREATH = 0.02
-"""Seconds in which a new sandbox does nothing but answer: who asked for it has a first call to make."""
+"""Seconds in which a new sandbox does nothing but answer: its caller has a first call to make."""
 
 FOR_IMPORTS = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
 }
-"""Set while packages are imported: else ``import numpy`` starts threads, and a process with threads cannot be forked;
-and ``import litellm`` asks a server."""
+"""Variables that are set while packages are imported. Without them ``import numpy`` starts threads, and a process with
+threads cannot be forked; ``import litellm`` sends a request to a server."""
 
 Report = Callable[[dict[str, Any] | bytes], None]
 Begin = Callable[[], tuple[socket.socket, dict[str, Any]]]
-"""Where to listen, and the parameters, from the moment when both are known."""
+"""Returns where to listen, and the instance's parameters. In a preloaded parent it returns in forks only."""
 
 
-def serve(listener: socket.socket, told: bytes, report: Report) -> int:
-    """Load the author's code with these parameters, say whether it worked, serve until the end."""
-    parameters = from_json(told)
+def serve(listener: socket.socket, parameters_json: bytes, report: Report) -> int:
+    """Load the environment's code, report whether that worked, and serve until the end; return the exit code."""
+    parameters = from_json(parameters_json)
     _reseed(parameters["variables"])
-    orphans = Orphans()
+    orphans = Orphans(plain=parameters["plain"])
     orphans.watch()
     catalog = _load(parameters, report)
     if catalog is None:
@@ -67,49 +71,56 @@ def serve(listener: socket.socket, told: bytes, report: Report) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRuntime:
-    """An environment that is loaded."""
+    """An environment that is loaded, in a preloaded parent."""
 
     serve: Callable[[Callable[[], tuple[socket.socket, bytes]]], int]
-    """Serves it in forks of this process. It is given what forks, and says in the fork where to listen, and that fork's
-    parameters: they may differ in what was not read."""
+    """Serves it in forks of this process. Its argument forks, and returns in the fork, with the socket to listen on and
+    the fork's parameters as JSON. These may differ in variables that the import did not read."""
     reads: list[str] | None
-    """The variables that loading it depended on; None: it may have been all of them."""
+    """The variables that the import read; None: maybe all of them."""
 
 
-def prepare(told: bytes, report: Report) -> PreparedRuntime | None:
-    """Load the author's code with these parameters."""
-    parameters = from_json(told)
+def prepare(parameters_json: bytes, report: Report) -> PreparedRuntime | None:
+    """Load the environment's code, for forks of this process to serve. None: it reported an error."""
+    parameters = from_json(parameters_json)
     if parameters["packages_only"]:
         return _prepare_packages(parameters, report)
-    orphans = Orphans()
+    orphans = Orphans(plain=parameters["plain"])
     orphans.watch()
-    read = VariablesRead()
+    read = VariablesRead(plain=parameters["plain"])
     catalog = _load(parameters, report, read)
     if catalog is None:
         return None
     warm_up.of(catalog)
+
+    def become_instance(listener: socket.socket, own_json: bytes) -> tuple[socket.socket, dict[str, Any]]:
+        own = from_json(own_json)
+        os.chdir(own["directory"])
+        _set_variables(parameters["variables"], own["variables"])
+        return listener, own
 
     def serve(fork: Callable[[], tuple[socket.socket, bytes]]) -> int:
         loop = ForkedLoop()
 
         def begin() -> tuple[socket.socket, dict[str, Any]]:
             loop.pause()
-            listener, told = fork()
-            loop.begin()
-            own = from_json(told)
-            os.chdir(own["directory"])
-            _set_variables(parameters["variables"], own["variables"])
-            return listener, own
+            forked = fork()
+            loop.resume()
+            return become_instance(*forked)
 
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             return runner.run(_serve(catalog, orphans, parameters, begin, report))
 
-    return PreparedRuntime(serve, read.names)
+    def serve_plainly(fork: Callable[[], tuple[socket.socket, bytes]]) -> int:
+        forked = fork()
+        return asyncio.run(_serve(catalog, orphans, parameters, lambda: become_instance(*forked), report))
+
+    return PreparedRuntime(serve_plainly if parameters["plain"] else serve, read.names)
 
 
 def _prepare_packages(parameters: dict[str, Any], report: Report) -> PreparedRuntime:
     """Import the packages that the project uses. Forks load the project's code themselves."""
-    _settle_in({**parameters, "variables": {}})
+    _set_up_process({**parameters, "variables": {}})
     _import_packages(parameters["packages"])
 
     def serve_loading(fork: Callable[[], tuple[socket.socket, bytes]]) -> int:
@@ -119,7 +130,7 @@ def _prepare_packages(parameters: dict[str, Any], report: Report) -> PreparedRun
 
 
 def _import_packages(names: list[str]) -> None:
-    """Import modules of others, as far as that works, before the code that uses them: it says what is wrong."""
+    """Import third-party modules before the code that uses them. Errors are left to that code to raise."""
     before = {name: os.environ.get(name) for name in FOR_IMPORTS}
     os.environ.update(FOR_IMPORTS)
     for name in names:
@@ -137,7 +148,7 @@ def _import_packages(names: list[str]) -> None:
 def _load(
     parameters: dict[str, Any], report: Report, watch: AbstractContextManager[object] | None = None
 ) -> EndpointCatalog | None:
-    _settle_in(parameters)
+    _set_up_process(parameters)
     private_files.hold(private_folder.files)
     _import_packages(parameters["packages"])
     try:
@@ -155,32 +166,34 @@ def _load(
 async def _serve(
     catalog: EndpointCatalog, orphans: Orphans, parameters: dict[str, Any], begin: Begin, report: Report
 ) -> int:
-    """What needs not be known before `begin` is made before it: that may be in another process."""
+    """Construct the server, call `begin`, then answer. What comes before `begin` may run in the preloaded parent."""
     service = EnvServer(ServeOptions(Path(parameters["path"]), name=parameters["name"], sandboxed=True), catalog)
     ready = b'{"ready": true, "healthy": %s}' % (b"false" if catalog.health else b"true")
     loop = asyncio.get_running_loop()
 
-    def look_after_others() -> None:
-        threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # who forked it had another
+    def after_first_call() -> None:
+        if not parameters["plain"]:
+            threading.main_thread()._set_native_id()  # type: ignore[attr-defined]  # the parent's had another
         orphans.reap_from_now_on()
 
     listener, own = begin()
     orphans.victims.begin()
-    linux.set_dumpable(False)  # else any program that a tool starts can read this memory, and write to it
+    linux.set_dumpable(False)  # or programs that a tool starts could read and change this memory
     token = own["token"]
-    if own["spare"]:  # nobody has asked for it yet, so there is time
-        service.app.lock(token, _settle)
+    if own["spare"]:  # for the pool: there is no request yet, so there is time
+        service.app.lock(token, _take_variables)
         service.server.accept_on(listener)
         await warm_up.before_the_first_call(service.server, catalog, token)
     else:
         service.app.lock(token)
         service.server.accept_on(listener)
     report(ready)
-    loop.call_later(BREATH, look_after_others)
+    loop.call_later(BREATH, after_first_call)
     return await service.until_stopped()
 
 
-def _settle_in(parameters: dict[str, Any]) -> None:
+def _set_up_process(parameters: dict[str, Any]) -> None:
+    """Set variables, arguments, working directory, output and logging as the environment's code expects them."""
     os.environ.clear()
     os.environ.update({"PATH": PATH, "HOME": "/home/env", "USER": "env", "LANG": "C.UTF-8", "TMPDIR": "/tmp"})
     os.environ.update(parameters["variables"])
@@ -193,19 +206,19 @@ def _settle_in(parameters: dict[str, Any]) -> None:
 
 
 def _set_variables(before: dict[str, str], now: dict[str, str]) -> None:
-    """What this fork has and the one before has not. What the author's code has set itself stays."""
+    """Set the variables of a fork that its parent was not loaded with. Those that the import set stay as they are."""
     os.environ.update({name: value for name, value in now.items() if before.get(name) != value})
     _reseed(now)
 
 
-def _settle(variables: dict[str, str]) -> None:
-    """This instance was made ahead, without variables; these are those of who is to have it."""
+def _take_variables(variables: dict[str, str]) -> None:
+    """Set the variables of the request that a pooled sandbox is given to. It was made without any."""
     os.environ.update(variables)
     _reseed(variables)
 
 
 def _reseed(variables: dict[str, str]) -> None:
-    """Forked from one parent, every sandbox would otherwise draw the same numbers. Who wants that sets AENV_SEED."""
+    """Seed random numbers anew: all forks of a parent would draw the same ones. ``AENV_SEED`` makes them the same."""
     seed = variables.get("AENV_SEED")
     random.seed(seed)
     numpy = sys.modules.get("numpy")
@@ -214,16 +227,16 @@ def _reseed(variables: dict[str, str]) -> None:
 
 
 def warm() -> None:
-    """Import and use all that serving needs, so that no sandbox does it for the first time."""
+    """Import and use all that serving needs, in the zygote, so that no sandbox does it for the first time."""
     warm_up.for_all()
     warm_up.for_mcp()
 
 
 def warm_without_mcp() -> None:
-    """The same for sandboxes that no MCP client is expected at: half the memory, and faster to fork."""
+    """Do the same without the MCP SDK: half the memory, and faster to fork."""
     warm_up.for_all()
 
 
 def rehearse() -> None:
-    """Serve once more: what that writes to is copied now, and not when somebody waits."""
+    """Serve one call in a pre-forked sandbox: the pages that this writes to are copied before there is a request."""
     warm_up.once()

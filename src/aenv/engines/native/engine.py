@@ -23,6 +23,7 @@ from aenv.engines.native.sandbox_keys import SandboxKeys
 from aenv.engines.native.zygotes import Zygotes
 from aenv.errors import AEnvError, Unavailable
 from aenv.images.base_systems import PROJECT_LIMIT, BaseSystems
+from aenv.isolation.forking import cpython_internals
 from aenv.isolation.host_support import unsupported_reason
 from aenv.isolation.limits.cgroups import Cgroups, group_name
 
@@ -39,14 +40,25 @@ class NativeEngine(Engine):
     )
 
     def __init__(
-        self, folder: Path, *, pool: int = MOST, group: str = "", fork: bool = True, base_limit: int = PROJECT_LIMIT
+        self,
+        folder: Path,
+        *,
+        pool: int = MOST,
+        group: str = "",
+        fork: bool = True,
+        base_limit: int = PROJECT_LIMIT,
+        plain: bool | None = None,
     ) -> None:
-        """The arguments are those of `EngineOptions`."""
+        """Most arguments are those of `EngineOptions`. ``plain``: use no private parts of CPython; None: only on
+        versions of Python that are tested with them (`cpython_internals`).
+        """
         self._may_fork = fork
         self._folder = folder
         self._folder.mkdir(parents=True, exist_ok=True)
         self._keys = SandboxKeys()
-        self._zygotes = Zygotes(folder, self._keys, self._drop_retired)
+        self._zygotes = Zygotes(
+            folder, self._keys, self._drop_retired, plain=not cpython_internals.is_tested() if plain is None else plain
+        )
         self._factory = SandboxFactory(folder, self._keys, self._zygotes, Cgroups(group or group_name()))
         self._pool: Pool[SandboxHandle] = Pool(
             self._make_pooled,

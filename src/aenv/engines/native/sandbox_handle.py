@@ -72,6 +72,7 @@ class SandboxHandle:
             "spare": self.pooled,
             "packages": self.zygote.packages,
             "packages_only": self.packages_only,
+            "plain": self.zygote.plain,
         }
 
     async def send_variables(self, spec: SandboxSpec) -> None:

@@ -47,12 +47,22 @@ PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONH
 class ZygoteHandle:
     """The zygote of one version of a project, or a fork of it that controls one preloaded parent."""
 
-    def __init__(self, spec: SandboxSpec, folder: Path, holder: Holder, origin: ZygoteHandle | None = None) -> None:
+    def __init__(
+        self,
+        spec: SandboxSpec,
+        folder: Path,
+        holder: Holder,
+        origin: ZygoteHandle | None = None,
+        *,
+        plain: bool = False,
+    ) -> None:
+        """``plain``: use no private parts of CPython, see `cpython_internals`."""
         self.name = secrets.token_hex(4)
         self.spec = spec
         self._project = spec.project
         self._folder = folder
         self._holder = holder
+        self.plain = plain
         self.origin = origin
         """The zygote that this one was forked from, if any."""
         self._offshoots: set[ZygoteHandle] = set()
@@ -112,6 +122,7 @@ class ZygoteHandle:
             files=None if self.spec.files is None else list(self.spec.files),
             base=self.spec.base,
             volume=self.spec.volume,
+            plain=self.plain,
         )
         await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
         loop.add_reader(ours, self._read)
@@ -134,7 +145,7 @@ class ZygoteHandle:
         """Fork a second zygote like this one, to control a preloaded parent."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        other = ZygoteHandle(self.spec, self._folder, self._holder, self)
+        other = ZygoteHandle(self.spec, self._folder, self._holder, self, plain=self.plain)
         with theirs:
             await self._send(spawn_message(Spawn(other.name, op="multiply")), [theirs.fileno()])
         other._connect(ours)

@@ -24,13 +24,18 @@ IDLE_ZYGOTES = 8
 class Zygotes:
     """Starts zygotes, retires those of older versions of a project, and ends those that nothing needs any more."""
 
-    def __init__(self, folder: Path, keys: SandboxKeys, on_retired: Callable[[], Awaitable[None]]) -> None:
-        """``on_retired``: called when `retired` has grown, before the next zygote is started."""
+    def __init__(
+        self, folder: Path, keys: SandboxKeys, on_retired: Callable[[], Awaitable[None]], *, plain: bool
+    ) -> None:
+        """``on_retired``: called when `retired` has grown, before the next zygote is started. ``plain``: as for
+        `NativeEngine`.
+        """
         self.holder: Holder = NoHolder()
         self.retired: set[ZygoteHandle] = set()
         """Zygotes that make no new sandboxes. Each ends with its last one."""
         self._folder = folder
         self._keys = keys
+        self._plain = plain
         self._on_retired = on_retired
         self._current: dict[tuple[str, str], ZygoteHandle] = {}
         """By place and fingerprint, the least recently used one first."""
@@ -63,7 +68,7 @@ class Zygotes:
         shown = (
             [str(await package_layers.layer(wanted, package_layers.cache_folder(), spec.fetching))] if wanted else []
         )
-        zygote = ZygoteHandle(spec, self._folder, self.holder)
+        zygote = ZygoteHandle(spec, self._folder, self.holder, plain=self._plain)
         packages = asyncio.ensure_future(packages_of(spec.project, spec.files))
         try:
             await zygote.start(shown)

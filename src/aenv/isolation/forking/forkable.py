@@ -26,27 +26,27 @@ MOST_NAMES = 200
 
 
 _WITHOUT_NEED = {"threading", "logging", "random", "concurrent.futures.thread", "asyncio.events"}
-"""Modules that want to be told of forks for the sake of other threads, or of what an instance does by itself."""
-_told: list[str] = []
+"""Modules whose fork handlers are not needed: they are about other threads, or an instance does the same itself."""
+_to_notify: list[str] = []
 
 
-def note_who_is_told() -> None:
-    """From now on remember which modules want to be told of forks."""
+def record_fork_handlers() -> None:
+    """Record from now on which modules register handlers with `os.register_at_fork`."""
     register = os.register_at_fork
 
     @functools.wraps(register)
     def noted(**handlers: Any) -> None:
         module = sys._getframe(1).f_globals.get("__name__", "?")
         if module not in _WITHOUT_NEED:
-            _told.append(module)
+            _to_notify.append(module)
         register(**handlers)
 
     os.register_at_fork = noted
 
 
-def told_of_forks() -> list[str]:
-    """The modules that have to be told when this process is forked."""
-    return _told
+def modules_to_notify() -> list[str]:
+    """Return the modules whose fork handlers have to run when this process is forked."""
+    return _to_notify
 
 
 class Watch:
@@ -141,13 +141,19 @@ class Watch:
 
 
 class VariablesRead:
-    """Notes which variables the code within ``with`` asks for, or sets."""
+    """Records which environment variables the code within ``with`` reads or sets.
 
-    def __init__(self) -> None:
+    ``plain``: replace nothing, and assume that it reads all of them; see `cpython_internals`.
+    """
+
+    def __init__(self, *, plain: bool = False) -> None:
         self._names: set[str] = set()
-        self._all = False
+        self._plain = plain
+        self._all = plain
 
     def __enter__(self) -> VariablesRead:
+        if self._plain:
+            return self
         self._native, self._children = _mapped(), _of_children()
         self._own = {name: getattr(os._Environ, name) for name in ("__getitem__", "__setitem__", "__delitem__")}
         self._iterate = os._Environ.__iter__
@@ -165,6 +171,8 @@ class VariablesRead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._plain:
+            return
         for name, method in self._own.items():
             setattr(os._Environ, name, method)
         os._Environ.__iter__ = self._iterate  # type: ignore[method-assign]

@@ -360,13 +360,14 @@ def traced_calls(namespaces: int) -> seccomp.Traced:
     return {"clone": (fork_flags(namespaces),), **dict.fromkeys(built, ())}
 
 
-def serve_forks(channel: socket.socket, namespaces: int, pristine: int) -> tuple[int, int, int]:
+def serve_forks(channel: socket.socket, namespaces: int, pristine: int, *, plain: bool) -> tuple[int, int, int]:
     """Run in the preloaded parent: fork on request. Returns in children only: listener, status, parameters.
 
+    ``plain``: have Python's own fork handlers run, see `cpython_internals`.
     ``pristine``: a descriptor of `based.PRISTINE`, or -1. The parent's working directory is set to it, because that is
     the only thing that a new mount namespace takes along from below a covering mount.
     """
-    notify = bool(forkable.told_of_forks())
+    notify = plain or bool(forkable.modules_to_notify())
     linux.forget_rseq()  # else the zygote does that for every fork, which takes longer
     os.dup2(channel.fileno(), _CHANNEL, inheritable=False)
     channel.close()
@@ -379,7 +380,7 @@ def serve_forks(channel: socket.socket, namespaces: int, pristine: int) -> tuple
         if not channel.recv(16):
             os._exit(0)
         try:
-            if linux.fork_with(flags, told=notify) == 0:  # CLONE_PARENT: the zygote is the child's parent, too
+            if linux.fork_with(flags, notify=notify) == 0:  # CLONE_PARENT: the zygote is the child's parent, too
                 break
         except OSError:
             os._exit(1)  # refused: the zygote fails the requests that wait

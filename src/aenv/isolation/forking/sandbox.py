@@ -130,7 +130,9 @@ class Sandbox:
         gc.collect()
         gc.freeze()
         self._report({"prepared": True, "reads": reads})
-        listener, self._status, parameters = preloaded.serve_forks(channel, self._spec.fresh, self._pristine)
+        listener, self._status, parameters = preloaded.serve_forks(
+            channel, self._spec.fresh, self._pristine, plain=self._spec.plain
+        )
         return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, listener), _read(parameters)
 
     @contextlib.contextmanager

@@ -174,7 +174,7 @@ class _Zygote:
         self._clone_flags = preloaded.fork_flags(spec.fresh)
 
     def run(self) -> None:
-        forkable.note_who_is_told()
+        forkable.record_fork_handlers()
         call(self._spec.warm)
         # Never from "/", where ``python -m`` looks first.
         sys.path[:] = [path for path in sys.path if path.strip("/.")]

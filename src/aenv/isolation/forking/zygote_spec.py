@@ -49,6 +49,8 @@ class ZygoteSpec:
     """A root file system to have in place of the host's."""
     volume: Volume | None = None
     """A folder of the host that all sandboxes share, and that outlives them."""
+    plain: bool = False
+    """Use no private parts of CPython; see `cpython_internals`."""
 
     @classmethod
     def read(cls, text: bytes) -> ZygoteSpec:

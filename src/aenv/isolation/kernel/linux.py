@@ -107,26 +107,26 @@ def fork_into(namespaces: int) -> int:
     return fork_with(namespaces | FORK_FLAGS | signal.SIGCHLD)
 
 
-def fork_with(flags: int, *, told: bool = True) -> int:
-    """Fork by ``clone`` with these flags, of which `FORK_FLAGS` are some. 0 in the child.
+def fork_with(flags: int, *, notify: bool = True) -> int:
+    """Fork by ``clone`` with these flags, which contain `FORK_FLAGS`. Return 0 in the child.
 
-    ``told``: whether Python learns of it. It need not where there is one thread and no module that registered for forks
-    (`forkable.told_of_forks`): no lock is held, and nothing has to be made anew but random numbers. What Python does
-    after a fork writes to a fifth of all the memory that an instance ever writes to.
+    ``notify``: run Python's handlers, as `os.fork` does. A process with one thread, and without a module that
+    registered handlers (`forkable.modules_to_notify`), can do without: no lock is held, and only random numbers are to
+    be seeded anew. What Python does after a fork writes to a fifth of all the memory that an instance ever writes to.
     """
     known = _thread_number_at()
-    if told:
+    if notify:
         _before_fork()
     if MACHINE == "aarch64":  # the last two arguments change places
         pid = int(_holding.syscall(number("clone"), flags, 0, 0, 0, known))
     else:
         pid = int(_holding.syscall(number("clone"), flags, 0, 0, known, 0))
     if pid == 0:
-        if told:
+        if notify:
             _in_the_child()
         return 0
     error = ctypes.get_errno()
-    if told:
+    if notify:
         _in_the_parent()
     if pid < 0:
         raise OSError(error, f"clone({flags:#x}): {os.strerror(error)}")
