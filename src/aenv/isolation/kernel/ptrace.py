@@ -26,7 +26,7 @@ from functools import cache
 from typing import Any
 
 from aenv.isolation.kernel.linux import MACHINE
-from aenv.isolation.kernel.syscall_plan import DO_ALL, SyscallPlan
+from aenv.isolation.kernel.syscall_plan import BREAKPOINT, RUN_PLAN, SyscallPlan
 
 _SEIZE, _DETACH, _CONTINUE, _TO_SYSCALL = 0x4206, 17, 7, 24
 _GET_REGISTERS, _SET_REGISTERS, _GET_MESSAGE, _GET_RSEQ = 12, 13, 0x4201, 0x420F
@@ -47,7 +47,7 @@ _PAGE = 4096
 _MOST_STOPS = 4096
 """A plan has some hundred calls. A process that stops more often is being sent signals without end."""
 
-_CODE = DO_ALL + b"\xcc"  # then a breakpoint
+_CODE = RUN_PLAN + BREAKPOINT
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = (ctypes.c_ulong, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
@@ -147,10 +147,10 @@ class Stopped:
             self._memory = self._call(_MMAP, 0, wanted, _READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS, _NONE, 0)
             self._size = wanted
         table = self._memory + -(-len(_CODE) // 16) * 16
-        written = plan.written(table)
-        _write(self.pid, self._memory, _CODE.ljust(table - self._memory, b"\xcc") + written.data)
+        encoded = plan.encoded(table)
+        _write(self.pid, self._memory, _CODE.ljust(table - self._memory, BREAKPOINT) + encoded.data)
         registers = list(self._born)
-        registers[_RIP], registers[_R15], registers[_R14] = self._memory, table, written.count
+        registers[_RIP], registers[_R15], registers[_R14] = self._memory, table, encoded.count
         registers[_ORIG_RAX] = _NONE
         _set_registers(self.pid, registers)
         end = self._memory + len(_CODE)

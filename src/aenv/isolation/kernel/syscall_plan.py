@@ -1,8 +1,11 @@
-"""System calls as data: for this process to make, or for one that runs nothing but them.
+"""System calls as data, to run in this process or in a stopped one.
 
-A plan says what new namespaces need. Written down, it is what the few instructions of `DO_ALL` work through, wherever
-they are put. A sandbox that furnishes its namespaces itself does so, too (`PlanTable.run`): a new process copies
-every page that it writes to, and Python writes wherever it goes.
+A plan lists the system calls that set up new namespaces. Encoded as a table, it is run by the few instructions of
+`RUN_PLAN`, wherever they are put: in a stopped child (`ptrace.Stopped.run`) no foreign instruction runs, and in a
+sandbox that sets up its namespaces itself (`PlanTable.run`) fewer pages are written to. A new process copies every page
+that it writes to, and Python writes wherever it goes.
+
+The instructions are for x86-64; elsewhere Python makes the calls. Their source is run_plan.S in this folder.
 """
 
 from __future__ import annotations
@@ -17,18 +20,16 @@ from functools import cache
 
 from aenv.isolation.kernel import linux
 
-DO_ALL = bytes.fromhex(
-    "498b07 498b7f08 498b7710 498b5718 4d8b5720 4d8b4728"  # number and five arguments, from where r15 points to
-    "0f05 49894730"  # the system call; what it came to
-    "4885c0 7906 493b4738 7517"  # to the end when it failed, but for an error that does not matter
-    "498b4f40 488901 498b4f48 488901"  # where later calls want to know of it
-    "4983c750 49ffce 75c1"  # to the next one, until r14 is 0
+RUN_PLAN = bytes.fromhex(
+    "498b07 498b7f08 498b7710 498b5718 4d8b5720 4d8b4728 0f05 49894730 4885c0 7906 493b4738 7517"
+    "498b4f40 488901 498b4f48 488901 4983c750 49ffce 75c1"
 )
-_HERE = (
-    bytes.fromhex("4155 4156 4157 4989ff 4989f6 4989d5")  # what belongs to the caller; table, how many calls, state
-    + DO_ALL
-    + bytes.fromhex("4d897500 49894508 415f 415e 415d c3")  # how many are left, and what the last one came to
-)
+"""run_plan.S, assembled, with the next three; a test assembles it again and compares."""
+BREAKPOINT = bytes.fromhex("cc")
+_ENTER = bytes.fromhex("4155 4156 4157 4989ff 4989f6 4989d5")
+_LEAVE = bytes.fromhex("4d897500 49894508 415f 415e 415d c3")
+FUNCTION = _ENTER + RUN_PLAN + _LEAVE
+"""``void run(void *table, size_t count, int64_t state[2])``"""
 _STATE = struct.Struct("=qq")
 _ENTRY = struct.Struct("=10Q")
 _ARGUMENTS, _RESULT = 5, 6 * 8
@@ -37,21 +38,21 @@ _WORD = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an earlier call will have come to."""
+    """The result of an earlier call of the plan, as an argument of a later one."""
 
     call: int
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
-    """A number that is not known yet."""
+    """A number that is set before the plan runs, by name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryBlock:
-    """Memory to point at, and pointers within it, by their offset."""
+    """Memory that an argument points at, and pointers within it: offsets, and what each points at."""
 
     data: bytes
     pointers: tuple[tuple[int, bytes], ...] = ()
@@ -70,46 +71,46 @@ class _Call:
 
 @dataclass
 class EncodedPlan:
-    """A plan for one address."""
+    """A plan as a table for memory at one address."""
 
     data: bytes
     count: int
     later: dict[str, list[int]] = field(default_factory=dict)
-    """Where numbers belong that were not known."""
+    """Offsets of the words for `Later` arguments, by name."""
 
 
 class PlanTable:
-    """A plan in this process's memory, and so in that of its forks."""
+    """An encoded plan in this process's memory, and so in that of its forks."""
 
     def __init__(self, plan: SyscallPlan) -> None:
         self.plan = plan
         self._memory = ctypes.create_string_buffer(plan.size)
         self.address = ctypes.addressof(self._memory)
-        self._written = plan.written(self.address)
+        self._encoded = plan.encoded(self.address)
         self._state = ctypes.create_string_buffer(_STATE.size)
-        ctypes.memmove(self._memory, self._written.data, plan.size)
+        ctypes.memmove(self._memory, self._encoded.data, plan.size)
         if linux.MACHINE == "x86_64":
             _instructions()
 
     @property
     def count(self) -> int:
-        """How many calls these are."""
-        return self._written.count
+        """The number of calls."""
+        return self._encoded.count
 
     def set(self, name: str, value: int) -> None:
-        """Say a number that was not known."""
-        for offset in self._written.later.get(name, ()):
+        """Set a `Later` argument."""
+        for offset in self._encoded.later.get(name, ()):
             struct.pack_into("=Q", self._memory, offset, value)
 
     def result(self, outcome: Outcome) -> int:
-        """What a call came to."""
+        """Return the result of a call."""
         return int(struct.unpack_from("=q", self._memory, outcome.call * _ENTRY.size + _RESULT)[0])
 
     def run(self) -> None:
         """Make the calls in this process.
 
         Raises:
-            OSError: one failed.
+            OSError: a call failed.
         """
         if linux.MACHINE != "x86_64":
             for call, result in enumerate(self.plan.run()):
@@ -123,33 +124,33 @@ class PlanTable:
 
 @cache
 def _instructions() -> Callable[[int, int, int], None]:
-    return ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p)(linux.executable(_HERE))
+    return ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p)(linux.executable(FUNCTION))
 
 
 class SyscallPlan:
-    """Calls to make, in this order, until one fails."""
+    """System calls to make in this order, until one fails."""
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
         self._folders: set[str] = set()
-        self._written: dict[int, EncodedPlan] = {}
+        self._encoded: dict[int, EncodedPlan] = {}
 
     def do(self, name: str, *arguments: Argument, what: str = "", tolerated: int = 0) -> Outcome:
-        """One call. Strings are pointed at; ``tolerated`` is an error that does not matter."""
-        self._written.clear()
+        """Add a call. Strings and blocks are passed by address. ``tolerated``: an errno that is no failure."""
+        self._encoded.clear()
         self._calls.append(_Call(what or name, linux.number(name), arguments, tolerated))
         return Outcome(len(self._calls) - 1)
 
     def mount(self, source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-        """Mount something."""
+        """Add a mount."""
         self.do("mount", source, target, kind or 0, flags, data or 0, what=f"mount({kind or 'bind'}, {target})")
 
     def bind(self, source: str, target: str) -> None:
-        """Show a file or a tree, with all that is mounted in it, at a second place."""
+        """Add a recursive bind mount."""
         self.mount(source, target, flags=linux.MS_BIND | linux.MS_REC)
 
     def folder(self, path: str, *, mode: int | None = None) -> None:
-        """One that may be there, with all that it is in."""
+        """Add a folder, with its parents; they may exist already."""
         parts = path.split("/")
         for place in ("/".join(parts[:length]) for length in range(2, len(parts) + 1)):
             if place not in self._folders:
@@ -159,21 +160,21 @@ class SyscallPlan:
             self.do("fchmodat", linux.HERE, path, mode, what=f"chmod({path})")
 
     def write(self, path: str, text: str) -> None:
-        """Into a file that is there."""
+        """Add writing text to an existing file."""
         file = self.do("openat", linux.HERE, path, os.O_WRONLY | os.O_CLOEXEC, what=f"open({path})")
         self.do("write", file, text, len(text.encode()), what=f"write({path})")
         self.do("close", file)
 
     def run(self, **later: int) -> list[int]:
-        """Make the calls in this process; what each came to.
+        """Make the calls in this process, from Python; return their results.
 
         Raises:
-            OSError: one failed.
+            OSError: a call failed.
         """
         results: list[int] = []
         for call in self._calls:
-            kept: list[ctypes.Array[ctypes.c_char]] = []
-            words = [_here(argument, results, later, kept) for argument in call.arguments]
+            buffers: list[ctypes.Array[ctypes.c_char]] = []
+            words = [_word_here(argument, results, later, buffers) for argument in call.arguments]
             result = linux.system_call(call.number, *words)
             if result < 0 and result != -call.tolerated:
                 raise OSError(-result, f"{call.what}: {os.strerror(-result)}")
@@ -182,19 +183,19 @@ class SyscallPlan:
 
     @property
     def size(self) -> int:
-        """Bytes that it has when it is written down."""
-        return len(self.written(0).data)
+        """Size of the encoded plan, in bytes."""
+        return len(self.encoded(0).data)
 
-    def written(self, address: int) -> EncodedPlan:
-        """The calls as `DO_ALL` takes them, for memory at ``address``."""
-        known = self._written.get(address)
+    def encoded(self, address: int) -> EncodedPlan:
+        """Return the table that `RUN_PLAN` takes, for memory at ``address``."""
+        known = self._encoded.get(address)
         if known is None:
-            known = self._written[address] = self._write_down(address)
+            known = self._encoded[address] = self._encode(address)
         return known
 
-    def _write_down(self, address: int) -> EncodedPlan:
+    def _encode(self, address: int) -> EncodedPlan:
         end = address + _ENTRY.size * len(self._calls)
-        data = bytearray(8)  # the first word: where nobody looks
+        data = bytearray(8)  # the first word gets results that no call needs
         later: dict[str, list[int]] = {}
         wanted: dict[int, list[int]] = {}
         entries = []
@@ -206,7 +207,7 @@ class SyscallPlan:
                     wanted.setdefault(argument.call, []).append(address + at)
                 elif isinstance(argument, Later):
                     later.setdefault(argument.name, []).append(at)
-                words.append(_there(argument, end, data) & _WORD)
+                words.append(_word_at(argument, end, data) & _WORD)
             words += [0] * (_ARGUMENTS - len(words))
             entries.append([call.number, *words, 0, -call.tolerated & _WORD])
         packed = []
@@ -216,12 +217,12 @@ class SyscallPlan:
         return EncodedPlan(b"".join(packed) + bytes(data), len(entries), later)
 
     def failed(self, left: int, result: int) -> OSError:
-        """The error that it ended with, when ``left`` calls were left to do."""
+        """Return the error of a run that ended with this result and ``left`` calls not made."""
         return OSError(-result, f"{self._calls[-left].what}: {os.strerror(-result)}")
 
 
-def _here(
-    argument: Argument, results: list[int], later: dict[str, int], kept: list[ctypes.Array[ctypes.c_char]]
+def _word_here(
+    argument: Argument, results: list[int], later: dict[str, int], buffers: list[ctypes.Array[ctypes.c_char]]
 ) -> int:
     match argument:
         case Outcome(call):
@@ -233,14 +234,14 @@ def _here(
     block = MemoryBlock(argument.encode() + b"\0") if isinstance(argument, str) else argument
     data = bytearray(block.data)
     for offset, target in block.pointers:
-        kept.append(ctypes.create_string_buffer(target))
-        struct.pack_into("=Q", data, offset, ctypes.addressof(kept[-1]))
-    kept.append(ctypes.create_string_buffer(bytes(data), len(data)))
-    return ctypes.addressof(kept[-1])
+        buffers.append(ctypes.create_string_buffer(target))
+        struct.pack_into("=Q", data, offset, ctypes.addressof(buffers[-1]))
+    buffers.append(ctypes.create_string_buffer(bytes(data), len(data)))
+    return ctypes.addressof(buffers[-1])
 
 
-def _there(argument: Argument, start: int, data: bytearray) -> int:
-    """The word for an argument; what it points at is appended to ``data``, which lies at ``start``."""
+def _word_at(argument: Argument, start: int, data: bytearray) -> int:
+    """Return the word for an argument; append what it points at to ``data``, which will be at ``start``."""
     match argument:
         case Outcome() | Later():
             return 0
