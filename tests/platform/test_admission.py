@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from aenv.client.platform_client import ApiClient
 from aenv.errors import Overloaded, QuotaExceeded
 from aenv.platform.instances.admission import Admission, AdmissionTicket, Capacity
+from aenv.sdk.environment import Environment
 from tests.conftest import fetch, run
 from tests.platform.parts import Served, serving
 
@@ -199,6 +201,31 @@ def test_a_create_that_waits_too_long_gets_a_retry_after(full: Served) -> None:
                 await api.create_env_instances(CAPACITY + 1, envName="counter")
 
     run(main())
+
+
+def test_a_create_waits_no_longer_than_the_platform_says(data: Path) -> None:
+    with serving(data, "--max-instances", "1", "--queue-seconds", "0.1", auth=False) as platform:
+
+        async def main() -> None:
+            async with ApiClient(platform.url, max_retries=0) as api:
+                await api.create_env_instance("counter")
+                with pytest.raises(Overloaded, match=r"no capacity became free within 0\.1 s"):
+                    await api.create_env_instance("counter")  # the SDK asks for most of its own timeout
+
+        run(main())
+
+
+def test_a_batch_is_one_request_and_all_or_nothing(full: Served) -> None:
+    async def main() -> None:
+        async with Environment.batch("counter", CAPACITY, aenv_url=full.url) as batch:
+            assert [(await env.call_tool("increment")).data for env in await batch.all()] == [1] * CAPACITY
+        with pytest.raises(QuotaExceeded, match="runs at most 3"):
+            async with Environment.batch("counter", CAPACITY + 1, aenv_url=full.url):
+                pass
+
+    run(main())
+    audit = [json.loads(line) for line in (full.data / "platform" / "audit.jsonl").read_text().splitlines()]
+    assert [each["status"] for each in audit if each["action"] == "create"][-2:] == [200, 403]
 
 
 def test_a_client_that_disconnects_leaves_the_queue(full: Served) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from aenv.platform.instances.ledger import INSTANCE, LedgerEntry
+from aenv.platform.operations.host_audit import HostAudit
 from aenv.platform.operations.settings import ServeSettings
 from aenv.platform.operations.state_directory import StateDirectory
 from aenv.storage.base import Delete
@@ -99,6 +100,17 @@ def test_instances_survive_into_the_next_server(data: Path, machine: Machine, ho
         assert {each["id"] for each in call_api(third, "/*/list", token=token)} == {*names[1:], other}
         assert [call(third, name, "increment", token) for name in (*names[1:], other)] == ["3", "3", "3", "2"]
         assert len(machine.sandboxes()) == 4
+
+
+def test_processes_of_an_adopting_server_are_no_leftovers(data: Path, machine: Machine) -> None:
+    with serving_with_handover(data, auth=False) as first:
+        create(first)
+        first.kill()
+    with serving_with_handover(data, auth=False):
+        found = HostAudit(data / "local", temporary=data, young=0.0).all()
+        processes = [Path("/proc", each.what.split()[0], "cmdline") for each in found if each.kind == "process"]
+        assert not [path for path in processes if path.exists() and str(data) in path.read_text()]
+        assert not [each.what for each in found if each.kind == "folder"]
 
 
 def test_instances_end_if_no_next_server_starts(data: Path, machine: Machine) -> None:

@@ -144,7 +144,8 @@ class ApiClient:
         """Ask for several of one environment in one request; the fields are those of EnvInstanceCreateRequest."""
         request = EnvInstanceCreateRequest(count=count, request_id=str(uuid.uuid4()), **wish)
         data = await self._data("POST", paths.INSTANCES, request, timeout)
-        return [EnvInstance.model_validate(item) for item in _items(data)]
+        created = [data] if isinstance(data, dict) and "id" in data else _items(data)
+        return [EnvInstance.model_validate(item) for item in created]
 
     async def get_env_instance(self, instance_id: str, *, deleted: bool = False) -> EnvInstance:
         """One instance; with ``deleted`` also one that was deleted within the last hour."""

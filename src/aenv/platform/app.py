@@ -175,6 +175,9 @@ class PlatformApp:
         if len(ask.request.body) > MAX_WISH:
             raise TooLarge(f"a wish for an instance has at most {MAX_WISH} bytes", details={"hint": "Use upload()."})
         wish = body(EnvInstanceCreateRequest, ask.request)
+        longest = self._instances.admission.capacity.longest_wait
+        if wish.queue_timeout is not None and wish.queue_timeout > longest:
+            wish = wish.model_copy(update={"queue_timeout": longest})
         if self._peers is not None and wish.request_id:
             elsewhere = await self._peers.claim(ask.request, ask.caller, wish.request_id)
             if elsewhere is not None:

@@ -55,12 +55,20 @@ class Batch:
             return
         first = self.environments[0]
         placement = first._placement
-        if isinstance(placement, PlatformPlacement) and placement.is_local:
-            created = await placement.create_many(first._create_request(), len(self.environments))
-            pairs = zip(self.environments, created, strict=True)
-            self._starting = [asyncio.create_task(_adopt(env, instance)) for env, instance in pairs]
-        else:
-            self._starting = [asyncio.create_task(_initialize(env)) for env in self.environments]
+        created: list[EnvInstance] = []
+        if isinstance(placement, PlatformPlacement) and first.instance_id is None:
+            try:
+                created = await placement.create_many(first._create_request(), len(self.environments))
+            except BaseException:
+                await placement.disconnect()
+                raise
+        pairs = list(zip(self.environments, created, strict=False))
+        for env, instance in pairs:
+            env._instance = instance  # so that a release before its task runs ends it
+        # An earlier platform does not know ``count`` and creates one: the others are then requested singly.
+        rest = self.environments[len(pairs) :]
+        self._starting = [asyncio.create_task(_adopt(env, instance)) for env, instance in pairs]
+        self._starting += [asyncio.create_task(_initialize(env)) for env in rest]
 
 
 async def _initialize(env: Environment) -> Environment:

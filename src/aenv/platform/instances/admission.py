@@ -42,6 +42,8 @@ class Capacity:
     """Instances that are being created."""
     wait: float = 60.0
     """Default queue timeout in seconds."""
+    longest_wait: float = MAX_WAIT_SECONDS
+    """Upper bound in seconds of the queue timeout that a user may ask for; services wait as long as they need."""
 
 
 class AdmissionTicket:

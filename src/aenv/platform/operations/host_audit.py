@@ -18,7 +18,9 @@ from aenv.client.local_platforms import LocalPaths, for_sockets, is_alive
 from aenv.isolation.limits.cgroups import TOP, is_held
 
 YOUNG = 60.0
-_HELPERS = re.compile(r"-m aenv\.isolation\.(zygote|egress)\b|/api/janitor\.py ")
+_HELPERS = re.compile(r"-m aenv\.isolation\.(forking\.zygote|network\.egress_proxy)\b")
+"""Processes that end with their server or with its fd holder. `crash_cleanup` is none: it is to outlive its server, and
+ends by itself when no server and no fd holder is left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ class ServeSettings(BaseModel):
     max_creating: int = Field(default=0, ge=0)
     """Instances that are made at the same time; 0: no limit."""
     queue_seconds: float = Field(default=60.0, ge=0)
-    """How long a create waits for room, unless it says how long itself."""
+    """Seconds that a create waits for room at the most; a request may ask for less."""
     grace: float = Field(default=10.0, ge=0)
     """Seconds that requests under way have to finish when the server is stopped."""
     adopt_within: float = Field(default=60.0, ge=0)
@@ -160,7 +160,7 @@ class ServeSettings(BaseModel):
     @property
     def capacity(self) -> Capacity:
         """How much there is room for."""
-        return Capacity(self.max_instances, self.max_creating, self.queue_seconds)
+        return Capacity(self.max_instances, self.max_creating, self.queue_seconds, self.queue_seconds)
 
     @property
     def folder(self) -> Path:

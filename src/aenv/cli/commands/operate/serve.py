@@ -131,7 +131,7 @@ _store_option = click.option(
     "--queue-seconds",
     type=click.FloatRange(min=0),
     envvar="AENV_SERVE_QUEUE_SECONDS",
-    help="How long a create waits for room, unless it says so itself.  [default: 60]",
+    help="Seconds that a create waits for room at the most; a request may ask for less.  [default: 60]",
 )
 @click.option(
     "--audit",
