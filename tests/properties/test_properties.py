@@ -16,7 +16,8 @@ from aenv.authoring import docstrings
 from aenv.authoring.content import to_content
 from aenv.authoring.signature import Signature
 from aenv.errors import InvalidArguments, ToolNotFound
-from aenv.sdk.environment import Environment, split_env_name_version
+from aenv.sdk.environment import Environment
+from aenv.sdk.names import bare_name, split_env_name_version
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none()
@@ -63,9 +64,9 @@ def test_arguments_that_match_the_schema_are_accepted(i: int, s: str, b: bool, t
 @given(names, versions, st.text(min_size=1).filter(lambda t: "/" not in t))
 def test_a_qualified_tool_name_resolves_to_its_bare_name(name: str, version: str, tool: str) -> None:
     env = Environment(f"{name}@{version}", aenv_url="http://localhost")
-    assert env._bare_name(f"{name}@{version}/{tool}") == tool
-    assert env._bare_name(f"{name}/{tool}") == tool
-    assert env._bare_name(tool) == tool
+    assert bare_name(env.env_name, f"{name}@{version}/{tool}") == tool
+    assert bare_name(env.env_name, f"{name}/{tool}") == tool
+    assert bare_name(env.env_name, tool) == tool
     assert split_env_name_version(env.env_name) == (name, version)
 
 
@@ -73,7 +74,7 @@ def test_a_qualified_tool_name_resolves_to_its_bare_name(name: str, version: str
 def test_a_tool_name_of_another_environment_is_refused(mine: str, theirs: str, tool: str) -> None:
     env = Environment(mine, aenv_url="http://localhost")
     try:
-        bare = env._bare_name(f"{theirs}/{tool}")
+        bare = bare_name(env.env_name, f"{theirs}/{tool}")
     except ToolNotFound:
         assert mine != theirs
     else:

@@ -18,13 +18,10 @@ from aenv.client.instance_client import InstanceClient
 from aenv.errors import (
     AEnvError,
     EnvironmentError,
-    EnvironmentTimeoutError,
     InstanceEnded,
     InstanceUnreachable,
     InvalidUse,
-    NetworkError,
     StateDestroyed,
-    ToolNotFound,
     ToolServerError,
     ToolTimeoutError,
     UnrecoverableEnvironmentError,
@@ -36,6 +33,8 @@ from aenv.sdk import arguments as checks
 from aenv.sdk import transfer
 from aenv.sdk.answer import Answer
 from aenv.sdk.circuit_breaker import CircuitBreaker
+from aenv.sdk.health import probe, timed_out, wait_until_healthy
+from aenv.sdk.names import bare_name, make_mcp_url, split_env_name_version
 from aenv.sdk.placement import CreateRequest, Placement, PlatformPlacement, ServerPlacement
 from aenv.tracing.logging import getLogger
 from aenv.tracing.rollout import Rollout
@@ -45,10 +44,10 @@ if TYPE_CHECKING:
     from aenv.sdk.batch import Batch
     from aenv.sdk.blocking import SyncEnvironment
 
+__all__ = ["Environment", "make_mcp_url", "split_env_name_version"]
+
 log = getLogger("environment")
 
-HEALTHY = ("success", "healthy")
-HEALTH_SECONDS = 10.0
 EXEC_MARGIN = 5.0
 """Seconds that the answer of `exec` may come after the command's own timeout."""
 
@@ -60,18 +59,6 @@ class _Default(str):
 
 
 DEFAULT_TTL = _Default("30m")
-
-
-def split_env_name_version(env_name: str) -> tuple[str, str]:
-    """Split ``name@version``; without a version, it is empty."""
-    name, _, version = env_name.partition("@")
-    return name, version
-
-
-def make_mcp_url(url: str, port: int, path: str = "") -> str:
-    """Return ``url`` with ``port`` and ``path`` added; a port, a path or TLS in ``url`` replaces ``port``."""
-    base = ServerUrl.parse(url, default_port=port)
-    return f"{base}{path and '/' + path.lstrip('/')}"
 
 
 class Environment:
@@ -118,6 +105,13 @@ class Environment:
         ```
     """
 
+    _instance: EnvInstance | None = None
+    _last_instance: EnvInstance | None = None
+    _client: InstanceClient | None = None
+    _rollout: Rollout | None = None
+    _initializing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+    _released = False
+
     def __init__(
         self,
         env_name: str,
@@ -161,44 +155,45 @@ class Environment:
         self.mcp = checks.flag("mcp", mcp) or self.keep_alive
         self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
+        self._set_urls(self._place(aenv_url))
+        self._breaker = CircuitBreaker()
+        self._tool_paths: dict[str, str] = {}
 
+    def _place(self, aenv_url: str | None) -> Planes:
+        """Decide where the instance runs, and return the URLs of the control plane and the data plane."""
         platform_url = checks.optional_text("aenv_url", aenv_url or None) or os.environ.get("AENV_SYSTEM_URL") or None
         if self.dummy_instance_ip:
             data = ServerUrl.parse(aenv_url or self.dummy_instance_ip, default_port=paths.DATA_PORT)
-            planes = Planes(data, data)
             self._placement: Placement = ServerPlacement(data, self.api_key)
-        else:
-            planes = Planes.parse(platform_url or "http://localhost")
-            source = None
-            if platform_url is None:
-                found = _find_project(self.env_name)
-                if found is not None:
-                    self.env_name, source = found[0], str(found[1])
-                elif self.instance_id is None:
-                    checks.reference(self.env_name)
-            self._placement = PlatformPlacement(
-                planes if platform_url else None,
-                timeout=self.timeout,
-                startup_timeout=self.startup_timeout,
-                max_retries=self.max_retries,
-                token=self.api_key,
-                source=source,
-            )
+            return Planes(data, data)
+        planes = Planes.parse(platform_url or "http://localhost")
+        self._placement = PlatformPlacement(
+            planes if platform_url else None,
+            timeout=self.timeout,
+            startup_timeout=self.startup_timeout,
+            max_retries=self.max_retries,
+            token=self.api_key,
+            source=self._local_source() if platform_url is None else None,
+        )
+        return planes
+
+    def _local_source(self) -> str | None:
+        """Return the folder of the project on this machine that `env_name` refers to, and set its name; else None."""
+        found = _find_project(self.env_name)
+        if found is not None:
+            self.env_name = found[0]
+            return str(found[1])
+        if self.instance_id is None:
+            checks.reference(self.env_name)
+        return None
+
+    def _set_urls(self, planes: Planes) -> None:
         data_plane = str(planes.data)
         self.aenv_control_url = str(planes.control)
         self.aenv_data_url = f"{data_plane}{paths.MCP}"
         self.aenv_health_url = f"{data_plane}{paths.HEALTH}"
         self.aenv_reward_url = f"{data_plane}{paths.REWARD}"
         self.aenv_functions_base_url = f"{data_plane}{paths.FUNCTIONS}"
-
-        self._instance: EnvInstance | None = None
-        self._client: InstanceClient | None = None
-        self._rollout: Rollout | None = None
-        self._breaker = CircuitBreaker()
-        self._initializing: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
-        self._released = False
-        self._last_instance: EnvInstance | None = None
-        self._tool_paths: dict[str, str] = {}
 
     # --- create and release
 
@@ -282,11 +277,11 @@ class Environment:
         try:
             async with asyncio.timeout(timeout):
                 client = await self._ready_client()
-                await self._wait_until_healthy(client, timeout)
+                await wait_until_healthy(client, self.env_name, timeout, self._why_unreachable)
         except TimeoutError as error:
             if isinstance(error, AEnvError):
                 raise
-            raise self._timed_out("startup", timeout, "the environment is not ready") from error
+            raise timed_out(self.env_name, "startup", timeout, "the environment is not ready") from error
 
     async def _create(self) -> None:
         self._rollout = Rollout.begin(self.env_name)
@@ -332,7 +327,7 @@ class Environment:
             client = self._client = self._placement.client(instance)
             client.rollout = self._rollout
             if not (self.skip_for_healthy or instance.healthy):
-                await self._wait_until_healthy(client, self.startup_timeout)
+                await wait_until_healthy(client, self.env_name, self.startup_timeout, self._why_unreachable)
 
     @staticmethod
     def _in_trace(rollout: Rollout | None) -> AbstractContextManager[None]:
@@ -355,36 +350,10 @@ class Environment:
             "mcp": self.mcp,
         }
 
-    async def _wait_until_healthy(self, client: InstanceClient, timeout: float) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        pause, reason = 0.02, ""
-        while True:
-            left = deadline - loop.time()
-            if left <= 0:
-                raise self._timed_out("startup", timeout, f"the environment is not healthy{reason}")
-            try:
-                body = await client.exchange("GET", paths.HEALTH, timeout=min(left, HEALTH_SECONDS))
-                status = _status_of(body)
-                if status in HEALTHY:
-                    return
-                reason = f": its health check says '{status}'"
-            except InstanceUnreachable as error:
-                final = self._placement.unreachable(client, error)
-                if final is not None:
-                    raise final from error
-                ended = await self._why_ended(error)
-                if ended is not None:
-                    raise ended from error
-                reason = f": {error.message}"
-            except DeadlineExceeded:
-                reason = ": its health check does not answer"
-            except AEnvError as error:
-                if not (error.retryable or error.fault == "env"):
-                    raise
-                reason = f": {error.message}"
-            await asyncio.sleep(min(pause, max(left, 0)))
-            pause = min(pause * 2, 1.0)
+    async def _why_unreachable(self, error: InstanceUnreachable) -> EnvironmentError | None:
+        """Return why an instance that is starting will never answer; None if it may."""
+        assert self._client is not None
+        return self._placement.unreachable(self._client, error) or await self._why_ended(error)
 
     async def _why_ended(self, error: InstanceUnreachable) -> InstanceEnded | None:
         """Return the end of the instance as an error if that is why a call failed to connect or lost its connection."""
@@ -517,28 +486,19 @@ class Environment:
             client = await self._ready_client()
         seconds = self.timeout if timeout is None else checks.seconds("timeout", timeout)
         if log.isEnabledFor(20):
-            log.info("%s Executing tool: %s in environment %s", self._prefix, self._bare_name(tool_name), self.env_name)
+            log.info(
+                "%s Executing tool: %s in environment %s",
+                self._prefix,
+                bare_name(self.env_name, tool_name),
+                self.env_name,
+            )
         try:
             data = await client.call(path, arguments or {}, timeout=seconds)
-        except DeadlineExceeded as error:
-            raise ToolTimeoutError(
-                f"tool '{tool_name}' gave no answer within {seconds:g} s", tool_name, seconds
-            ) from error
-        except InstanceUnreachable as error:
-            ended = await self._why_ended(error)
-            if ended is not None:
-                raise ended from error
-            self._breaker.failed()
-            if not error.details.get("sent"):
+        except AEnvError as error:
+            failure = await self._tool_failure(tool_name, seconds, error)
+            if failure is None:
                 raise
-            raise ToolServerError(
-                f"tool '{tool_name}' may have run, but gave no answer: {error.message}", tool_name
-            ) from error
-        except EnvironmentError as error:
-            status = error.details.get("status")
-            if status in (401, 403, None) or isinstance(error, InstanceEnded):  # None: not sent
-                raise
-            raise ToolServerError(f"tool '{tool_name}': {error.message}", tool_name, status) from error
+            raise failure from error
         self._breaker.succeeded()
         return ToolResult(
             data["content"],
@@ -547,6 +507,24 @@ class Environment:
             structured=data.get("structured"),
             is_json=data.get("is_json", False),
         )
+
+    async def _tool_failure(self, tool_name: str, seconds: float, error: AEnvError) -> AEnvError | None:
+        """Return the error that a failed tool call raises in place of ``error``; None to raise ``error`` itself."""
+        if isinstance(error, DeadlineExceeded):
+            return ToolTimeoutError(f"tool '{tool_name}' gave no answer within {seconds:g} s", tool_name, seconds)
+        if isinstance(error, InstanceUnreachable):
+            ended = await self._why_ended(error)
+            if ended is not None:
+                return ended
+            self._breaker.failed()
+            if not error.details.get("sent"):
+                return None
+            return ToolServerError(f"tool '{tool_name}' may have run, but gave no answer: {error.message}", tool_name)
+        status = error.details.get("status")
+        was_sent = isinstance(error, EnvironmentError) and status not in (401, 403, None)
+        if not was_sent or isinstance(error, InstanceEnded):
+            return None
+        return ToolServerError(f"tool '{tool_name}': {error.message}", tool_name, status)
 
     def call_function(
         self, function_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
@@ -563,7 +541,7 @@ class Environment:
             EnvironmentError: any other failure, with its ``fault``. Base class of the errors above.
         """
         function_name, arguments = checks.text("function_name", function_name), checks.call_arguments(arguments)
-        path = f"{paths.FUNCTIONS}/{quote(self._bare_name(function_name), safe='')}"
+        path = f"{paths.FUNCTIONS}/{quote(bare_name(self.env_name, function_name), safe='')}"
         timeout = None if timeout is None else checks.seconds("timeout", timeout)
         return Answer(self._call(f"function '{function_name}'", path, arguments, timeout))
 
@@ -690,24 +668,13 @@ class Environment:
             assert self._client is not None
         client = self._client
         if self._breaker.is_open:
-            await self._probe(client)
+            await probe(client, self._breaker)
+            if self._breaker.is_open:
+                raise UnrecoverableEnvironmentError(
+                    f"{client.url} was unreachable several times in a row; calls are refused until it answers again",
+                    self.env_name,
+                )
         return client
-
-    async def _probe(self, client: InstanceClient) -> None:
-        if self._breaker.may_probe():
-            try:
-                await client.exchange("GET", paths.HEALTH, timeout=HEALTH_SECONDS, patience=0)
-            except NetworkError:
-                self._breaker.failed()
-            except AEnvError:
-                self._breaker.succeeded()  # perhaps unhealthy, but reachable
-            else:
-                self._breaker.succeeded()
-        if self._breaker.is_open:
-            raise UnrecoverableEnvironmentError(
-                f"{client.url} could not be reached several times in a row; calls are refused until it answers again",
-                self.env_name,
-            )
 
     async def _call(self, what: str, path: str, arguments: dict[str, Any] | None, timeout: float | None) -> Any:
         async def call(client: InstanceClient, seconds: float) -> Any:
@@ -730,7 +697,7 @@ class Environment:
         try:
             answer = await send(client, seconds)
         except DeadlineExceeded as error:
-            raise self._timed_out("call", seconds, f"{what} gave no answer") from error
+            raise timed_out(self.env_name, "call", seconds, f"{what} gave no answer") from error
         except InstanceUnreachable as error:
             ended = await self._why_ended(error)
             if ended is not None:
@@ -743,27 +710,10 @@ class Environment:
         self._breaker.succeeded()
         return answer
 
-    def _timed_out(self, budget: str, seconds: float, what: str) -> EnvironmentTimeoutError:
-        return EnvironmentTimeoutError(
-            f"{what} within {seconds:g} s", self.env_name, {"budget": budget, "seconds": seconds}
-        )
-
     def _tool_path(self, tool_name: str) -> str:
-        path = f"{paths.TOOLS}/{quote(self._bare_name(checks.text('tool_name', tool_name)), safe='')}"
+        path = f"{paths.TOOLS}/{quote(bare_name(self.env_name, checks.text('tool_name', tool_name)), safe='')}"
         self._tool_paths[tool_name] = path
         return path
-
-    def _bare_name(self, tool_name: str) -> str:
-        """Return the name without ``env@version/``, which must be this environment's."""
-        prefix, slash, rest = tool_name.partition("/")
-        if not slash:
-            return tool_name
-        if prefix != self.env_name:
-            mine, theirs = split_env_name_version(self.env_name), split_env_name_version(prefix)
-            same_version = mine[1] == theirs[1] or not (mine[1] and theirs[1])
-            if mine[0] != theirs[0] or not same_version:
-                raise ToolNotFound(f"Tool '{tool_name}' not found in environment '{self.env_name}'", tool_name)
-        return rest
 
     @property
     def _prefix(self) -> str:
@@ -784,9 +734,3 @@ def _find_project(env_name: str) -> tuple[str, Path] | None:
         return local_lease.find_project(env_name)
     except (OSError, RuntimeError, ValueError) as error:  # no such home directory, or an invalid path
         raise InvalidUse(f"env_name: {error}", env_name) from None
-
-
-def _status_of(body: Mapping[str, Any]) -> str:
-    data = body.get("data")
-    status = data.get("status") if isinstance(data, Mapping) else None
-    return str(status) if status is not None else "healthy"

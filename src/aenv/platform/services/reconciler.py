@@ -30,7 +30,7 @@ from aenv.platform.services.service_store import ServiceRecord, ServiceSpec, Ser
 from aenv.platform.services.storages import Storages
 from aenv.schema import paths
 from aenv.schema.instances import EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent, ServiceStatus
-from aenv.sdk.environment import HEALTHY
+from aenv.sdk.health import HEALTHY
 from aenv.tracing.logging import getLogger
 
 log = getLogger("services")
