@@ -52,5 +52,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, running(__file__, log=Path(folder, "log")) as server:
-        os.environ["DUMMY_INSTANCE_IP"] = server.url  # as after: aenv run examples/02_hello.py
+        os.environ["AENV_INSTANCE_URL"] = server.url  # as after: aenv run examples/02_hello.py
         asyncio.run(main())

@@ -92,5 +92,5 @@ if __name__ == "__main__":
             return stack.enter_context(running(__file__, log=log, variables=variables)).url
 
         addresses = list(pool.map(serve, range(EPISODES)))
-        os.environ["DUMMY_INSTANCE_IP"] = addresses[0]  # no platform: aenv_url names one of our own servers
+        os.environ["AENV_INSTANCE_URL"] = addresses[0]  # no platform: aenv_url names one of our own servers
         asyncio.run(main(addresses))

@@ -63,6 +63,6 @@ async def progress(url: str) -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, running(__file__, log=Path(folder, "log")) as server:
-        os.environ["DUMMY_INSTANCE_IP"] = server.url
+        os.environ["AENV_INSTANCE_URL"] = server.url
         asyncio.run(pictures())
         asyncio.run(progress(server.url))

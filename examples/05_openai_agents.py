@@ -93,5 +93,5 @@ async def main() -> None:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder, running(__file__, log=Path(folder, "log")) as server:
-        os.environ["DUMMY_INSTANCE_IP"] = server.url
+        os.environ["AENV_INSTANCE_URL"] = server.url
         asyncio.run(main())

@@ -55,7 +55,7 @@ def step(text: str) -> None:
 
 
 async def call(url: str) -> None:
-    os.environ["DUMMY_INSTANCE_IP"] = url
+    os.environ["AENV_INSTANCE_URL"] = url
     async with Environment("shop@1.0.0") as env:
         for tool in await env.list_tools():
             say(f"  tool    {tool['name']}: {tool['description']}")
@@ -109,7 +109,7 @@ def main() -> None:
             step("5. Call it with an MCP client that we did not write")
             asyncio.run(call_over_mcp(server.url))
         os.environ |= {"AENV_RUNTIME_DIR": folder, "AENV_LOCAL_LINGER": "0"}
-        del os.environ["DUMMY_INSTANCE_IP"]
+        del os.environ["AENV_INSTANCE_URL"]
         step("6. Or let Environment run it: isolated instances on this machine, with nothing started by hand")
         reason = unsupported_reason()
         if reason is None:

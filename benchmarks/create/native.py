@@ -259,7 +259,7 @@ def start_time(pid: int) -> str:
 if __name__ == "__main__":
     args = arguments()
     # Before aenv is imported: it reads some of them then. Bytecode as users have it.
-    for name in ("DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH"):
+    for name in ("AENV_INSTANCE_URL", "DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH"):
         os.environ.pop(name, None)
     os.environ["AENV_RUNTIME_DIR"] = args.runtime
     os.environ["AENV_POOL"] = str(args.pool)

@@ -33,7 +33,7 @@ if __name__ == "__main__":
         tempfile.TemporaryDirectory() as folder,
         running(HERE / "librarian.py", log=Path(folder, "librarian")) as librarian,
     ):
-        known = {"LIBRARIAN": librarian.url, "DUMMY_INSTANCE_IP": librarian.url}  # no platform: servers of our own
+        known = {"LIBRARIAN": librarian.url, "AENV_INSTANCE_URL": librarian.url}  # no platform: servers of our own
         os.environ.update(known)
         with running(HERE / "tutor.py", log=Path(folder, "tutor"), variables=known) as tutor:
             asyncio.run(main(librarian, tutor))

@@ -98,7 +98,7 @@ def test_people_see_what_was_loaded_and_what_to_paste(aenv_command: list[str], p
         ["health", "healthy", "Feel", "the", "pulse."],
     ):
         assert expected in lines
-    assert "export DUMMY_INSTANCE_IP=http://localhost:" in said
+    assert "export AENV_INSTANCE_URL=http://localhost:" in said
 
 
 def test_quiet_is_one_line(aenv_command: list[str], project: Path, read_until: Any) -> None:

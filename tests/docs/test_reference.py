@@ -92,7 +92,7 @@ def _read_by(node: ast.AST) -> set[str]:
 
 def test_every_variable_that_is_read_is_on_the_page() -> None:
     read = variables_read()
-    assert {"DUMMY_INSTANCE_IP", "AENV_TOKEN", "NO_COLOR", "OPENAI_API_KEY"} <= read
+    assert {"AENV_INSTANCE_URL", "DUMMY_INSTANCE_IP", "AENV_TOKEN", "NO_COLOR", "OPENAI_API_KEY"} <= read
     named = set(re.findall(r"`(\w+)`", "\n".join(row[0] for row in rows_of(REFERENCE / "environment-variables.md"))))
     assert read <= named
 

@@ -122,7 +122,7 @@ class Page:
         assert re.fullmatch(wanted, self.said.strip(), re.DOTALL), f"{block.where} is not what is printed:\n{self.said}"
 
     def _own(self) -> dict[str, str]:
-        return {"DUMMY_INSTANCE_IP": self.url} if self.url else {}
+        return {"AENV_INSTANCE_URL": self.url} if self.url else {}
 
     def _here(self, text: str) -> str:
         return ADDRESS.sub(self.url, text) if self.url else text

@@ -69,7 +69,7 @@ def _on_our_platform(_no_settings_from_outside: None, monkeypatch: pytest.Monkey
 
 
 def _settings(patch: pytest.MonkeyPatch, platform: Platform) -> None:
-    for name in ("DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL"):
+    for name in ("AENV_INSTANCE_URL", "DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL"):
         patch.delenv(name, raising=False)
     for name, value in platform.variables.items():
         patch.setenv(name, value)

@@ -82,7 +82,7 @@ async def over_mcp(url: str, mode: Any) -> list[Answer]:
 @pytest.fixture(scope="module")
 def answers(server: Server) -> dict[str, list[Answer]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("DUMMY_INSTANCE_IP", server.url)
+        patch.setenv("AENV_INSTANCE_URL", server.url)
         return {
             "lean": asyncio.run(over_lean(server.url)),
             "2026-07-28": asyncio.run(over_mcp(server.url, "2026-07-28")),
@@ -101,7 +101,7 @@ def test_a_call_has_one_answer_on_every_path(answers: dict[str, list[Answer]], n
 
 
 def test_the_tools_are_the_same_on_every_path(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUMMY_INSTANCE_IP", server.url)
+    monkeypatch.setenv("AENV_INSTANCE_URL", server.url)
 
     async def lists() -> tuple[Any, Any, Any]:
         async with Environment("e") as env:

@@ -1,4 +1,4 @@
-"""``Environment`` against a server that somebody started by hand (DUMMY_INSTANCE_IP)."""
+"""``Environment`` against a server that was started by hand (AENV_INSTANCE_URL)."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def _dummy(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUMMY_INSTANCE_IP", server.url)
+def _instance_url(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AENV_INSTANCE_URL", server.url)
 
 
 def in_env(use: Any, name: str = "everything@1.0.0", **options: Any) -> Any:
@@ -64,13 +64,31 @@ def test_the_constructor_has_every_parameter_and_default() -> None:
     }  # fmt: skip
 
 
-def test_the_network_of_a_server_that_runs_already_cannot_be_chosen() -> None:
-    with pytest.raises(UsageError, match="network: DUMMY_INSTANCE_IP names a server"):
+@pytest.mark.parametrize("variable", ["AENV_INSTANCE_URL", "DUMMY_INSTANCE_IP"])
+def test_either_variable_names_the_server(variable: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AENV_INSTANCE_URL")
+    monkeypatch.setenv(variable, server.url)
+
+    async def use(env: Environment) -> Any:
+        return (await env.call_tool("echo", {"content": "hi"})).data
+
+    assert in_env(use) == {"result": "hi"}
+
+
+def test_the_new_variable_overrides_its_older_alias(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUMMY_INSTANCE_IP", "http://127.0.0.1:9")
+    assert Environment("e").dummy_instance_ip == server.url
+    monkeypatch.setenv("AENV_INSTANCE_URL", "")
+    assert Environment("e").dummy_instance_ip == "http://127.0.0.1:9"
+
+
+def test_the_network_of_a_running_server_cannot_be_chosen() -> None:
+    with pytest.raises(UsageError, match=r"network: AENV_INSTANCE_URL .* names a server"):
         run(Environment("e", network="none").initialize())
 
 
 def test_the_attributes_are_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DUMMY_INSTANCE_IP")
+    monkeypatch.delenv("AENV_INSTANCE_URL")
     env = Environment("e", environment_variables={"A": "1", "B": None, "C": 3}, aenv_url="http://host")  # type: ignore[dict-item]
     assert env.environment_variables == {"A": "1", "C": "3"}
     assert env.aenv_control_url == "http://host:8080"
@@ -80,7 +98,7 @@ def test_the_attributes_are_there(server: Server, monkeypatch: pytest.MonkeyPatc
     assert env.aenv_functions_base_url == "http://host:8081/functions"
     assert env.dummy_instance_ip is None
     assert (env.ttl, env.timeout, env.max_retries, env.api_key, env.proxy_headers) == ("30m", 60.0, 10, None, {})
-    monkeypatch.setenv("DUMMY_INSTANCE_IP", "https://h:1/p")
+    monkeypatch.setenv("AENV_INSTANCE_URL", "https://h:1/p")
     monkeypatch.setenv("AENV_API_KEY", "k")
     assert Environment("e").aenv_data_url == "https://h:1/p/mcp"
     assert Environment("e").api_key == "k"
@@ -297,7 +315,7 @@ def test_without_a_data_plane_calls_are_refused() -> None:
 
 
 def test_nobody_there_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUMMY_INSTANCE_IP", f"http://127.0.0.1:{_free_port()}")
+    monkeypatch.setenv("AENV_INSTANCE_URL", f"http://127.0.0.1:{_free_port()}")
     monkeypatch.setattr("aenv.sdk.placement.PATIENCE", 0.1)
     with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
         run(Environment("e").initialize())
@@ -311,7 +329,7 @@ def _free_port() -> int:
 
 def test_a_restarted_server_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = _free_port()
-    monkeypatch.setenv("DUMMY_INSTANCE_IP", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AENV_INSTANCE_URL", f"http://127.0.0.1:{port}")
 
     async def main() -> list[Any]:
         first = running(ENVS / "everything.py", log=tmp_path / "1", port=port)
@@ -329,7 +347,7 @@ def test_a_restarted_server_is_found_again(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_call_waits_for_a_server_that_is_just_starting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = _free_port()
-    monkeypatch.setenv("DUMMY_INSTANCE_IP", f"http://127.0.0.1:{port}")
+    monkeypatch.setenv("AENV_INSTANCE_URL", f"http://127.0.0.1:{port}")
     monkeypatch.setattr("aenv.sdk.placement.PATIENCE", 30.0)
 
     async def main() -> Any:
@@ -358,7 +376,7 @@ def test_a_call_whose_answer_is_lost_is_never_sent_twice(monkeypatch: pytest.Mon
             writer.close()
 
         listener = await asyncio.start_server(swallow, "127.0.0.1", 0)
-        monkeypatch.setenv("DUMMY_INSTANCE_IP", f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("AENV_INSTANCE_URL", f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
         async with Environment("e") as env:
             with pytest.raises(ToolServerError, match="may have run") as lost:
                 await env.call_tool("pay", {})
@@ -387,7 +405,7 @@ def test_the_breaker_opens_and_a_probe_closes_it(monkeypatch: pytest.MonkeyPatch
 
         nonlocal reachable
         listener = await asyncio.start_server(flaky, "127.0.0.1", 0)
-        monkeypatch.setenv("DUMMY_INSTANCE_IP", f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
+        monkeypatch.setenv("AENV_INSTANCE_URL", f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
         now = 100.0
         async with Environment("e") as env:
             env._breaker = CircuitBreaker(clock=lambda: now)
@@ -419,7 +437,7 @@ def test_a_tools_own_timeout_does_not_open_the_breaker() -> None:
 
 def test_an_instance_with_a_token_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(ENVS / "everything.py", log=tmp_path / "log", variables={"AENV_TOKEN": "t"}) as own:
-        monkeypatch.setenv("DUMMY_INSTANCE_IP", own.url)
+        monkeypatch.setenv("AENV_INSTANCE_URL", own.url)
 
         async def use(env: Environment) -> Any:
             return (await env.call_tool("echo", {"content": "x"})).data
@@ -437,7 +455,7 @@ def test_an_unhealthy_environment_is_reported_with_its_reason(tmp_path: Path, mo
         "@register_health\ndef h(): return {'status': 'warming up'}\n"
     )
     with running(tmp_path / "sick.py", log=tmp_path / "log") as own:
-        monkeypatch.setenv("DUMMY_INSTANCE_IP", own.url)
+        monkeypatch.setenv("AENV_INSTANCE_URL", own.url)
         with pytest.raises(EnvironmentTimeoutError, match="warming up") as late:
             run(Environment("e", startup_timeout=0.2).initialize())
         assert late.value.details["budget"] == "startup"

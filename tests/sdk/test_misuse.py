@@ -23,7 +23,7 @@ NOTHING = object()
 def _nothing_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(local_lease, "_lease", None)
     monkeypatch.setenv("AENV_RUNTIME_DIR", "/dev/null/nowhere")
-    for name in ("DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL", "AENV_API_KEY"):
+    for name in ("AENV_INSTANCE_URL", "DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL", "AENV_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -189,7 +189,7 @@ CALLS: list[Use] = [
 def test_a_wrong_argument_of_a_method_is_the_callers_fault_and_nothing_is_sent(
     call: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DUMMY_INSTANCE_IP", "http://127.0.0.1:9")
+    monkeypatch.setenv("AENV_INSTANCE_URL", "http://127.0.0.1:9")
     env = Environment("env", skip_for_healthy=True)
 
     async def main() -> None:

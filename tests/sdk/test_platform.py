@@ -161,7 +161,7 @@ def test_a_delete_that_fails_is_logged_and_not_raised(registry: Registry, caplog
 def test_no_platform_is_said_with_what_to_do() -> None:
     with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
         run(Environment("e", aenv_url="http://127.0.0.1:9", max_retries=0).initialize())
-    assert "DUMMY_INSTANCE_IP" in caught.value.message
+    assert "AENV_INSTANCE_URL" in caught.value.message
 
 
 def test_the_client_under_its_old_name(registry: Registry) -> None:

@@ -21,7 +21,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedM
     file.write_text(ENV)
     with scripted_model(servant) as model, running(file, log=tmp_path / "log") as env:
         monkeypatch.setenv("OPENAI_BASE_URL", model.url)
-        monkeypatch.setenv("DUMMY_INSTANCE_IP", env.url)
+        monkeypatch.setenv("AENV_INSTANCE_URL", env.url)
         yield model
 
 
@@ -40,6 +40,6 @@ def test_an_episode_that_could_not_be_played_raises(model: ScriptedModel) -> Non
 
 
 def test_an_environment_that_cannot_be_reached_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DUMMY_INSTANCE_IP", "http://127.0.0.1:9")
+    monkeypatch.setenv("AENV_INSTANCE_URL", "http://127.0.0.1:9")
     with pytest.raises(AEnvError):
         asyncio.run(run_agent_return_reward({"domain": "retail"}))

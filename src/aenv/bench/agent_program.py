@@ -37,7 +37,7 @@ async def run_program(command: str, folder: Path, *, task: str, instruction: str
     file.write_text(instruction)
     variables = {
         **os.environ, "AENV_TASK": task, "AENV_TASK_INSTRUCTION": str(file), "AENV_TASK_URL": url,
-        "AENV_TASK_MCP_URL": f"{url}/mcp", "DUMMY_INSTANCE_IP": url,
+        "AENV_TASK_MCP_URL": f"{url}/mcp", "AENV_INSTANCE_URL": url, "DUMMY_INSTANCE_IP": url,
     }  # fmt: skip
     with (folder / "agent.log").open("wb") as log:
         process = await asyncio.create_subprocess_shell(

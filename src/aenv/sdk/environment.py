@@ -66,7 +66,7 @@ class Environment:
 
     The instance runs on one of these, in order of precedence:
 
-    1. the server at ``DUMMY_INSTANCE_IP``, which you started with ``aenv run``;
+    1. the server at ``AENV_INSTANCE_URL`` (older name: ``DUMMY_INSTANCE_IP``), which you started with ``aenv run``;
     2. the platform at ``aenv_url`` or ``AENV_SYSTEM_URL``;
     3. a sandbox on this machine, with no server started by hand.
 
@@ -153,7 +153,7 @@ class Environment:
         self.keep_alive = checks.flag("keep_alive", keep_alive)
         # An instance that outlives this object may get MCP clients.
         self.mcp = checks.flag("mcp", mcp) or self.keep_alive
-        self.dummy_instance_ip = os.environ.get("DUMMY_INSTANCE_IP") or None
+        self.dummy_instance_ip = os.environ.get("AENV_INSTANCE_URL") or os.environ.get("DUMMY_INSTANCE_IP") or None
         self.proxy_headers: dict[str, str] = {}
         self._set_urls(self._place(aenv_url))
         self._breaker = CircuitBreaker()

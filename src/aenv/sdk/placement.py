@@ -98,12 +98,15 @@ class ServerPlacement(Placement):
 
         if request.get("network") is not None:
             raise UsageError(
-                "network: DUMMY_INSTANCE_IP names a server that is already running; its network cannot be chosen"
+                "network: AENV_INSTANCE_URL (or DUMMY_INSTANCE_IP) names a server that is already running; "
+                "its network cannot be chosen"
             )
         return EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._url.host)
 
     async def attach(self, instance_id: str) -> EnvInstance:
-        raise UsageError("instance_id: DUMMY_INSTANCE_IP already names the instance to use; unset one of them")
+        raise UsageError(
+            "instance_id: AENV_INSTANCE_URL (or DUMMY_INSTANCE_IP) already names the instance; use only one of them"
+        )
 
     async def disconnect(self) -> None:
         return
@@ -126,7 +129,7 @@ class ServerPlacement(Placement):
     def unreachable(self, client: InstanceClient, error: InstanceUnreachable) -> InstanceUnreachable | None:
         return InstanceUnreachable(
             f"nothing answers at {client.url} ({error.message}); start the environment there with 'aenv run', "
-            "or unset DUMMY_INSTANCE_IP",
+            "or unset AENV_INSTANCE_URL and DUMMY_INSTANCE_IP",
             details=error.details,
         )
 
@@ -188,7 +191,7 @@ class PlatformPlacement(Placement):
                 return await self.create(request)
             raise InstanceUnreachable(
                 f"no platform at {self.url} ({error.message}); check AENV_SYSTEM_URL or aenv_url. Without both, "
-                "Environment runs on this machine; with DUMMY_INSTANCE_IP, it uses a server of 'aenv run'",
+                "Environment runs on this machine; with AENV_INSTANCE_URL, it uses a server of 'aenv run'",
                 details=error.details,
             ) from error
         if request.get("network") is not None and made.network is None:

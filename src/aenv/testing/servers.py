@@ -21,7 +21,7 @@ class Server:
     def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
         self.process = process
         self.url = url
-        """URL, also valid as ``DUMMY_INSTANCE_IP``."""
+        """URL, also valid as ``AENV_INSTANCE_URL``."""
         self.log = log
         """File with its stderr."""
 

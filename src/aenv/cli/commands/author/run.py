@@ -154,7 +154,7 @@ def _tell(project: Located, ready: RuntimeReady, *, quiet: bool, token: bool) ->
             columns(rows),
             "",
             f"MCP clients:   {_mcp(ready)}",
-            f"Python:        export DUMMY_INSTANCE_IP={_client_address(ready)}",
+            f"Python:        export AENV_INSTANCE_URL={_client_address(ready)}",
             *(["               export AENV_API_KEY=<the token>"] if token else []),
             "Stop:          Ctrl-C",
         ]
@@ -170,7 +170,7 @@ def _mcp(ready: RuntimeReady) -> str:
 
 
 def _client_address(ready: RuntimeReady) -> str:
-    """What the SDK wants in DUMMY_INSTANCE_IP; it adds the usual port by itself."""
+    """Return the value for AENV_INSTANCE_URL; the SDK adds the default port."""
     address = urlsplit(_local(ready.url))
     host = "localhost" if address.hostname == "127.0.0.1" else address.netloc.rpartition(":")[0]
     port = "" if address.port == DEFAULT_PORT else f":{address.port}"
