@@ -45,8 +45,6 @@ async def within(seconds: float, call: Call, work: Coroutine[Any, Any, Any]) -> 
     timer: asyncio.TimerHandle
     task = loop.create_task(work)  # the server runs the first step of a request in no task, so no asyncio.timeout
 
-    timer: asyncio.TimerHandle | None = None
-
     def look() -> None:
         nonlocal timer, over
         over = spent.has_used_up(allowed)
