@@ -169,7 +169,7 @@ def test_a_step_that_fails_is_told_and_leaves_nothing(tmp_path: Path) -> None:
     assert "line 2: RUN (sleep 1000 &) ; echo so far; exit 7 ended with exit code 7:\nso far" in found.error
     (task / "environment/Dockerfile").write_text("FROM registry.example.com/some/image:1\n")
     found = results(tmp_path / "other", "oracle", task)["broken"]
-    assert "only debian, ubuntu and python images can be made without Docker" in found.error
+    assert "only debian, ubuntu and python images can be built without Docker" in found.error
 
 
 def test_the_command_runs_a_folder_of_tasks(

@@ -1,4 +1,4 @@
-"""The systems that projects bring along, and how large they may be."""
+"""Base systems in projects and their size limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A project with a root file system of two megabytes, which as a file are two kilobytes."""
+    """A project with a root file system of two megabytes, compressed to two kilobytes."""
     made = tmp_path / "project"
     made.mkdir()
     with tarfile.open(made / "root.tar.gz", "w:gz") as archive:
@@ -37,20 +37,18 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.attack("images")
-def test_a_base_of_a_project_that_unpacks_to_too_much_is_refused_and_leaves_nothing(
-    project: Path, folder: Path
-) -> None:
-    with pytest.raises(ConfigError, match=f"more in it than {MEGABYTE} bytes"):
+def test_a_project_base_over_the_limit_is_refused_and_leaves_nothing(project: Path, folder: Path) -> None:
+    with pytest.raises(ConfigError, match=f"more than {MEGABYTE} bytes"):
         run(BaseSystems(MEGABYTE).find("./root.tar.gz", project))
     assert list(folder.iterdir()) == []
 
 
-def test_a_base_of_a_project_within_the_limit_is_unpacked(project: Path) -> None:
+def test_a_project_base_within_the_limit_is_unpacked(project: Path) -> None:
     found = run(BaseSystems(3 * MEGABYTE).find("./root.tar.gz", project))
     assert (found.root / "etc" / "zeros").stat().st_size == MEGABYTE
 
 
-def test_what_this_machines_user_adds_by_name_may_be_larger(project: Path) -> None:
+def test_a_base_added_by_name_may_exceed_the_project_limit(project: Path) -> None:
     small = BaseSystems(MEGABYTE)
     run(small.add("large", project / "root.tar.gz"))
     assert (run(small.find("large", project)).root / "usr" / "zeros").is_file()

@@ -1,4 +1,4 @@
-"""What cannot be built without Docker is built by it: with a real one, where one works. Its image is made here."""
+"""Builds that fall back to Docker: with a real Docker, where one works, and an image imported here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ USER somebody
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[docker_cli.Docker]:
-    """A Docker that works and has one image, made of this machine's own programs."""
+    """A working Docker with one image, made of the host's own programs."""
     found = asyncio.run(docker_cli.find())
     if isinstance(found, str):
         pytest.skip(found)
@@ -63,7 +63,7 @@ async def said(image: BoxImage, state: Path, command: str) -> str:
 
 
 def kept(engine: docker_cli.Docker) -> set[str]:
-    """All images and containers that it has."""
+    """Return the ids of all images and containers."""
     return containers(engine) | listed(engine, "images")
 
 
@@ -76,9 +76,7 @@ def listed(engine: docker_cli.Docker, what: str) -> set[str]:
     return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
 
 
-def test_a_step_that_cannot_be_followed_is_left_to_docker(
-    engine: docker_cli.Docker, context: Path, tmp_path: Path
-) -> None:
+def test_an_unsupported_step_is_built_by_docker(engine: docker_cli.Docker, context: Path, tmp_path: Path) -> None:
     (context / "Dockerfile").write_text(DOCKERFILE)
     before = kept(engine)
 
@@ -95,7 +93,7 @@ def test_a_step_that_cannot_be_followed_is_left_to_docker(
     assert kept(engine) == before
 
 
-def test_what_docker_has_built_is_kept_until_something_changes(
+def test_a_docker_build_is_cached_until_its_inputs_change(
     engine: docker_cli.Docker, context: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (context / "Dockerfile").write_text(DOCKERFILE)
@@ -107,14 +105,14 @@ def test_what_docker_has_built_is_kept_until_something_changes(
     assert run(build(context / "Dockerfile", context)) == second
 
 
-def test_an_image_that_docker_has_can_be_started_from(engine: docker_cli.Docker, context: Path, tmp_path: Path) -> None:
+def test_a_docker_image_can_be_used_in_from(engine: docker_cli.Docker, context: Path, tmp_path: Path) -> None:
     (context / "Dockerfile").write_text(f"FROM {NAME}\nRUN echo made here > /made.txt\n")
     image = run(build(context / "Dockerfile", context))
     assert not image.key.startswith("docker-")
     assert run(said(image, tmp_path / "state", "cat /made.txt; echo $OF")) == "made here\nimage\n"
 
 
-def test_when_docker_fails_too_both_reasons_are_told(engine: docker_cli.Docker, context: Path) -> None:
+def test_a_failed_docker_build_reports_both_errors(engine: docker_cli.Docker, context: Path) -> None:
     (context / "Dockerfile").write_text(f"FROM {NAME}\nONBUILD RUN true\nRUN exit 7\n")
     before = containers(engine)
     with pytest.raises(BuildFailed) as raised:
@@ -125,7 +123,7 @@ def test_when_docker_fails_too_both_reasons_are_told(engine: docker_cli.Docker, 
     assert containers(engine) == before
 
 
-def test_a_docker_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_docker_without_a_daemon_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     program = tmp_path / "docker"
     program.write_text("#!/bin/sh\necho Cannot connect to the Docker daemon >&2\nexit 1\n")
     program.chmod(0o755)

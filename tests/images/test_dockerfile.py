@@ -1,4 +1,4 @@
-"""Dockerfiles, read and followed: in boxes on this machine's own system, so nothing is downloaded."""
+"""Dockerfiles, parsed and built in boxes on the host's own system, so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.conftest import run
 
 __all__ = ["a_debian"]
 
-# --- reading
+# --- parsing
 
 
-def test_lines_are_joined_comments_left_out_and_flags_known() -> None:
+def test_the_parser_joins_lines_skips_comments_and_reads_flags() -> None:
     steps = parse(
         "# syntax=docker/dockerfile:1\nFROM a AS b\n\nRUN one && \\\n  # why\n\n  two\ncopy --chown=1:2 --link x y\n"
     )
@@ -34,7 +34,7 @@ def test_lines_are_joined_comments_left_out_and_flags_known() -> None:
     assert steps[2].flags == {"chown": "1:2", "link": ""}
 
 
-def test_texts_in_the_middle_are_kept_as_they_are() -> None:
+def test_heredocs_are_kept_verbatim() -> None:
     steps = parse("FROM a\nRUN <<EOF\necho $x\n  # not a comment\nEOF\nCOPY <<-'END' /f\n\tone\n\tEND\n")
     assert steps[1].heredocs == (("EOF", "echo $x\n  # not a comment\n", True),)
     assert steps[2].heredocs == (("END", "one\n", False),)
@@ -47,18 +47,18 @@ def test_texts_in_the_middle_are_kept_as_they_are() -> None:
         ("${empty:-x}", "x"),
     ],
 )  # fmt: skip
-def test_variables_are_replaced_as_docker_does(text: str, value: str) -> None:
+def test_variables_are_expanded_like_docker_does(text: str, value: str) -> None:
     assert expand(text, {"a": "1", "empty": ""}) == value
 
 
-def test_pairs_can_be_written_both_ways() -> None:
+def test_env_pairs_have_two_syntaxes() -> None:
     new, old = parse('FROM a\nENV A=1 B="two words" C=$X\nENV D and so on\n')[1:]
     assert new.pairs({"X": "x"}) == {"A": "1", "B": "two words", "C": "x"}
     assert old.pairs({}) == {"D": "and so on"}
 
 
 @pytest.mark.parametrize("text", ["RUN x", "FROM a\nFLY x", "FROM a\nRUN <<EOF\nnever", "FROM a\nRUN"])
-def test_what_makes_no_sense_is_told(text: str) -> None:
+def test_an_invalid_dockerfile_is_refused(text: str) -> None:
     with pytest.raises(BadDockerfile):
         parse(text)
 
@@ -75,11 +75,11 @@ def test_what_makes_no_sense_is_told(text: str) -> None:
         ("nginx:1", None),
     ],
 )
-def test_official_images_have_a_stand_in(name: str, origin: base_roots.OfficialImage | None) -> None:
+def test_official_image_names_map_to_a_debian_release(name: str, origin: base_roots.OfficialImage | None) -> None:
     assert base_roots.parse_official_name(name) == origin
 
 
-# --- following
+# --- building
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: None) ->
 
 
 async def said(image: BoxImage, place: Path, command: str) -> str:
-    """What a command says in a new box of an image."""
+    """Return the output of a command in a new box of an image."""
     async with layered_images.box(image, layered_images.new_state(place)) as box:
         done = await box.exec(command, cwd=image.cwd, user=image.user, merge_stderr=True)
     await layered_images.remove(place)
@@ -114,7 +114,7 @@ a echo hello you hello you listed bash
 600 755 ran ran x hello you"""
 
 
-def test_the_steps_of_a_dockerfile_are_followed(context: Path, tmp_path: Path) -> None:
+def test_a_dockerfile_build_runs_all_its_steps(context: Path, tmp_path: Path) -> None:
     (context / "Dockerfile").write_text(
         """ARG BASE=aenv/host
 FROM ${BASE} AS maker
@@ -162,7 +162,7 @@ CMD ["sleep", "1"]
     assert image.variables["OTHER"] == "2"
 
 
-def test_a_step_is_made_once_until_what_it_is_made_from_changes(context: Path, tmp_path: Path) -> None:
+def test_a_layer_is_cached_until_its_inputs_change(context: Path, tmp_path: Path) -> None:
     (context / "Dockerfile").write_text(
         "FROM aenv/host\nRUN cat /proc/sys/kernel/random/uuid > /first\nCOPY src/a.txt /\n"
         "RUN cat /proc/sys/kernel/random/uuid > /second\n"
@@ -182,7 +182,7 @@ def test_a_step_is_made_once_until_what_it_is_made_from_changes(context: Path, t
     assert (three[0], three[1] != one[1]) == (one[0], True)
 
 
-def test_several_who_want_the_same_step_make_it_once(context: Path) -> None:
+def test_concurrent_builds_create_a_layer_once(context: Path) -> None:
     (context / "Dockerfile").write_text("FROM aenv/host\nRUN sleep 0.3; cat /proc/sys/kernel/random/uuid > /once\n")
 
     async def main() -> None:
@@ -193,19 +193,19 @@ def test_several_who_want_the_same_step_make_it_once(context: Path) -> None:
     run(main())
 
 
-def test_what_cannot_be_followed_says_why(context: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_build_that_cannot_succeed_says_why(context: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(docker_cli, "PROGRAMS", ())
     (context / "passwd").symlink_to("/etc/passwd")
     (context / "broken.tar.gz").write_bytes(b"\x1f\x8b\x08 this is no archive")
     for text, why in (
         ("FROM aenv/host\nRUN echo begun; false\n", "line 2: RUN echo begun; false ended with exit code 1:\nbegun"),
-        ("FROM aenv/host\nCOPY nothing /\n", "line 2: COPY nothing: there is no such file"),
-        ("FROM aenv/host\nCOPY src/secret.key /\n", "there is no such file"),
+        ("FROM aenv/host\nCOPY nothing /\n", "line 2: COPY nothing: no such file"),
+        ("FROM aenv/host\nCOPY src/secret.key /\n", "no such file"),
         ("FROM aenv/host\nCOPY passwd /\n", "passwd leads out of"),
-        ("FROM aenv/host\nCOPY /etc/hostname /\n", "there is no such file"),
-        ("FROM aenv/host\nCOPY ../../../../etc/hostname /\n", "there is no such file"),
+        ("FROM aenv/host\nCOPY /etc/hostname /\n", "no such file"),
+        ("FROM aenv/host\nCOPY ../../../../etc/hostname /\n", "no such file"),
         ("FROM aenv/host\nADD https://example.com/x /\n", "use RUN curl"),
-        ("FROM aenv/host\nADD broken.tar.gz /\n", "ADD broken.tar.gz: it cannot be unpacked"),
+        ("FROM aenv/host\nADD broken.tar.gz /\n", "ADD broken.tar.gz: cannot be unpacked"),
         ("FROM scratch\nCOPY run.sh /\n", "FROM scratch"),
     ):
         (context / "Dockerfile").write_text(text)
@@ -217,13 +217,13 @@ def test_what_cannot_be_followed_says_why(context: Path, monkeypatch: pytest.Mon
     (context / "Dockerfile").write_text("FROM debian:12\nONBUILD RUN x\n")
     with pytest.raises(ConfigError, match="line 2: ONBUILD") as raised:
         run(build(context / "Dockerfile", context))
-    assert raised.value.details["hint"].endswith("where it works; there is no Docker here.")
+    assert raised.value.details["hint"].endswith("built here; Docker is not installed.")
 
 
 # --- boxes
 
 
-def test_programs_of_a_box_share_its_processes_and_end_with_it(context: Path, tmp_path: Path) -> None:
+def test_programs_of_a_box_share_a_pid_namespace_and_end_with_it(context: Path, tmp_path: Path) -> None:
     async def main() -> None:
         async with layered_images.box(layered_images.host_image(), layered_images.new_state(tmp_path / "state")) as box:
             await box.exec("sleep 1000 > /dev/null 2>&1 & echo begun")
@@ -247,12 +247,12 @@ def test_programs_of_a_box_share_its_processes_and_end_with_it(context: Path, tm
 
 
 async def _killed(box: Box) -> None:
-    """A program that kills all that it may is alone then, and the box goes on."""
+    """A program that kills every process it may does not end the box."""
     await box.exec("kill -9 -1")
     assert (await box.exec("echo still here")).output == "still here\n"
 
 
-def test_a_box_is_no_way_to_the_host(context: Path, tmp_path: Path) -> None:
+def test_a_box_cannot_reach_the_host(context: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("a secret\n")
     tries = {
         f"cat {tmp_path}/mine": "No such file",
@@ -283,8 +283,8 @@ def test_a_box_is_no_way_to_the_host(context: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("a_debian")
 @pytest.mark.timeout(600)
-def test_a_debian_with_packages_of_its_own(tmp_path: Path) -> None:
-    """Kept in the user's own cache: it is made once for each machine."""
+def test_a_debian_image_can_install_packages(tmp_path: Path) -> None:
+    """The image stays in the user's cache: it is bootstrapped once per machine."""
     (tmp_path / "Dockerfile").write_text("FROM debian:bookworm-slim\nRUN dpkg --list | grep -c '^ii' > /count\n")
 
     async def main() -> str:
@@ -300,8 +300,8 @@ def run_long(work: object) -> str:
     return asyncio.run(work)  # type: ignore[arg-type, no-any-return]
 
 
-def test_who_has_no_range_of_users_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_without_a_subuid_range_is_told_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container, "has_user_range", lambda: False)
     reason = base_roots.bootstrap_problem()
     assert reason is not None
-    assert "subuid" in reason or "mmdebstrap" in reason or "keys" in reason
+    assert "subuid" in reason or "mmdebstrap" in reason or "keyring" in reason

@@ -21,7 +21,7 @@ LOADED_AT = "import sys; result = next(m.LOADED_AT for m in list(sys.modules.val
 
 
 class Box:
-    """One instance of the probe, and what it answers."""
+    """One instance of the probe environment."""
 
     def __init__(self, env: SyncEnvironment) -> None:
         self.env = env
@@ -32,29 +32,29 @@ class Box:
         return answer.data
 
     def python(self, code: str) -> Any:
-        """The variable ``result`` of this code, run in the instance's own process."""
+        """Run code in the instance's own process; return its variable ``result``."""
         answer = self.call("python", code=textwrap.dedent(code))
         assert "value" in answer, answer["text"]
         return answer["value"]
 
     def refused(self, code: str, *, forked: bool = False) -> str | None:
-        """The errno, or the exception, with which this code fails; None when it does not."""
+        """Return the errno name, or the exception, with which this code fails; None if it succeeds."""
         answer: dict[str, Any] = self.call("forked" if forked else "python", code=textwrap.dedent(code))
         return answer.get("raised")
 
     def syscall(self, number: int, *arguments: int) -> str | None:
-        """The errno, or the signal, that a system call ends with; None when it is let through."""
+        """Return the errno name, or the signal, that a system call ends with; None if it succeeds."""
         answer: dict[str, Any] = self.call("syscall", number=number, arguments=list(arguments))
         return answer.get("raised")
 
     def shell(self, command: str) -> Any:
-        """Exit code, ``out`` and ``err`` of a command."""
+        """Run a shell command; return its ``code``, ``out`` and ``err``."""
         return self.call("shell", command=command)
 
 
 @pytest.fixture(scope="session")
 def platform(sandboxes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    """One for all of this folder's tests, started by a shell that has a secret."""
+    """A platform for all tests of this folder, whose own environment has a secret."""
     begin_blocking_calls()
     with own_platform() as started, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROBE_SECRET", SECRET)
@@ -77,7 +77,7 @@ def _settings(patch: pytest.MonkeyPatch, platform: Platform) -> None:
 
 @pytest.fixture(scope="session", params=["loaded", "forked"])
 def boxes(request: pytest.FixtureRequest, platform: Platform) -> Iterator[tuple[Box, Box]]:
-    """Two instances of one project: each has loaded its code itself, or both are forks of one that has."""
+    """Two instances of one project: each has loaded its code itself, or both are forks of one preloaded parent."""
     with pytest.MonkeyPatch.context() as patch, ExitStack() as open_ones:
         _settings(patch, platform)
         made = []
@@ -86,7 +86,7 @@ def boxes(request: pytest.FixtureRequest, platform: Platform) -> Iterator[tuple[
             options: dict[str, Any] = {"environment_variables": {"OWN": str(number)}, "arguments": [str(number)]}
             env = open_ones.enter_context(SyncEnvironment(str(PROBE), **{own: options[own]}))
             made.append(Box(env))
-        *_, one, other = made  # what is asked for once or twice is not made from one that is loaded
+        *_, one, other = made  # the first creates of a project are not served by a preloaded parent
         loaded = {box.python(LOADED_AT) for box in (one, other)}
         assert len(loaded) == (1 if request.param == "forked" else 2)
         yield one, other
@@ -104,13 +104,13 @@ def neighbour(boxes: tuple[Box, Box]) -> Box:
 
 @pytest.fixture
 def fresh(platform: Platform) -> Iterator[Box]:
-    """An instance in which nothing has been done."""
+    """An unused instance."""
     with SyncEnvironment(str(PROBE)) as env:
         yield Box(env)
 
 
 def make_project(parent: Path, code: str = "", *, name: str = "made", **deploy: Any) -> Path:
-    """A project of its own; without code it is a probe."""
+    """Create a project; without code it is a probe."""
     project = parent / name
     (project / "src").mkdir(parents=True)
     config = {"name": name, "version": "1.0.0", "deployConfig": deploy}

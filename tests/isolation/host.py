@@ -1,4 +1,4 @@
-"""The host's side of the tests: a local platform of their own, and what it leaves on the machine."""
+"""Host side of the tests: a local platform of their own, and what it leaves on the host."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.conftest import left_in, stop_all
 
 CGROUPS = Path("/sys/fs/cgroup")
 PATIENCE = float(os.environ.get("TEST_PATIENCE", "20"))
-"""Seconds for what takes milliseconds; a slow machine needs more."""
+"""Seconds to wait for operations that take milliseconds; a slow machine needs more."""
 
 
 def eventually(check: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Wait for what the kernel tells nobody about; ``check`` returns what is still in the way."""
+    """Poll until ``check`` returns a false value; it returns what is still in the way."""
     deadline = time.monotonic() + seconds
     while left := check():
         assert time.monotonic() < deadline, f"{what}: {left}"
@@ -35,7 +35,7 @@ def eventually(check: Callable[[], object], what: str, seconds: float = PATIENCE
 
 @dataclass(frozen=True)
 class Process:
-    """One process of the host, told from a later one of the same number by when it started."""
+    """Process of the host, identified by pid and start time, as pids are reused."""
 
     pid: int
     started: int
@@ -47,7 +47,7 @@ class Process:
         now = _process(self.pid)
         if now is None or now.started != self.started:
             return False
-        try:  # its first thread may be gone before the others are, and the last one closes its files
+        try:  # the main thread may be gone before the others; the last thread closes the files
             threads = len(os.listdir(f"/proc/{self.pid}/task"))
         except OSError:
             return False
@@ -63,12 +63,12 @@ class Process:
 
     @property
     def depth(self) -> int:
-        """In how many process namespaces it is: 1 on the host, 2 in a zygote, 3 or more in a sandbox."""
+        """Number of nested pid namespaces: 1 on the host, 2 in a zygote, 3 or more in a sandbox."""
         return len(self._ids)
 
     @property
     def is_first(self) -> bool:
-        """Whether it is the first of its process namespace."""
+        """True for the init process of a pid namespace."""
         return self._ids[-1:] == ["1"]
 
     @property
@@ -77,46 +77,46 @@ class Process:
         return next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
 
     def has_at_home(self, project: Path) -> bool:
-        """Whether it sees this folder at /app."""
+        """Return True if the process has this project mounted."""
         return f"{project.parent.name}/{project.name} /.project " in _read(f"/proc/{self.pid}/mountinfo")
 
     @property
     def is_blank(self) -> bool:
-        """Whether it is a sandbox that nobody has asked for yet: it has its places, and its rights still.
+        """True for a pre-forked sandbox that is not assigned yet: it has its mounts but no seccomp filter of its own.
 
-        Its descriptors would tell more, but only to root.
+        Its file descriptors would tell more, but only to root.
         """
         return self.has_places and _filters(str(self.pid)) == _filters("self")
 
     @property
     def has_places(self) -> bool:
-        """Whether it has the file systems of a sandbox: so has foreign code, and what is about to run it."""
+        """True if the process has the mounts of a sandbox, whether it runs the author's code or is about to."""
         return " /app " in _read(f"/proc/{self.pid}/mountinfo")
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it runs foreign code, or may at any time."""
+        """True if the process runs the author's code, or may at any time."""
         return self.has_places and not self.is_held and _filters(str(self.pid)) != _filters("self")
 
     @property
     def is_instance(self) -> bool:
-        """Whether it is the first process of one."""
+        """True for the init process of an instance."""
         return self.is_first and self.is_foreign
 
     @property
     def is_preloaded(self) -> bool:
-        """Whether it is a process that instances are forked from."""
+        """True for a preloaded parent, which instances are forked from."""
         return self.is_foreign and not self.is_first and "aenv.isolation.forking.zygote" in self.command
 
     @property
     def is_held(self) -> bool:
-        """Whether somebody who traces it has stopped it."""
+        """True if a tracer has stopped the process."""
         now = _process(self.pid)
         return now is not None and now.state == "t"
 
     @property
     def own_memory(self) -> int:
-        """Bytes that it shares with nobody."""
+        """Unshared memory in bytes."""
         lines = _read(f"/proc/{self.pid}/smaps_rollup").splitlines()
         return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Private_"))
 
@@ -126,7 +126,7 @@ class Process:
 
 
 def _filters(process: str) -> list[str]:
-    """How many system-call filters it has."""
+    """Return the line of /proc/PID/status that counts seccomp filters."""
     return re.findall(r"^Seccomp_filters:.*", _read(f"/proc/{process}/status"), re.MULTILINE)
 
 
@@ -148,12 +148,12 @@ def processes() -> dict[int, Process]:
 
 
 class Platform:
-    """A runtime folder of the tests' own, and all that lives by it."""
+    """A runtime folder of the tests, and all processes that belong to it."""
 
     def __init__(self, runtime: Path) -> None:
         self.runtime = runtime
         self._seen: set[Process] = set()
-        self._servers: set[int] = set()  # only these have control groups; other programs have had the other numbers
+        self._servers: set[int] = set()  # pids with control groups; other pids may have been reused
         self._roots = set(_root_folders())
 
     @property
@@ -165,7 +165,7 @@ class Platform:
         return {"AENV_RUNTIME_DIR": str(self.runtime)}
 
     def server(self) -> Process | None:
-        """Who listens at the socket."""
+        """Return the process that listens on the platform's socket."""
         with socket.socket(socket.AF_UNIX) as connection:
             try:
                 connection.connect(str(self.paths.socket))
@@ -175,7 +175,7 @@ class Platform:
         return _process(struct.unpack("3i", credentials)[0])
 
     def processes(self) -> list[Process]:
-        """All that run for this runtime folder, parents first; whoever was seen once is known for ever."""
+        """Return all live processes of this runtime folder, parents first; a process once seen is remembered."""
         everything = processes()
         mark = f"AENV_RUNTIME_DIR={self.runtime}"
         ours = {
@@ -200,24 +200,24 @@ class Platform:
         return [p for p in self.processes() if "serve --local" in p.command and p.depth == 1]
 
     def zygotes(self) -> list[Process]:
-        """Both processes of each: the outer, which waits, and the inner, which forks."""
+        """Return both processes of each zygote: the outer, which waits, and the inner, which forks."""
         found = [p for p in self.processes() if "aenv.isolation.forking.zygote" in p.command]
         return [p for p in found if p.depth == 1 or (p.depth == 2 and p.is_first)]
 
     def instances(self) -> list[Process]:
-        """The first process of each sandbox."""
+        """Return the init process of each sandbox."""
         return [p for p in self.processes() if p.is_instance]
 
     def blanks_of(self, project: Path) -> list[Process]:
-        """Those that are to be an instance of it."""
+        """Return the pre-forked sandboxes of a project."""
         return [p for p in self.processes() if p.is_first and p.is_blank and p.has_at_home(project)]
 
     def instances_of(self, project: Path) -> list[Process]:
-        """Those that have this folder at /app."""
+        """Return the init processes of a project's instances."""
         return [p for p in self.instances() if p.has_at_home(project)]
 
     def cgroups(self) -> list[Path]:
-        """Of all servers that were ever seen here: aenv-PID-*, and the scope aenv-PID-*.scope of systemd's."""
+        """Return the control groups of all servers seen so far: aenv-PID-*, and systemd's scopes aenv-PID-*.scope."""
         names = {f"aenv-{pid}" for pid in self._servers}
         if (CGROUPS / "cgroup.controllers").exists():  # wherever systemd has put the scope
             found = (Path(folder, name) for folder, names_there, _ in os.walk(CGROUPS) for name in names_there)
@@ -226,7 +226,7 @@ class Platform:
         return sorted(path for path in found if path.name.rpartition("-")[0] in names)
 
     def left_behind(self) -> list[str]:
-        """What should not be there any more when the server is not."""
+        """Return processes, groups, mounts and files that should be gone after the server has ended."""
         left = [f"process {p.pid} {p.command}" for p in self.processes()]
         left += [f"cgroup {path}" for path in self.cgroups()]
         mounts = Path("/proc/self/mounts").read_text().splitlines()
@@ -240,7 +240,7 @@ class Platform:
         return _read(str(self.paths.log))
 
     def stop(self) -> None:
-        """End it as ``aenv local stop`` does; whatever is left is a failure."""
+        """Stop the platform like ``aenv local stop``, and fail if it leaves anything behind."""
         eventually(lambda: self.servers() and not self.server(), "the server neither serves nor ends")
         stop_all(self.runtime)
         eventually(self.left_behind, "left behind by the platform")
@@ -252,8 +252,8 @@ def _root_folders() -> list[Path]:
 
 @contextlib.contextmanager
 def own_platform() -> Iterator[Platform]:
-    """A platform that nobody else uses; nothing of it is left at the end."""
-    runtime = Path(tempfile.mkdtemp(prefix="ae", dir="/tmp"))  # short: the path of a socket has at most 107 bytes
+    """Run a private platform and check that it leaves nothing behind."""
+    runtime = Path(tempfile.mkdtemp(prefix="ae", dir="/tmp"))  # short: a socket path has at most 107 bytes
     platform = Platform(runtime)
     try:
         yield platform
@@ -266,25 +266,25 @@ def own_platform() -> Iterator[Platform]:
 
 
 def begin_blocking_calls() -> None:
-    """Start the threads that blocking handles share, so that no test is blamed for them."""
+    """Start the threads that blocking handles share, so that the leak check does not blame a test for them."""
     _LoopThread.run(asyncio.to_thread(int))
 
 
 def forget_lease() -> None:
-    """This process goes on to another platform, which a program never does."""
+    """Close this process's lease on a platform, so that it can use another one; programs never do that."""
     if local_lease._lease is not None:
         local_lease._lease.close()
         local_lease._lease = None
 
 
 def limited_by(platform: Platform, controller: str) -> bool:
-    """Whether this host lets this user limit that with control groups."""
+    """Return True if this user can limit the controller's resource with control groups."""
     if (CGROUPS / "cgroup.controllers").exists():
         return any(controller in _read(str(path / "cgroup.controllers")).split() for path in platform.cgroups())
     return any(path.parent.name == controller for path in platform.cgroups())
 
 
 def hands_out_groups() -> bool:
-    """Whether there is a systemd that gives this user control groups of version 2."""
+    """Return True if systemd delegates control groups of version 2 to this user."""
     bus = Path("/run/dbus/system_bus_socket" if os.geteuid() == 0 else f"/run/user/{os.geteuid()}/bus")
     return (CGROUPS / "cgroup.controllers").exists() and Path("/run/systemd/system").is_dir() and bus.is_socket()

@@ -1,4 +1,4 @@
-"""Which hosts a list opens."""
+"""Allow lists of hosts and networks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def reached(entries: list[str], address: str, port: int = 443, behind: str | Non
         ("10.0.0.0/8", "ten.example", 443, False),
     ],
 )
-def test_a_name_is_looked_up_only_when_it_is_on_the_list(entry: str, host: str, port: int, yes: bool) -> None:
+def test_a_name_is_resolved_only_if_it_is_on_the_list(entry: str, host: str, port: int, yes: bool) -> None:
     assert named([entry], host, port) is yes
 
 
@@ -61,7 +61,7 @@ def test_a_name_is_looked_up_only_when_it_is_on_the_list(entry: str, host: str, 
         "::ffff:169.254.169.254", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "2002:a00:1::",
     ],
 )  # fmt: skip
-def test_a_name_does_not_open_what_is_private(address: str) -> None:
+def test_a_listed_name_does_not_open_private_addresses(address: str) -> None:
     assert not reached(["*"], address, behind="rebinding.example")
     assert not reached(["rebinding.example"], address, behind="rebinding.example")
     assert not reached(["*"], address)
@@ -73,11 +73,11 @@ INNER = {
     "link-local": "169.254.169.254", "private (10)": "10.1.2.3", "private (172)": "172.31.255.254",
     "private (192)": "192.168.1.1", "shared": "100.64.0.1", "multicast": "224.0.0.251", "reserved": "240.0.0.1",
 }  # fmt: skip
-"""IPv4 addresses that no name and no wildcard leads to."""
+"""IPv4 addresses that no name and no wildcard may open."""
 
 
-def holding(inner: str) -> dict[str, str]:
-    """Every form of IPv6 address that holds this IPv4 address."""
+def embedding(inner: str) -> dict[str, str]:
+    """Return every form of IPv6 address that embeds this IPv4 address."""
     number = int(ipaddress.IPv4Address(inner))
     high, low, whole = number >> 16, number & 0xFFFF, f"{number:08x}"
     public = 0x08080808
@@ -103,26 +103,26 @@ def holding(inner: str) -> dict[str, str]:
 
 @pytest.mark.attack("egress")
 @pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
-@pytest.mark.parametrize("kind", holding("10.0.0.1"))
+@pytest.mark.parametrize("kind", embedding("10.0.0.1"))
 def test_no_form_of_ipv6_leads_to_a_private_ipv4_address(kind: str, inner: str) -> None:
-    address = holding(inner)[kind]
+    address = embedding(inner)[kind]
     for entries in (["*"], ["*", "8.8.0.0/16", "2600::/16"], ["rebinding.example"]):
         assert not reached(entries, address, behind="rebinding.example"), address
     assert not reached(["*"], address), address
     assert reached(["0.0.0.0/0", "::/0"], address), address
 
 
-@pytest.mark.parametrize("kind", holding("10.0.0.1"))
-def test_a_network_of_ipv6_opens_no_ipv4_address_within_it(kind: str) -> None:
+@pytest.mark.parametrize("kind", embedding("10.0.0.1"))
+def test_a_listed_ipv6_network_does_not_open_embedded_ipv4_addresses(kind: str) -> None:
     for inner in ("127.0.0.1", "169.254.169.254", "10.1.2.3"):
-        assert not reached(["::/0"], holding(inner)[kind]), kind
-        assert not reached(["*", "::/0"], holding(inner)[kind]), kind
+        assert not reached(["::/0"], embedding(inner)[kind]), kind
+        assert not reached(["*", "::/0"], embedding(inner)[kind]), kind
 
 
 @pytest.mark.parametrize("kind", ["mapped", "6to4", "NAT64", "ISATAP, public"])
-def test_what_stands_for_a_public_address_is_public(kind: str) -> None:
-    assert reached(["*"], holding("8.8.8.8")[kind])
-    assert reached(["dns.example"], holding("8.8.8.8")[kind], behind="dns.example")
+def test_an_address_that_embeds_a_public_one_is_public(kind: str) -> None:
+    assert reached(["*"], embedding("8.8.8.8")[kind])
+    assert reached(["dns.example"], embedding("8.8.8.8")[kind], behind="dns.example")
 
 
 @pytest.mark.attack("egress")
@@ -134,7 +134,7 @@ def test_what_stands_for_a_public_address_is_public(kind: str) -> None:
         "5f00::1", "64:ff9b:1::808:808", "64:ff9b:2::1", "e000::1",
     ],
 )  # fmt: skip
-def test_ipv6_addresses_that_are_not_in_the_internet_are_private(address: str) -> None:
+def test_reserved_ipv6_addresses_are_private(address: str) -> None:
     assert not reached(["*"], address)
     assert not reached(["rebinding.example"], address, behind="rebinding.example")
 
@@ -171,7 +171,7 @@ def test_a_public_address_needs_a_name_or_a_network() -> None:
         ("two words", "neither"),
     ],
 )
-def test_an_entry_that_makes_no_sense_is_said(entry: str, said: str) -> None:
+def test_an_invalid_entry_is_refused_with_a_hint(entry: str, said: str) -> None:
     with pytest.raises(ValueError, match=said.replace(".", r"\.")):
         AllowList([entry])
 
@@ -180,13 +180,13 @@ def test_an_entry_that_makes_no_sense_is_said(entry: str, said: str) -> None:
     ("value", "said"),
     [("egress", "a list of hosts"), ([], "loopback"), (3, "a list of hosts"), ("*", "a list of hosts"), ([3], "text")],
 )
-def test_a_network_that_makes_no_sense_is_said(value: object, said: str) -> None:
+def test_an_invalid_network_is_refused_with_a_hint(value: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Network.parse(value)
 
 
 @pytest.mark.parametrize("value", ["none", "loopback", "blackhole", "host", ["pypi.org", "10.0.0.0/8"]])
-def test_a_network_is_written_as_it_was_read(value: str | list[str]) -> None:
+def test_a_parsed_network_keeps_its_config_value(value: str | list[str]) -> None:
     assert Network.parse(value).config_value == value
 
 
@@ -201,25 +201,25 @@ def test_a_network_is_written_as_it_was_read(value: str | list[str]) -> None:
         ("", ["pypi.org"]),
     ],
 )
-def test_a_variable_opens_the_server_whose_url_it_has(url: str, opened: list[str]) -> None:
+def test_a_variable_opens_the_host_of_its_url(url: str, opened: list[str]) -> None:
     network = Network.parse(["pypi.org", "$MODEL", "$OTHER"])
     assert network.resolve_variables({"MODEL": url, "UNNAMED": "http://10.0.0.1"}).config_value == opened
     AllowList(opened)
 
 
-def test_variables_without_servers_open_nothing() -> None:
+def test_unset_variables_open_nothing() -> None:
     assert Network.parse(["$MODEL"]).resolve_variables({}) == Network("loopback")
     assert Network.parse("host").resolve_variables({"MODEL": "http://10.0.0.1"}) == Network("host")
 
 
 @pytest.mark.parametrize("url", ["models.example", "ftp://models.example", "http://", "http://x:y/", "10.0.0.0/8"])
-def test_a_variable_that_names_no_server_is_said(url: str) -> None:
+def test_a_variable_without_a_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="the variable MODEL must be a URL"):
         Network.parse(["$MODEL"]).resolve_variables({"MODEL": url})
 
 
 @given(st.ip_addresses())
-def test_nothing_but_public_addresses_is_behind_a_name(address: ipaddress.IPv4Address) -> None:
+def test_a_name_leads_to_public_addresses_only(address: ipaddress.IPv4Address) -> None:
     if reached(["*"], str(address), behind="any.example"):
         assert all(
             is_public(each) and each.is_global and not each.is_multicast for each in equivalent_addresses(address)[-1:]

@@ -1,4 +1,4 @@
-"""Instances on another system than the host's."""
+"""Instances on a custom root file system (a base)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RELEASE = "trixie"
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A root file system with a few of the host's programs, and nothing else."""
+    """A root file system with only a few of the host's programs."""
     root = make_root(tmp_path_factory.mktemp("tiny") / "root", PROGRAMS)
     (root / "etc" / "secret").symlink_to("/etc/shadow")
     (root / "kept").mkdir()
@@ -48,14 +48,14 @@ def box(project: Path, platform: Platform) -> Iterator[Box]:
         yield Box(env)
 
 
-def test_commands_find_the_bases_programs_and_no_others(box: Box) -> None:
+def test_commands_find_only_the_programs_of_the_base(box: Box) -> None:
     assert box.shell("cat /etc/os-release")["out"] == "NAME=tiny\n"
     assert set(box.shell("ls /usr/bin")["out"].split()) == set(PROGRAMS)
     assert box.shell("/usr/bin/python3 --version")["code"] == 127
     assert "uid=1000(env)" in box.shell("id")["out"]
 
 
-def test_the_environments_own_code_has_all_its_packages(box: Box) -> None:
+def test_the_environments_code_can_import_all_its_packages(box: Box) -> None:
     code = "import sys, ssl, sqlite3, ctypes, pydantic; result = [sys.executable, list(sys.version_info[:2]), sys.path]"
     executable, version, path = box.python(code)
     assert version == list(sys.version_info[:2])
@@ -64,7 +64,7 @@ def test_the_environments_own_code_has_all_its_packages(box: Box) -> None:
     assert done["out"] == f"{executable}\n", done["err"]
 
 
-def test_all_of_the_base_is_the_instances_to_change_and_stays_as_it_is(box: Box, project: Path) -> None:
+def test_an_instance_may_change_all_of_the_base_for_itself(box: Box, project: Path) -> None:
     done = box.shell("rm /kept/file && touch /etc/new /usr/bin/new && ls /kept /etc")
     assert done["code"] == 0, done["err"]
     assert "new" in done["out"]
@@ -74,7 +74,7 @@ def test_all_of_the_base_is_the_instances_to_change_and_stays_as_it_is(box: Box,
         assert Box(env).shell("cat /kept/file; ls /etc/new")["out"] == "of the base\n"
 
 
-def test_nothing_of_the_host_is_there_but_what_its_python_takes(box: Box, platform: Platform) -> None:
+def test_only_the_interpreters_files_of_the_host_are_visible(box: Box, platform: Platform) -> None:
     assert box.refused("open('/etc/secret').read()") == "ENOENT"
     assert box.refused(f"import os; os.listdir({str(platform.runtime)!r})") == "ENOENT"
     assert box.refused("import os; os.listdir('/opt/aenv/host/etc')") == "ENOENT"
@@ -82,14 +82,16 @@ def test_nothing_of_the_host_is_there_but_what_its_python_takes(box: Box, platfo
     assert box.refused("open('/opt/aenv/python/pyvenv.cfg', 'a')") in ("EROFS", "EACCES")
     assert box.python("import os; result = os.listdir('/mnt')") == []
     mounts = box.python("result = [line.split()[:4] for line in open('/proc/self/mounts')]")
-    visible = {place: options.split(",") for _, place, _, options in mounts}  # the last at one place is the one on top
+    visible = {
+        place: options.split(",") for _, place, _, options in mounts
+    }  # the last mount at a path is the visible one
     assert [place for place, options in visible.items() if "nosuid" not in options] == []
     assert {place for place, options in visible.items() if "rw" in options} <= {
         "/", "/tmp", "/var/tmp", "/run", "/home/env", "/dev/shm", "/dev/pts", "/app", "/proc"
     }  # fmt: skip
 
 
-def test_it_is_locked_like_any_other(box: Box) -> None:
+def test_an_instance_on_a_base_is_locked_down_like_any_other(box: Box) -> None:
     seen = box.python("""
         lines = (line.split(":") for line in open("/proc/self/status"))
         wanted = ("CapEff", "CapBnd", "Seccomp", "NoNewPrivs")
@@ -100,7 +102,7 @@ def test_it_is_locked_like_any_other(box: Box) -> None:
     assert box.refused("import socket; socket.create_connection(('192.0.2.1', 80))") == "ENETUNREACH"
 
 
-def test_what_it_changes_counts_against_its_disk(tmp_path: Path, tiny: Path, platform: Platform) -> None:
+def test_changes_to_the_base_count_against_the_disk_limit(tmp_path: Path, tiny: Path, platform: Platform) -> None:
     made = make_project(tmp_path, name="full", base="./root", ephemeralStorage="8Mi")
     shutil.copytree(tiny, made / "root", symlinks=True)
     with SyncEnvironment(str(made)) as env:
@@ -113,7 +115,7 @@ def aenv(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_name_stands_for_a_base_of_this_machine(tiny: Path, tmp_path: Path, platform: Platform) -> None:
+def test_a_named_base_can_be_added_used_and_removed(tiny: Path, tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, name="named", base="tiny-1")
     with pytest.raises(AEnvError, match=r"no base 'tiny-1'.*aenv base add tiny-1 PATH"):
         SyncEnvironment(str(project), max_retries=0).initialize()
@@ -128,14 +130,16 @@ def test_a_name_stands_for_a_base_of_this_machine(tiny: Path, tmp_path: Path, pl
     with SyncEnvironment(str(project)) as env:
         assert Box(env).shell("cat /etc/os-release; rm /etc/os-release")["out"] == "NAME=tiny\n"
     assert aenv("remove", "again").returncode == 0
-    assert root.exists()  # the other name still stands for it
+    assert root.exists()  # the other name still refers to it
     assert aenv("remove", "tiny-1").returncode == 0
     assert not root.exists()
     assert aenv("list").stdout == "there are none\n"
     assert aenv("remove", "tiny-1").returncode == 3
 
 
-def test_an_images_variables_are_there_and_the_callers_win(tiny: Path, tmp_path: Path, platform: Platform) -> None:
+def test_variables_of_the_image_are_set_and_callers_override_them(
+    tiny: Path, tmp_path: Path, platform: Platform
+) -> None:
     from tests.images.test_oci_unpack import oci
 
     with tarfile.open(tmp_path / "layer.tar", "w") as archive:
@@ -153,19 +157,19 @@ def test_an_images_variables_are_there_and_the_callers_win(tiny: Path, tmp_path:
         ("/", "neither the name of a base nor a path in the project"),
         ("../..", "neither the name of a base"),
         ("./link", "is not in the project"),
-        ("./nothing", "there is nothing at"),
+        ("./nothing", "does not exist"),
         ("./src", "neither a root file system nor an OCI image layout"),
         ("./config.json", "cannot be read as a tar"),
     ],
 )
-def test_a_base_that_cannot_be_is_said(tmp_path: Path, platform: Platform, base: str, said: str) -> None:
+def test_an_invalid_base_is_refused_with_a_reason(tmp_path: Path, platform: Platform, base: str, said: str) -> None:
     project = make_project(tmp_path, name="wrong", base=base)
     (project / "link").symlink_to("/")
     with pytest.raises(AEnvError, match=said):
         SyncEnvironment(str(project), max_retries=0).initialize()
 
 
-def test_several_at_once_and_the_pool_work_on_a_base(project: Path, platform: Platform) -> None:
+def test_batches_and_the_pool_work_on_a_base(project: Path, platform: Platform) -> None:
     from aenv.sdk.environment import Environment
 
     async def work() -> list[Any]:
@@ -183,9 +187,9 @@ def test_several_at_once_and_the_pool_work_on_a_base(project: Path, platform: Pl
 
 @pytest.fixture(scope="module")
 def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Debian of a release that is probably not the host's."""
+    """A Debian root file system, probably of another release than the host's."""
     if shutil.which("mmdebstrap") is None:
-        pytest.skip("there is no mmdebstrap to make a Debian with (apt-get install mmdebstrap)")
+        pytest.skip("mmdebstrap is not installed (apt-get install mmdebstrap)")
     target = tmp_path_factory.mktemp("debian") / "root.tar"
     mode = "root" if os.geteuid() == 0 else "unshare"
     done = subprocess.run(
@@ -196,11 +200,11 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
         env={**os.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
     )
     if done.returncode != 0:
-        pytest.skip(f"no Debian can be had here: {done.stderr.strip().splitlines()[-1]}")
+        pytest.skip(f"Debian cannot be bootstrapped here: {done.stderr.strip().splitlines()[-1]}")
     return target
 
 
-def test_a_debian_of_another_release_is_a_base(debian: Path, tmp_path: Path, platform: Platform) -> None:
+def test_a_debian_of_another_release_works_as_a_base(debian: Path, tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, name="debian", base="./root.tar")
     shutil.move(debian, project / "root.tar")
     with SyncEnvironment(str(project)) as env:
@@ -213,8 +217,8 @@ def test_a_debian_of_another_release_is_a_base(debian: Path, tmp_path: Path, pla
 
 
 @pytest.mark.attack("grading")
-def test_a_library_that_a_program_puts_into_the_base_is_not_loaded_by_the_runtime(box: Box) -> None:
-    """The C library loads what /etc/nsswitch.conf names, from the system's folders, at the next look-up."""
+def test_the_runtime_does_not_load_libraries_planted_in_the_base(box: Box) -> None:
+    """At the next name lookup, glibc would load the libraries that /etc/nsswitch.conf names."""
     done = box.shell("""
         set -e
         for any in /lib/*/libc.so.6 /lib64/libc.so.6 /usr/lib/*/libc.so.6; do [ -e $any ] && break; done

@@ -27,7 +27,7 @@ JOIN = (
 
 @pytest.fixture
 def unified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Files as version 2 has them: `mkdir` makes those of a group as the kernel would."""
+    """A fake hierarchy of version 2: `mkdir` creates the files of a group like the kernel."""
     made = Path.mkdir
 
     def mkdir(self: Path, *arguments: object, **options: object) -> None:
@@ -42,15 +42,15 @@ def unified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return top
 
 
-def test_version_2_is_limited_in_its_own_words(unified: Path) -> None:
+def test_limits_are_written_to_the_files_of_version_2(unified: Path) -> None:
     groups = Cgroups("aenv-1", unified)
     assert groups.controllers == ["cpu", "memory", "pids"]
     group = groups.make(LIMITS)
     assert group is not None
     [path] = group.paths  # one for all controllers
     assert path.parent.name == "aenv-1"
-    told = {name: (path / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cpu.max")}
-    assert told == {
+    written = {name: (path / name).read_text() for name in ("memory.max", "memory.swap.max", "pids.max", "cpu.max")}
+    assert written == {
         "memory.max": str(64 << 20), "memory.swap.max": "0", "pids.max": "32", "cpu.max": "50000 100000"
     }  # fmt: skip
 
@@ -68,7 +68,7 @@ input()
 
 
 def hold(name: str, top: Path, *around: str) -> tuple[subprocess.Popen[str], list[Path]]:
-    """A process that has made groups, and the folders that it holds; ``around``: a command to run it by."""
+    """Start a process that creates and locks groups; return it and their folders. ``around``: command to wrap it in."""
     process = subprocess.Popen(
         [*around, sys.executable, "-c", HOLD, name, str(top)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -78,7 +78,7 @@ def hold(name: str, top: Path, *around: str) -> tuple[subprocess.Popen[str], lis
 
 @pytest.fixture(params=["1", "2"])
 def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Folders as the two versions have them; every folder within is a group."""
+    """Folders laid out like the two versions; every folder within is a group."""
     top = tmp_path / "cgroup"
     for name in cgroups.CONTROLLERS if request.param == "1" else ():
         (top / name).mkdir(parents=True)
@@ -89,8 +89,8 @@ def folders(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return top
 
 
-def test_groups_of_a_process_that_was_killed_are_removed_by_the_next(folders: Path) -> None:
-    if (folders / "cgroup.controllers").exists():  # what the kernel would put into a new group
+def test_groups_of_a_killed_process_are_removed_by_the_next(folders: Path) -> None:
+    if (folders / "cgroup.controllers").exists():  # files that the kernel would create in a new group
         for name in ("aenv-1", "aenv-2", "aenv-3"):
             (folders / name).mkdir()
             (folders / name / "cgroup.subtree_control").write_text("cpu memory pids")
@@ -104,7 +104,7 @@ def test_groups_of_a_process_that_was_killed_are_removed_by_the_next(folders: Pa
         killed.wait()
         assert not any(cgroups.is_held(path) for path in dead)
         for path in (file for group in dead for file in group.rglob("*") if file.is_file()):
-            path.unlink()  # in a real group they are in nobody's way
+            path.unlink()  # in a real group, files do not keep the folder from being removed
         Cgroups("aenv-3", folders).remove()
         assert not any(path.exists() for path in dead)
         assert all(cgroups.is_held(path) and list(path.iterdir()) for path in alive)
@@ -113,16 +113,16 @@ def test_groups_of_a_process_that_was_killed_are_removed_by_the_next(folders: Pa
         killed.communicate()
 
 
-def test_a_folder_that_nobody_ever_held_is_not_taken_for_abandoned(folders: Path) -> None:
-    group = folders / ("" if (folders / "cgroup.controllers").exists() else "memory") / "aenv-somebody"
+def test_a_group_that_was_never_locked_is_not_an_orphan(folders: Path) -> None:
+    group = folders / ("" if (folders / "cgroup.controllers").exists() else "memory") / "aenv-unlocked"
     group.mkdir()
     cgroups.sweep(top=folders)
     assert group.exists()
     assert not cgroups.is_held(group)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes a process namespace without a user namespace")
-def test_a_holder_in_another_process_namespace_is_alive(folders: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a pid namespace without a user namespace")
+def test_an_owner_in_another_pid_namespace_counts_as_alive(folders: Path) -> None:
     if (folders / "cgroup.controllers").exists():
         (folders / "aenv-1").mkdir()
         (folders / "aenv-1" / "cgroup.subtree_control").write_text("cpu memory pids")
@@ -135,10 +135,10 @@ def test_a_holder_in_another_process_namespace_is_alive(folders: Path) -> None:
         other.communicate("\n")
 
 
-def test_two_processes_with_the_same_number_have_different_groups() -> None:
+def test_processes_with_the_same_pid_have_different_groups() -> None:
     code = "from aenv.isolation.limits.cgroups import group_name; print(group_name())"
     command = [sys.executable, "-c", code]
-    if os.geteuid() == 0:  # each is the first process of its namespace
+    if os.geteuid() == 0:  # each has pid 1 in its namespace
         command = ["unshare", "--pid", "--fork", *command]
     names = {subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)}
     assert len(names) == 2
@@ -157,7 +157,7 @@ with SyncEnvironment(sys.argv[1]) as env:
 
 @contextlib.contextmanager
 def using(project: Path, platform: Platform) -> Iterator[None]:
-    """A program that has an instance of a project on a platform of its own."""
+    """Run a program that has an instance of a project on its own platform."""
     process = subprocess.Popen(
         [sys.executable, "-c", USE, str(project)], env={**os.environ, **platform.variables},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -170,27 +170,27 @@ def using(project: Path, platform: Platform) -> Iterator[None]:
         process.communicate("\n")
 
 
-def test_groups_of_a_platform_that_was_killed_with_its_janitor_are_removed_by_the_next(tmp_path: Path) -> None:
+def test_groups_of_a_platform_killed_with_its_crash_cleanup_are_removed_by_the_next(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     with own_platform() as platform:
         with using(project, platform):
-            everybody = platform.processes()
+            processes = platform.processes()
             groups = platform.cgroups()
-            for process in everybody:
-                os.kill(process.pid, signal.SIGSTOP)  # so that nobody tidies up before being killed
-            for process in everybody:
+            for process in processes:
+                os.kill(process.pid, signal.SIGSTOP)  # so that none cleans up before it is killed
+            for process in processes:
                 process.kill()
-            eventually(lambda: [process for process in everybody if process.alive], "processes that were killed")
-        assert everybody
+            eventually(lambda: [process for process in processes if process.alive], "killed processes are alive")
+        assert processes
         if not groups:
-            pytest.skip("this user may not make control groups here")
+            pytest.skip("this user may not create control groups here")
         with using(project, platform):
             assert [path for path in groups if path.exists()] == []
             assert platform.processes()
             assert platform.cgroups()
 
 
-def test_what_version_2_counts_is_told(tmp_path: Path) -> None:
+def test_usage_is_read_from_the_files_of_version_2(tmp_path: Path) -> None:
     for name, text in {
         "memory.current": "4096\n", "pids.current": "3\n", "cpu.stat": "usage_usec 1500\nuser_usec 1000\n"
     }.items():  # fmt: skip
@@ -206,7 +206,7 @@ def _count(path: Path, **counted: str) -> None:
         (path / name).write_text(text)
 
 
-def test_a_group_that_is_given_back_is_given_out_again_as_if_it_were_new(unified: Path) -> None:
+def test_a_returned_group_is_reused_with_fresh_counters(unified: Path) -> None:
     groups = Cgroups("aenv-1", unified)
     first, second = groups.make(LIMITS), groups.make(LIMITS)
     assert first is not None
@@ -217,19 +217,19 @@ def test_a_group_that_is_given_back_is_given_out_again_as_if_it_were_new(unified
         groups.give_back(LIMITS, group)
     again = groups.make(LIMITS)
     assert again is not None
-    assert again.paths == first.paths, "not the one that was given back first"
+    assert again.paths == first.paths, "not the group returned first"
     assert again.usage() == {"memory_bytes": 4096, "processes": 0, "cpu_nanoseconds": 0}
     _count(again.paths[0], cpu_stat="usage_usec 1700\n")
     assert again.usage()["cpu_nanoseconds"] == 200_000
     groups.give_back(LIMITS, again)
     other = groups.make(replace(LIMITS, memory=1 << 30))
     assert other is not None
-    assert other.paths not in (first.paths, second.paths), "one with other limits"
+    assert other.paths not in (first.paths, second.paths), "a group with other limits"
     assert (other.paths[0] / "memory.max").read_text() == str(1 << 30)
 
 
 @pytest.mark.parametrize("counted", [{"pids_current": "1\n"}, {"memory_current": f"{cgroups.MAX_RESIDUE + 1}\n"}])
-def test_a_group_with_something_left_in_it_is_nobody_elses(unified: Path, counted: dict[str, str]) -> None:
+def test_a_group_with_residue_is_not_reused(unified: Path, counted: dict[str, str]) -> None:
     groups = Cgroups("aenv-1", unified)
     group = groups.make(LIMITS)
     assert group is not None
@@ -240,7 +240,7 @@ def test_a_group_with_something_left_in_it_is_nobody_elses(unified: Path, counte
     assert another.paths != group.paths
 
 
-def test_no_more_groups_are_kept_than_may_be(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spare_groups_are_limited(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "MAX_SPARES", 3)
     removed: list[Cgroup] = []
     monkeypatch.setattr(Cgroup, "remove", lambda self: removed.append(self))
@@ -258,17 +258,17 @@ def test_no_more_groups_are_kept_than_may_be(unified: Path, monkeypatch: pytest.
 
 @pytest.fixture
 def hierarchy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A real one of version 2, in which this user may make groups."""
+    """A real hierarchy of version 2 in which this user may create groups."""
     lines = (line.split() for line in Path("/proc/self/mounts").read_text().splitlines())
     top = next((Path(words[1]) for words in lines if words[2] == "cgroup2"), None)
     if top is None:
         pytest.skip("no control groups of version 2 are mounted here")
     if not os.access(top / "cgroup.subtree_control", os.W_OK):
-        pytest.skip("this user may not make control groups of version 2 here")
+        pytest.skip("this user may not create control groups of version 2 here")
     available = (top / "cgroup.controllers").read_text().split()
     ours = tuple(set(cgroups.CONTROLLERS) & set(available)) or tuple(available[:1])
     if not ours:
-        pytest.skip("all controllers are those of version 1 here")
+        pytest.skip("all controllers belong to version 1 here")
     monkeypatch.setattr(cgroups, "CONTROLLERS", ours)
     before = (top / "cgroup.subtree_control").read_text().split()
     yield top
@@ -276,16 +276,16 @@ def hierarchy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         (top / "cgroup.subtree_control").write_text(f"-{controller}")
 
 
-def test_a_process_joins_a_group_of_version_2_and_the_group_goes(hierarchy: Path) -> None:
+def test_a_process_joins_a_group_of_version_2_which_is_removed_after_it(hierarchy: Path) -> None:
     name = f"aenv-test-{os.getpid()}"
     groups = Cgroups(name, hierarchy)
     try:
-        assert set(cgroups.CONTROLLERS) - {"cpu"} <= set(groups.controllers)  # systemd may keep that where we are now
+        assert set(cgroups.CONTROLLERS) - {"cpu"} <= set(groups.controllers)  # systemd may not delegate cpu
         if "memory" in groups.controllers:
             group = groups.make(LIMITS)
             assert group is not None
         else:
-            [root] = set(groups._roots.values())
+            [root] = hierarchy.rglob(name)
             (root / "box").mkdir()
             group = Cgroup([root / "box"])
         fds = group.open_for_joining()
@@ -300,9 +300,9 @@ def test_a_process_joins_a_group_of_version_2_and_the_group_goes(hierarchy: Path
             line.startswith("0::") and line.strip().endswith(f"{name}/{group.paths[0].name}") for line in process.stdout
         )
         group.remove()
-        assert group.paths[0].exists()  # somebody is in it
+        assert group.paths[0].exists()  # a process is in it
         process.communicate("\n")
-        eventually(lambda: group.remove() or group.paths[0].exists(), "the group stays")
+        eventually(lambda: (group.remove(), group.paths[0].exists())[1], "the group is not removed")
     finally:
         groups.remove()
     assert not list(hierarchy.rglob(name))

@@ -1,4 +1,4 @@
-"""Servers in control groups of their own, which systemd hands out."""
+"""Servers in control groups that systemd delegates to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ input()
 
 @pytest.fixture
 def unified(tmp_path: Path) -> Path:
-    """Version 2's files of the group that this process is in, and nobody else."""
+    """Fake files of version 2 for a group with only this process in it."""
     group = own_group(tmp_path)
     group.mkdir(parents=True, exist_ok=True)
     (group / "cgroup.procs").write_text(f"{os.getpid()}\n")
@@ -39,7 +39,7 @@ def unified(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], Path]:
-    """A host with a systemd that answers like this script; the file has what it was asked."""
+    """A fake systemd whose busctl runs a script; the returned file records its arguments."""
     asked = tmp_path / "asked"
 
     def answers(script: str) -> Path:
@@ -49,13 +49,13 @@ def systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
         busctl.chmod(busctl.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setenv("PATH", str(busctl.parent), prepend=":")
         monkeypatch.setattr(delegation, "_systemd_runs", lambda: True)
-        monkeypatch.setattr(os, "geteuid", lambda: 0)  # the system's bus, which is there or not
+        monkeypatch.setattr(os, "geteuid", lambda: 0)  # use the system bus, whether or not it exists
         return asked
 
     return answers
 
 
-def test_systemd_gives_a_server_a_scope_which_goes_with_it() -> None:
+def test_systemd_gives_a_server_a_scope_that_ends_with_it() -> None:
     if not hands_out_groups():
         pytest.skip("no systemd that this user can reach manages control groups of version 2 here")
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -73,27 +73,27 @@ def test_systemd_gives_a_server_a_scope_which_goes_with_it() -> None:
     eventually(scope.exists, "the scope stays")
 
 
-def test_who_is_alone_in_a_group_that_nobody_manages_takes_it(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_alone_in_an_unmanaged_group_takes_it_over(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation, "_systemd_runs", lambda: False)
     assert delegation.enter_delegated_group(unified)
     assert (own_group(unified) / delegation.LEAF / "cgroup.procs").read_text() == "0"
 
 
-def test_a_group_that_others_are_in_stays_as_it_is(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_with_other_processes_is_left_unchanged(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delegation, "_systemd_runs", lambda: False)
     (own_group(unified) / "cgroup.procs").write_text(f"{os.getpid()}\n{os.getppid()}\n")
     assert not delegation.enter_delegated_group(unified)
     assert not (own_group(unified) / delegation.LEAF).exists()
 
 
-def test_version_1_has_nothing_to_hand_out(tmp_path: Path, systemd: Callable[[str], Path]) -> None:
+def test_systemd_is_not_asked_with_control_groups_of_version_1(tmp_path: Path, systemd: Callable[[str], Path]) -> None:
     asked = systemd("exit 0")
     assert not delegation.enter_delegated_group(tmp_path)
     assert not asked.exists()
 
 
-@pytest.mark.parametrize("answer", ["exit 1", "exit 0"], ids=["no", "yes, but nothing happens"])
-def test_without_a_scope_everything_stays_as_it_is(
+@pytest.mark.parametrize("answer", ["exit 1", "exit 0"], ids=["refused", "accepted, but not moved"])
+def test_nothing_changes_without_a_scope(
     answer: str, unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = systemd(answer)
@@ -105,7 +105,7 @@ def test_without_a_scope_everything_stays_as_it_is(
     assert own_group() == before
 
 
-def test_a_systemd_that_does_not_answer_is_not_waited_for_long(
+def test_a_systemd_that_does_not_reply_times_out(
     unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     systemd("exec sleep 600")
@@ -113,7 +113,7 @@ def test_a_systemd_that_does_not_answer_is_not_waited_for_long(
     assert not delegation.enter_delegated_group(unified)
 
 
-def test_an_ordinary_user_without_a_session_is_not_kept_waiting(
+def test_systemd_is_not_asked_for_a_user_without_a_session(
     unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = systemd("exec sleep 60")
@@ -122,7 +122,7 @@ def test_an_ordinary_user_without_a_session_is_not_kept_waiting(
     assert not asked.exists()
 
 
-def test_a_service_of_systemd_stays_in_its_service(
+def test_a_systemd_service_stays_in_its_own_group(
     unified: Path, systemd: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = systemd("exit 0")

@@ -1,4 +1,4 @@
-"""Instances that may reach some hosts, and no others."""
+"""Instances with an egress allow list, and the other network modes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from aenv.errors import AEnvError
-from aenv.sdk.blocking import SyncEnvironment, _LoopThread
+from aenv.sdk.blocking import SyncEnvironment
 from aenv.sdk.environment import Environment
 from tests.conftest import run
 from tests.isolation.conftest import PROBE, Box, make_project
@@ -27,7 +27,7 @@ HOST = socket.gethostname()
 
 
 class _Server(http.server.BaseHTTPRequestHandler):
-    """Says what it was asked."""
+    """Echo the request as JSON."""
 
     protocol_version = "HTTP/1.1"
 
@@ -49,17 +49,17 @@ class _Server(http.server.BaseHTTPRequestHandler):
 
 class _Web(http.server.ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 1024  # who finds it full tries again a second later, then two, then four
+    request_queue_size = 1024  # clients that find the queue full retry only after 1, 2, then 4 seconds
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[int]:
-    """The port of a web server of the host's, on its loopback."""
+    """Port of a web server on the host's loopback."""
     try:
         if not socket.gethostbyname(HOST).startswith("127."):
-            pytest.skip(f"this host's own name, {HOST}, does not stand for its loopback")
+            pytest.skip(f"this host's own name, {HOST}, does not resolve to its loopback")
     except OSError:
-        pytest.skip(f"this host does not know its own name, {HOST}")
+        pytest.skip(f"this host cannot resolve its own name, {HOST}")
     made = _Web(("127.0.0.1", 0), _Server)
     thread = threading.Thread(target=made.serve_forever, name="asyncio_web")
     thread.start()
@@ -76,8 +76,8 @@ def boxed(network: str | list[str], **options: Any) -> Iterator[Box]:
 
 
 @pytest.fixture(scope="module")
-def door(platform: Platform) -> Iterator[Box]:
-    """An instance that may reach this machine under its own name."""
+def egress_box(platform: Platform) -> Iterator[Box]:
+    """An instance that may reach this host by its own name."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in platform.variables.items():
             patch.setenv(name, value)
@@ -96,28 +96,28 @@ def ask(box: Box, url: str, body: bytes | None = None) -> Any:
     return box.python(URLLIB.format(url=url, body=body))
 
 
-def test_a_host_on_the_list_can_be_reached(door: Box, server: int) -> None:
-    seen = ask(door, f"http://{HOST}:{server}/path?q=1", b"hello")
+def test_a_host_on_the_list_can_be_reached(egress_box: Box, server: int) -> None:
+    seen = ask(egress_box, f"http://{HOST}:{server}/path?q=1", b"hello")
     assert seen == {"path": "/path?q=1", "host": f"{HOST}:{server}", "body": "hello"}
 
 
-THROUGH_THE_DOOR = """
+THROUGH_THE_PROXY = """
     import http.client
-    door = http.client.HTTPConnection("127.0.0.1", 3128, timeout=20)  # for NO_PROXY says that 127.0.0.1 is inside
-    door.request("GET", {url!r})
-    result = door.getresponse().status
+    proxy = http.client.HTTPConnection("127.0.0.1", 3128, timeout=20)  # explicitly: NO_PROXY excludes 127.0.0.1
+    proxy.request("GET", {url!r})
+    result = proxy.getresponse().status
 """
 
 
-def test_a_server_named_by_a_variable_can_be_reached_and_no_other(platform: Platform, server: int) -> None:
+def test_only_the_host_of_a_variables_url_can_be_reached(platform: Platform, server: int) -> None:
     url = f"http://127.0.0.1:{server}/v1"
     with boxed(["$MODEL"], environment_variables={"MODEL": url}) as box:
-        assert box.python(THROUGH_THE_DOOR.format(url=url)) == 200
-        assert box.python(THROUGH_THE_DOOR.format(url="http://127.0.0.1:1/v1")) == 403
+        assert box.python(THROUGH_THE_PROXY.format(url=url)) == 200
+        assert box.python(THROUGH_THE_PROXY.format(url="http://127.0.0.1:1/v1")) == 403
 
 
-def test_a_host_that_is_not_on_the_list_is_refused_in_words(door: Box) -> None:
-    answer = door.python("""
+def test_a_host_that_is_not_on_the_list_is_refused_with_a_reason(egress_box: Box) -> None:
+    answer = egress_box.python("""
         import urllib.error, urllib.request
         try:
             urllib.request.urlopen("http://elsewhere.example/", timeout=20)
@@ -126,8 +126,8 @@ def test_a_host_that_is_not_on_the_list_is_refused_in_words(door: Box) -> None:
     """)
     assert answer[0] == 403
     assert "elsewhere.example:80 is not on the list" in answer[1]
-    assert HOST in answer[2]  # what is
-    answer = door.python("""
+    assert HOST in answer[2]  # the list
+    answer = egress_box.python("""
         import urllib.error, urllib.request
         try:
             urllib.request.urlopen("https://elsewhere.example/", timeout=20)
@@ -137,42 +137,36 @@ def test_a_host_that_is_not_on_the_list_is_refused_in_words(door: Box) -> None:
     assert "403 elsewhere.example:443 is not on the list" in answer
 
 
-def test_a_refusal_is_in_the_instances_log(door: Box) -> None:
+def test_a_refusal_is_written_to_the_instances_log(egress_box: Box) -> None:
     with contextlib.suppress(AssertionError):
-        ask(door, "http://logged.example/")
-    eventually(lambda: "network: logged.example:80 is not on the list" not in logs(door), "no word of it")
-    assert logs(door).count("logged.example") == 1
+        ask(egress_box, "http://logged.example/")
+    eventually(
+        lambda: "network: logged.example:80 is not on the list" not in egress_box.env.logs(),
+        "the refusal is not logged",
+    )
+    assert egress_box.env.logs().count("logged.example") == 1
 
 
-def logs(box: Box) -> str:
-    async def read() -> str:
-        instance = box.env._env._instance
-        api = await box.env._env._placement.api()  # type: ignore[attr-defined]
-        return str(await api._data("GET", f"/env-instance/{instance.id}/logs"))
-
-    return str(_LoopThread.run(read()))
-
-
-def test_programs_find_the_door_by_themselves(door: Box, server: int) -> None:
+def test_programs_find_the_proxy_through_their_environment(egress_box: Box, server: int) -> None:
     for command in (
         f"curl -sSf http://{HOST}:{server}/curl",
         f"curl -sSf -p http://{HOST}:{server}/curl",  # through CONNECT
         f"curl -sSf -x socks5h://127.0.0.1:3128 http://{HOST}:{server}/curl",
         f"curl -sSf -x socks5://127.0.0.1:3128 http://127.0.0.1:{server}/curl --noproxy ''",
     ):
-        done = door.shell(command)
+        done = egress_box.shell(command)
         if "not found" in done["err"]:
-            pytest.skip("there is no curl here")
+            pytest.skip("curl is not installed")
         assert done["code"] == 0, done
         assert json.loads(done["out"])["path"] == "/curl", command
-    refused = door.shell("curl -sS http://elsewhere.example/")
+    refused = egress_box.shell("curl -sS http://elsewhere.example/")
     assert "elsewhere.example:80 is not on the list" in refused["out"]
-    refused = door.shell("curl -sS -x socks5h://127.0.0.1:3128 http://elsewhere.example/")
+    refused = egress_box.shell("curl -sS -x socks5h://127.0.0.1:3128 http://elsewhere.example/")
     assert refused["code"] == 97
 
 
-def test_a_client_with_a_pool_of_connections_can_use_it(door: Box, server: int) -> None:
-    seen = door.python(f"""
+def test_a_client_with_a_connection_pool_can_use_the_proxy(egress_box: Box, server: int) -> None:
+    seen = egress_box.python(f"""
         import asyncio, httpx2 as httpx
 
         async def main():
@@ -188,27 +182,27 @@ def test_a_client_with_a_pool_of_connections_can_use_it(door: Box, server: int) 
     assert seen == [[f"/{n}" for n in range(20)], 403]
 
 
-def test_packages_are_looked_for_through_it(door: Box, server: int) -> None:
-    """As pip does: with urllib3, which keeps a connection to the proxy for whatever comes next."""
+def test_pip_works_through_the_proxy(egress_box: Box, server: int) -> None:
+    """pip uses urllib3, which keeps its connection to the proxy for the next request."""
     pip = next((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"), None)
     if pip is None:
-        pytest.skip("this Python brings no pip")
-    said = door.shell(
+        pytest.skip("this Python has no bundled pip")
+    said = egress_box.shell(
         f"PYTHONPATH={pip} {sys.executable} -m pip download --no-input --disable-pip-version-check --retries 0 "
         f"-d /tmp/got --trusted-host {HOST} -i http://{HOST}:{server}/simple nothing-of-that-name"
     )
-    assert "No matching distribution" in said["err"], said  # the server was asked, and has no such thing
+    assert "No matching distribution" in said["err"], said  # the server was reached, and has no such package
     assert "ProxyError" not in said["err"]
 
 
-def test_sockets_lead_nowhere_past_the_door(door: Box, server: int) -> None:
+def test_direct_connections_past_the_proxy_are_refused(egress_box: Box, server: int) -> None:
     direct = "import socket; s = socket.socket(); s.settimeout(3); s.connect({!r})"
-    assert door.refused(direct.format(("127.0.0.1", server))) == "ECONNREFUSED"
-    assert door.refused(direct.format(("192.0.2.1", 80))) == "ENETUNREACH"
-    assert door.refused(f"import socket; socket.getaddrinfo({HOST + '.example'!r}, 80)") is not None
+    assert egress_box.refused(direct.format(("127.0.0.1", server))) == "ECONNREFUSED"
+    assert egress_box.refused(direct.format(("192.0.2.1", 80))) == "ENETUNREACH"
+    assert egress_box.refused(f"import socket; socket.getaddrinfo({HOST + '.example'!r}, 80)") is not None
     datagram = "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('192.0.2.1', 53))"
-    assert door.refused(datagram) == "ENETUNREACH"
-    assert door.python("import socket; result = [name for _, name in socket.if_nameindex()]") == ["lo"]
+    assert egress_box.refused(datagram) == "ENETUNREACH"
+    assert egress_box.python("import socket; result = [name for _, name in socket.if_nameindex()]") == ["lo"]
 
 
 def test_a_listed_name_does_not_open_the_hosts_loopback(platform: Platform, server: int) -> None:
@@ -220,18 +214,18 @@ def test_a_listed_name_does_not_open_the_hosts_loopback(platform: Platform, serv
         assert " 403 " in raw(box, "CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n")
 
 
-def test_a_port_is_part_of_an_entry(platform: Platform, server: int) -> None:
+def test_an_entry_with_a_port_opens_only_that_port(platform: Platform, server: int) -> None:
     with boxed([f"{HOST}:{server + 1}", "127.0.0.0/8"]) as box:
         assert "is not on the list" in raw(box, f"GET http://{HOST}:{server}/ HTTP/1.1\r\n\r\n")
 
 
 RAW = """
     import socket
-    with socket.create_connection(("127.0.0.1", 3128), timeout=20) as door:
-        door.sendall({data!r})
-        door.shutdown(socket.SHUT_WR)
+    with socket.create_connection(("127.0.0.1", 3128), timeout=20) as proxy:
+        proxy.sendall({data!r})
+        proxy.shutdown(socket.SHUT_WR)
         result = b""
-        while part := door.recv(65536):
+        while part := proxy.recv(65536):
             result += part
     result = result.decode("latin-1")
 """
@@ -256,26 +250,28 @@ def raw(box: Box, data: str) -> str:
         f"GET http://{HOST}/ HTTP/1.1\r\nx: {'1' * 70000}\r\n\r\n",
     ],
 )
-def test_what_is_no_request_is_answered_as_such(door: Box, request_text: str) -> None:
-    assert raw(door, request_text).startswith(("HTTP/1.1 400", "HTTP/1.1 431"))
+def test_an_invalid_request_gets_a_client_error(egress_box: Box, request_text: str) -> None:
+    assert raw(egress_box, request_text).startswith(("HTTP/1.1 400", "HTTP/1.1 431"))
 
 
-def test_the_host_that_is_asked_is_the_one_that_was_checked(door: Box, server: int) -> None:
-    said = raw(door, f"GET http://{HOST}:{server}/ HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n")
+def test_the_host_header_is_replaced_by_the_checked_host(egress_box: Box, server: int) -> None:
+    said = raw(egress_box, f"GET http://{HOST}:{server}/ HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n")
     assert json.loads(said.partition("\r\n\r\n")[2])["host"] == f"{HOST}:{server}"
     assert "connection: close" in said.partition("\r\n\r\n")[0].lower()
 
 
-def test_two_instances_have_doors_of_their_own(door: Box, neighbour: Box, server: int) -> None:
+def test_two_instances_have_separate_egress_endpoints(egress_box: Box, neighbour: Box, server: int) -> None:
     with boxed(["other.example", "127.0.0.0/8"]) as other:
-        assert ask(door, f"http://{HOST}:{server}/")["path"] == "/"
+        assert ask(egress_box, f"http://{HOST}:{server}/")["path"] == "/"
         assert " 403 " in raw(other, f"GET http://{HOST}:{server}/ HTTP/1.1\r\n\r\n")
     assert neighbour.refused("import socket; socket.create_connection(('127.0.0.1', 3128))") == "ECONNREFUSED"
     assert "PROXY" not in neighbour.shell("env")["out"].upper()
-    assert ask(door, f"http://{HOST}:{server}/")["path"] == "/"  # closing the other's left this one alone
+    assert (
+        ask(egress_box, f"http://{HOST}:{server}/")["path"] == "/"
+    )  # closing the other endpoint did not affect this one
 
 
-def test_a_batch_and_the_pool_have_doors(platform: Platform, server: int) -> None:
+def test_batches_and_the_pool_have_egress_endpoints(platform: Platform, server: int) -> None:
     async def work() -> list[Any]:
         seen: list[Any] = []
         for _ in range(3):
@@ -296,7 +292,7 @@ def test_the_config_json_opens_hosts_and_the_caller_closes_them(tmp_path: Path, 
         assert Box(env).refused("import socket; socket.create_connection(('127.0.0.1', 3128))") == "ECONNREFUSED"
 
 
-def test_a_list_that_makes_no_sense_is_said_before_anything_starts(tmp_path: Path) -> None:
+def test_an_invalid_list_is_refused_before_anything_starts(tmp_path: Path) -> None:
     project = make_project(tmp_path, name="wrong", network=["https://pypi.org"])
     with pytest.raises(AEnvError, match=r"deployConfig\.network: 'https://pypi\.org'.*without a scheme"):
         SyncEnvironment(str(project), max_retries=0).initialize()
@@ -304,7 +300,7 @@ def test_a_list_that_makes_no_sense_is_said_before_anything_starts(tmp_path: Pat
         SyncEnvironment(str(PROBE), network="egress", max_retries=0).initialize()
 
 
-def test_what_is_sent_into_a_black_hole_is_lost_and_not_refused(platform: Platform) -> None:
+def test_a_blackhole_network_drops_packets_silently(platform: Platform) -> None:
     with boxed("blackhole") as box:
         assert box.refused("import socket; socket.create_connection(('127.0.0.1', 9))") == "ECONNREFUSED"
         lost = """
@@ -318,13 +314,13 @@ def test_what_is_sent_into_a_black_hole_is_lost_and_not_refused(platform: Platfo
         assert box.python(lost) == "ENETUNREACH"
 
 
-def test_without_a_network_there_is_not_even_a_loopback(platform: Platform) -> None:
+def test_network_none_has_no_loopback(platform: Platform) -> None:
     with boxed("none") as box:
         assert box.refused("import socket; socket.create_connection(('127.0.0.1', 9))") == "ENETUNREACH"
         assert box.call("hello") == "hello"
 
 
-def test_the_hosts_network_must_be_asked_for_by_the_caller(tmp_path: Path, platform: Platform, server: int) -> None:
+def test_the_hosts_network_must_be_requested_by_the_caller(tmp_path: Path, platform: Platform, server: int) -> None:
     project = make_project(tmp_path, name="wide", network="host")
     with pytest.raises(AEnvError, match="network='host'"):
         SyncEnvironment(str(project), max_retries=0).initialize()
@@ -337,13 +333,13 @@ def test_the_hosts_network_must_be_asked_for_by_the_caller(tmp_path: Path, platf
     assert "in the host's network" in platform.log()
 
 
-def test_an_idle_door_costs_nothing_and_a_closed_one_leaves_nothing(platform: Platform, server: int) -> None:
-    carrier = next(p for p in platform.processes() if "egress_proxy" in p.command)
+def test_an_idle_endpoint_uses_no_cpu_and_a_closed_one_leaks_no_descriptors(platform: Platform, server: int) -> None:
+    proxy_process = next(p for p in platform.processes() if "egress_proxy" in p.command)
     server_process = platform.server()
     assert server_process is not None
 
     def open_files() -> tuple[int, int]:
-        return tuple(len(os.listdir(f"/proc/{pid}/fd")) for pid in (carrier.pid, server_process.pid))  # type: ignore[return-value]
+        return tuple(len(os.listdir(f"/proc/{pid}/fd")) for pid in (proxy_process.pid, server_process.pid))  # type: ignore[return-value]
 
     with boxed([HOST, "127.0.0.0/8"]):
         pass
@@ -359,44 +355,46 @@ def test_an_idle_door_costs_nothing_and_a_closed_one_leaves_nothing(platform: Pl
                 result = [one.recv(100).decode()[:12] for one in builtins.held]
             """)
             assert held == ["HTTP/1.1 200"] * 20
-    # spare instances of the pool have doors as well, and go after a while
+    # spare instances of the pool have endpoints as well, and end after a while
     eventually(lambda: [f"{now} of {was}" for now, was in zip(open_files(), settled, strict=True) if now > was],
-               "descriptors are left", 60)  # fmt: skip
+               "leaked descriptors", 60)  # fmt: skip
 
     def ticks() -> int:
-        return sum(int(n) for n in Path(f"/proc/{carrier.pid}/stat").read_text().rpartition(")")[2].split()[11:13])
+        return sum(
+            int(n) for n in Path(f"/proc/{proxy_process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        )
 
     before = ticks()
     with boxed([HOST]), contextlib.suppress(TimeoutError):
         threading.Event().wait(1.0)
-    assert ticks() - before <= 5  # hundredths of a second, for opening and closing a door
+    assert ticks() - before <= 5  # hundredths of a second, for opening and closing an endpoint
 
 
-def test_when_the_carrier_is_killed_another_takes_over(door: Box, platform: Platform, server: int) -> None:
-    carrier = next(p for p in platform.processes() if "egress_proxy" in p.command)
-    carrier.kill()
+def test_a_killed_proxy_process_is_replaced(egress_box: Box, platform: Platform, server: int) -> None:
+    proxy_process = next(p for p in platform.processes() if "egress_proxy" in p.command)
+    proxy_process.kill()
 
     def not_yet() -> bool:
-        done = door.call(
+        done = egress_box.call(
             "python", code=f"import urllib.request as u\nresult = u.urlopen('http://{HOST}:{server}/').status"
         )
         return bool(done.get("value") != 200)
 
-    eventually(lambda: carrier.alive, "it was not killed")
-    eventually(not_yet, "nobody took over")
+    eventually(lambda: proxy_process.alive, "it was not killed")
+    eventually(not_yet, "no process took over")
 
 
-def test_the_carrier_has_no_rights(door: Box, platform: Platform) -> None:
-    carrier = next(p for p in platform.processes() if "egress_proxy" in p.command)
-    status = Path(f"/proc/{carrier.pid}/status").read_text()
+def test_the_proxy_process_has_no_privileges(egress_box: Box, platform: Platform) -> None:
+    proxy_process = next(p for p in platform.processes() if "egress_proxy" in p.command)
+    status = Path(f"/proc/{proxy_process.pid}/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert int(fields["CapEff"], 16) == 0
     assert fields["NoNewPrivs"] == "1"
     assert fields["Uid"].split()[0] != "0"
 
 
-def test_too_many_connections_wait_for_their_turn(door: Box, server: int) -> None:
-    seen = door.python(f"""
+def test_connections_over_the_limit_wait(egress_box: Box, server: int) -> None:
+    seen = egress_box.python(f"""
         import os, socket, urllib.parse
         proxy = urllib.parse.urlsplit(os.environ["http_proxy"])
         many = [socket.create_connection((proxy.hostname, proxy.port), 60) for _ in range(300)]

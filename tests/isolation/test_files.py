@@ -1,4 +1,4 @@
-"""What of the host's files an instance can see and change."""
+"""Visibility of host files in an instance, and its own writable folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRITABLE = ("/tmp", "/var/tmp", "/run", "/home/env", "/dev/shm", "/app")
 
 
 def picture(folder: Path) -> dict[str, bytes]:
-    """All that is in a folder."""
+    """Return all files of a folder with their contents."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
@@ -37,21 +37,21 @@ def project_unchanged() -> Iterator[None]:
         "/home/env/.ssh",
     ],
 )  # fmt: skip
-def test_a_file_or_folder_of_the_host_is_not_there(box: Box, path: str) -> None:
+def test_a_host_file_or_folder_is_not_visible(box: Box, path: str) -> None:
     assert box.python(f"import os; result = os.path.lexists({path!r})") is False
 
 
-def test_the_repository_and_the_files_of_this_test_are_not_there(box: Box, tmp_path: Path) -> None:
+def test_the_repository_and_this_tests_files_are_not_visible(box: Box, tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("mine")
     repository = HERE.parent.parent
     hidden = [str(secret)]
-    if str(repository) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # what is on it is shown
+    if str(repository) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # folders of PYTHONPATH are visible
         hidden += [str(path) for path in (HERE / "conftest.py", repository / "pyproject.toml", repository / ".git")]
     assert box.python(f"import os; result = [p for p in {hidden!r} if os.path.lexists(p)]") == []
 
 
-def test_the_home_folders_hold_nothing_but_the_interpreter(box: Box) -> None:
+def test_the_home_folders_contain_only_the_interpreter(box: Box) -> None:
     seen = box.python("""
         import os, sys
         result = []
@@ -63,12 +63,12 @@ def test_the_home_folders_hold_nothing_but_the_interpreter(box: Box) -> None:
     assert seen == []
 
 
-def test_the_platform_and_its_sockets_are_not_there(box: Box, platform: Platform) -> None:
+def test_the_platform_and_its_sockets_are_not_visible(box: Box, platform: Platform) -> None:
     assert platform.paths.socket.exists()
     assert box.python(f"import os; result = os.path.lexists({str(platform.runtime)!r})") is False
 
 
-def test_every_file_system_of_the_host_is_read_only_and_none_honours_setuid(box: Box) -> None:
+def test_host_file_systems_are_read_only_and_nosuid(box: Box) -> None:
     mounts = box.python("""
         result = []
         for line in open("/proc/self/mountinfo"):
@@ -79,16 +79,16 @@ def test_every_file_system_of_the_host_is_read_only_and_none_honours_setuid(box:
     writable = {place for place, options, _ in mounts if "ro" not in options}
     own = {place for place, _, kind in mounts if kind in ("tmpfs", "overlay", "proc", "devpts")}
     assert writable <= own
-    # The last one is covered by an empty file system: it shows no process, and is there for the kernel only.
+    # The last one is covered by an empty file system: only the kernel needs it, and it shows no process.
     assert writable <= {*WRITABLE, "/mnt", "/proc", "/dev/pts", "/.proc/proc"}
-    visible = {place: options for place, options, _ in mounts}  # the last of those at one place is the one on top
+    visible = {place: options for place, options, _ in mounts}  # the last mount at a path is the visible one
     assert [place for place, options in visible.items() if "nosuid" not in options] == []
     devices = {f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom", "tty", "pts")}
-    devices |= {f"/proc/{name}" for name in MASKED}  # /dev/null is over them
+    devices |= {f"/proc/{name}" for name in MASKED}  # masked by /dev/null
     assert {place for place, options in visible.items() if "nodev" not in options} <= devices
 
 
-def test_nothing_can_be_written_but_in_its_own_places(box: Box) -> None:
+def test_only_the_instances_own_folders_are_writable(box: Box) -> None:
     found = box.python("""
         import os
         result = []
@@ -104,7 +104,7 @@ def test_nothing_can_be_written_but_in_its_own_places(box: Box) -> None:
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/env", "/etc/passwd", "/etc/hosts", "/usr/lib/os-release", "/bin/sh"])
-def test_a_program_or_setting_of_the_host_cannot_be_changed(box: Box, path: str) -> None:
+def test_a_host_program_or_setting_cannot_be_changed(box: Box, path: str) -> None:
     before = Path(path).read_bytes()
     for attempt in (
         f"open({path!r}, 'a').close()",
@@ -120,14 +120,14 @@ def test_a_program_or_setting_of_the_host_cannot_be_changed(box: Box, path: str)
 
 
 @pytest.mark.usefixtures("project_unchanged")
-def test_a_file_written_into_the_project_is_there_for_this_instance_only(box: Box, neighbour: Box) -> None:
+def test_a_file_written_into_the_project_is_visible_to_its_instance_only(box: Box, neighbour: Box) -> None:
     box.python("open('/app/made.txt', 'w').write('mine')")
     assert box.python("result = open('/app/made.txt').read()") == "mine"
     assert neighbour.refused("open('/app/made.txt')") == "ENOENT"
     assert not (PROBE / "made.txt").exists()
 
 
-def test_the_files_of_the_project_may_be_changed_for_oneself(tmp_path: Path) -> None:
+def test_an_instance_may_change_project_files_for_itself(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     before = picture(project)
     with SyncEnvironment(str(project)) as one, SyncEnvironment(str(project)) as other:
@@ -147,7 +147,7 @@ def test_a_project_that_only_its_owner_may_enter_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", WRITABLE)
-def test_what_one_instance_writes_no_other_one_finds(box: Box, neighbour: Box, place: str) -> None:
+def test_files_of_one_instance_are_invisible_to_another(box: Box, neighbour: Box, place: str) -> None:
     name = f"note-{os.urandom(8).hex()}"
     box.python(f"open('{place}/{name}', 'w').write('mine')")
     found = neighbour.python(f"""
@@ -167,7 +167,7 @@ def test_a_link_out_of_the_writable_layer_ends_at_the_instances_own_root(box: Bo
         import os
         link = "/tmp/out-" + os.urandom(4).hex()
         os.symlink({target!r}, link)
-        homes = os.listdir(link + "/home")  # that of the interpreter may be shown beside its own
+        homes = os.listdir(link + "/home")  # the interpreter's home may be visible beside its own
         result = [os.path.samefile(link, "/"), os.path.exists(link + "/etc/shadow"), homes == os.listdir("/home")]
     """)
     assert seen == [True, False, True]
@@ -179,7 +179,7 @@ def test_a_hard_link_to_a_file_of_the_host_is_refused(box: Box) -> None:
 
 
 @pytest.mark.usefixtures("project_unchanged")
-def test_a_hard_link_within_the_project_is_not_a_way_to_change_it(box: Box) -> None:
+def test_a_hard_link_within_the_project_does_not_change_it(box: Box) -> None:
     box.refused("""
         import os
         os.link("/app/src/probe.py", "/app/linked.py")
@@ -187,7 +187,7 @@ def test_a_hard_link_within_the_project_is_not_a_way_to_change_it(box: Box) -> N
     """)
 
 
-def test_a_link_that_the_project_brings_leads_nowhere(tmp_path: Path) -> None:
+def test_symlinks_in_the_project_do_not_lead_to_the_host(tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("of the host")
     project = make_project(tmp_path, ephemeralStorage="16Mi")
@@ -209,16 +209,16 @@ def test_the_device_folder_has_harmless_nodes_only(box: Box) -> None:
     assert set(seen) <= {
         "null", "zero", "full", "random", "urandom", "tty", "fd", "stdin", "stdout", "stderr", "shm", "pts", "ptmx",
     }  # fmt: skip
-    assert box.refused("open('/dev/tty')") == "ENXIO"  # there is no terminal to type into
+    assert box.refused("open('/dev/tty')") == "ENXIO"  # no controlling terminal
     assert box.refused("open('/dev/null', 'w').write('x')") is None
 
 
-def test_what_runs_is_an_ordinary_user_who_owns_nothing_of_the_host(box: Box) -> None:
+def test_instances_run_as_an_ordinary_user_who_owns_no_host_files(box: Box) -> None:
     seen = box.python("""
         import os
         result = [os.getresuid(), os.getresgid(), os.getgroups(), os.stat("/usr").st_uid, os.path.expanduser("~")]
     """)
     users, groups, further, owner_of_usr, home = seen
     assert (users, groups, home) == ([1000] * 3, [1000] * 3, "/home/env")
-    assert set(further) <= {65534}  # those of the host's user that have no number here
+    assert set(further) <= {65534}  # unmapped groups of the host user
     assert owner_of_usr == 65534

@@ -1,4 +1,4 @@
-"""Greedy instances, and their neighbours."""
+"""Limits of greedy instances, and their effect on neighbours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPEN_FILES = 4096
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project that may use little."""
+    """A project with small limits."""
     return make_project(
         tmp_path_factory.mktemp("small"), name="small", cpu="0.25", memory="192Mi", ephemeralStorage="16Mi"
     )
@@ -36,19 +36,19 @@ def greedy(small: Path) -> Iterator[Box]:
 
 @pytest.fixture
 def groups(greedy: Box, platform: Platform) -> None:
-    """Control groups, or a reason why there are none."""
+    """Require control groups, or skip with the reason."""
     assert greedy.call("hello") == "hello"
     platform.processes()
     missing = [controller for controller in ("memory", "pids", "cpu") if not limited_by(platform, controller)]
     if missing:
-        assert os.geteuid() != 0, "root can make control groups"
-        assert missing == ["cpu"] or not hands_out_groups(), "systemd gives them to whoever asks"
+        assert os.geteuid() != 0, "root can create control groups"
+        assert missing == ["cpu"] or not hands_out_groups(), "systemd delegates them"
         pytest.skip(f"this user may not limit {', '.join(missing)} with control groups here")
 
 
 @pytest.fixture
 def counted(request: pytest.FixtureRequest) -> None:
-    """Somebody counts processes: a control group, or the kernel for each sandbox's user namespace."""
+    """Require a process limit: by control group, or by the kernel per user namespace."""
     if not counts_processes_per_namespace():
         request.getfixturevalue("groups")
 
@@ -59,26 +59,28 @@ def answers(neighbour: Box, times: int = 20) -> None:
 
 
 @pytest.mark.usefixtures("groups")
-def test_a_fork_bomb_stays_within_its_number_of_processes(small: Path, neighbour: Box, platform: Platform) -> None:
+def test_a_fork_bomb_stays_within_its_process_limit(small: Path, neighbour: Box, platform: Platform) -> None:
     with SyncEnvironment(str(PROBE)) as env:
         bomb = Box(env)
         known = {p.pid for p in platform.processes()}
-        bomb.shell("b() { b | b & }; (sleep 0.3; b) >/dev/null 2>&1 &")  # it leaves no CPU time for the answer
+        bomb.shell(
+            "b() { b | b & }; (sleep 0.3; b) >/dev/null 2>&1 &"
+        )  # delayed, as it leaves no CPU time for the reply
 
         def refusals() -> int:
             events = [g.read_text().split() for path in platform.cgroups() for g in path.glob("*/pids.events")]
             return sum(int(words[words.index("max") + 1]) for words in events)
 
-        eventually(lambda: not refusals(), "it was never held back")
+        eventually(lambda: not refusals(), "the fork bomb was never limited")
         for _ in range(5):
             answers(neighbour, 3)
             assert len([p for p in platform.processes() if p.pid not in known]) <= PROCESSES
     answers(neighbour, 3)
-    eventually(lambda: [p for p in platform.processes() if p.name == "sh"], "the bomb goes on")
+    eventually(lambda: [p for p in platform.processes() if p.name == "sh"], "the fork bomb still runs")
 
 
 @pytest.mark.usefixtures("counted")
-def test_an_instance_that_has_no_process_left_still_answers(neighbour: Box) -> None:
+def test_an_instance_at_its_process_limit_still_answers(neighbour: Box) -> None:
     with SyncEnvironment(str(PROBE)) as env:
         full = Box(env)
         started = full.python("""
@@ -105,7 +107,7 @@ def test_a_memory_hog_dies_and_its_neighbour_does_not(greedy: Box, neighbour: Bo
         greedy.call("python", code=f"result = len(b'x' * {2 * MEMORY})")
     assert caught.value.fault == "policy"
     answers(neighbour)
-    with pytest.raises(AEnvError) as caught:  # at once: nobody is there
+    with pytest.raises(AEnvError) as caught:  # at once: the instance is gone
         greedy.call("hello", timeout=5)
     assert caught.value.fault == "policy"
     info = greedy.env.get_env_info()
@@ -122,17 +124,17 @@ def test_a_program_that_uses_too_much_memory_dies_alone(greedy: Box, neighbour: 
     answers(neighbour, 3)
 
 
-def test_without_control_groups_one_process_gets_only_so_much_memory(greedy: Box, platform: Platform) -> None:
+def test_rlimits_bound_a_processs_memory_without_control_groups(greedy: Box, platform: Platform) -> None:
     if limited_by(platform, "memory"):
-        pytest.skip("there are control groups, which limit all processes together")
+        pytest.skip("control groups limit all processes together here")
     assert greedy.refused(f"result = len(b'x' * {2 * MEMORY})") == "MemoryError"
     assert greedy.call("hello") == "hello"
 
 
 @pytest.mark.attack("limits")
-def test_without_control_groups_memory_that_nobody_counts_is_refused(greedy: Box, platform: Platform) -> None:
+def test_uncounted_memory_is_refused_without_control_groups(greedy: Box, platform: Platform) -> None:
     if limited_by(platform, "memory"):
-        pytest.skip("there are control groups, which count it")
+        pytest.skip("control groups count this memory here")
     assert greedy.refused("import os; os.memfd_create('hog')") == "ENOSYS"
     segment = """
         import ctypes, os
@@ -152,9 +154,9 @@ def test_without_control_groups_memory_that_nobody_counts_is_refused(greedy: Box
 
 
 @pytest.mark.attack("limits")
-def test_files_without_a_name_count_as_memory_too(greedy: Box, neighbour: Box, platform: Platform) -> None:
+def test_memory_files_count_as_memory(greedy: Box, neighbour: Box, platform: Platform) -> None:
     if not limited_by(platform, "memory"):
-        pytest.skip("without control groups they are refused")
+        pytest.skip("memory files are refused without control groups")
     hog = f"""
         import os
         file = os.memfd_create("hog")
@@ -169,7 +171,7 @@ def test_files_without_a_name_count_as_memory_too(greedy: Box, neighbour: Box, p
     answers(neighbour, 3)
 
 
-def test_a_disk_filler_runs_out_of_space_whatever_the_place(greedy: Box, neighbour: Box) -> None:
+def test_a_disk_filler_runs_out_of_space_in_every_folder(greedy: Box, neighbour: Box) -> None:
     fill = """
         import os
         written = 0
@@ -214,19 +216,19 @@ def test_a_descriptor_hog_runs_out_of_descriptors(fresh: Box, neighbour: Box) ->
 
 
 @pytest.mark.usefixtures("groups")
-def test_a_spinner_is_held_back_and_its_neighbour_is_not(greedy: Box, neighbour: Box, platform: Platform) -> None:
+def test_a_busy_loop_is_throttled_and_its_neighbour_is_not(greedy: Box, neighbour: Box, platform: Platform) -> None:
     greedy.shell("for i in 1 2 3 4; do (while :; do :; done) >/dev/null 2>&1 & done")
 
     def not_yet() -> bool:
         stats = [g.read_text().split() for path in platform.cgroups() for g in path.glob("*/cpu.stat")]
         return not any(int(words[words.index("nr_throttled") + 1]) >= 5 for words in stats)
 
-    eventually(not_yet, "nobody holds it back")
+    eventually(not_yet, "the loop is not throttled")
     answers(neighbour)
     assert greedy.call("hello", timeout=PATIENCE) == "hello"
 
 
-def test_a_flood_of_words_does_not_fill_the_platform(greedy: Box, neighbour: Box, platform: Platform) -> None:
+def test_a_flood_of_output_does_not_fill_the_platforms_memory(greedy: Box, neighbour: Box, platform: Platform) -> None:
     server = platform.server()
     assert server is not None
 

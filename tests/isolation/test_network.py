@@ -1,4 +1,4 @@
-"""What of the network an instance can reach."""
+"""Reachability of the network from an instance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.isolation.host import Platform
 
 @contextlib.contextmanager
 def listening(family: socket.AddressFamily, address: object) -> Iterator[socket.socket]:
-    """A server of the host that must never be reached."""
+    """Run a server on the host that must never be reached."""
     with socket.socket(family) as listener:
         listener.bind(address)  # type: ignore[arg-type]
         listener.listen()
@@ -79,7 +79,7 @@ def test_two_instances_do_not_reach_each_other(box: Box, neighbour: Box) -> None
     box.python("import builtins; [one.close() for one in builtins.kept]; del builtins.kept")
 
 
-def test_there_is_a_loopback_device_and_no_other(box: Box) -> None:
+def test_the_loopback_is_the_only_device(box: Box) -> None:
     assert box.python("import socket; result = [name for _, name in socket.if_nameindex()]") == ["lo"]
     assert box.refused(connect("AF_INET", ("192.0.2.1", 80))) == "ENETUNREACH"
     assert box.refused(connect("AF_INET", ("169.254.169.254", 80))) == "ENETUNREACH"
@@ -105,7 +105,7 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-def test_a_family_of_sockets_that_nobody_needs_is_refused(box: Box, family: int) -> None:
+def test_unneeded_socket_families_are_refused(box: Box, family: int) -> None:
     for kind in ("SOCK_STREAM", "SOCK_DGRAM", "SOCK_RAW", "SOCK_SEQPACKET"):
         assert box.refused(f"import socket; socket.socket({family}, socket.{kind})") == "EAFNOSUPPORT"
 
@@ -136,13 +136,13 @@ def test_the_network_cannot_be_changed(box: Box) -> None:
     assert box.refused(netlink) == "EPERM"
 
 
-def test_names_are_not_looked_up_anywhere(box: Box) -> None:
+def test_host_names_are_not_resolved(box: Box) -> None:
     assert box.refused("import socket; socket.getaddrinfo('example.com', 80)") is not None
     assert box.python("import socket; result = socket.gethostbyname('localhost')") == "127.0.0.1"
     assert box.python("import socket; result = socket.gethostname()") == "sandbox"
 
 
-def test_the_instances_folder_is_for_the_user_alone(platform: Platform) -> None:
+def test_the_instances_folder_is_accessible_to_its_user_only(platform: Platform) -> None:
     for folder in [platform.runtime, *(p for p in platform.runtime.iterdir() if p.is_dir())]:
         about = folder.stat()
         reachable = (

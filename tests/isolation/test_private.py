@@ -1,4 +1,4 @@
-"""A project's private/ folder: for the author's code, and for no program that a tool starts."""
+"""A project's private/ folder: readable by the author's code, and by no program that a tool starts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def based(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def env(request: pytest.FixtureRequest, platform: Platform) -> Iterator[SyncEnvironment]:
     where = str(request.getfixturevalue("based" if request.param == "based" else "project"))
     own = {} if request.param == "forked" else {"arguments": [request.node.name]}
-    for _ in range(0 if own else 3):  # what is asked for once or twice is not made from one that is loaded
+    for _ in range(0 if own else 3):  # the first creates of a project are not served by a preloaded parent
         with SyncEnvironment(where):
             pass
     with SyncEnvironment(where, max_retries=0, **own) as made:
@@ -104,7 +104,7 @@ def shell(env: SyncEnvironment, command: str) -> str:
     return env.call_tool("shell", {"command": command}).text
 
 
-def test_the_reward_reads_it(env: SyncEnvironment) -> None:
+def test_the_reward_reads_private_files(env: SyncEnvironment) -> None:
     assert env.call_reward({"answer": SECRET}) == 1.0
     assert env.call_reward({"answer": "wrong"}) == 0.0
     assert env.call_function("checked", {"answer": SECRET}) is True
@@ -112,7 +112,7 @@ def test_the_reward_reads_it(env: SyncEnvironment) -> None:
 
 
 @pytest.mark.attack("grading")
-def test_a_program_finds_it_nowhere(env: SyncEnvironment) -> None:
+def test_programs_cannot_find_private_files(env: SyncEnvironment) -> None:
     assert "private" not in shell(env, "ls -a /app /app/src").split()
     assert "No such file" in shell(env, "cat /app/private/answers.json")
     assert "answers.json" not in shell(env, "find / -xdev -name answers.json 2>/dev/null")
@@ -136,7 +136,7 @@ def test_a_program_finds_it_nowhere(env: SyncEnvironment) -> None:
 @pytest.mark.parametrize(
     "path", ["/app/private/answers.json", "private/answers.json", "/.project/private/answers.json", "/proc/self/mem"]
 )
-def test_a_tool_that_opens_what_the_agent_names_cannot_read_it(env: SyncEnvironment, path: str) -> None:
+def test_a_tool_that_opens_paths_of_the_agent_cannot_read_private_files(env: SyncEnvironment, path: str) -> None:
     answer = env.call_tool("read", {"path": path})
     assert answer.is_error
     assert SECRET not in answer.text
@@ -154,7 +154,7 @@ def test_a_tool_that_opens_what_the_agent_names_cannot_read_it(env: SyncEnvironm
         "import sys, json; return [str(m) for m in sys.modules if 'keeper' in m][0]",
     ],
 )
-def test_code_of_an_agent_in_a_process_of_its_own_cannot_read_it(env: SyncEnvironment, body: str) -> None:
+def test_agent_code_in_a_separate_process_cannot_read_private_files(env: SyncEnvironment, body: str) -> None:
     code = "def solve():\n    " + body.replace("; ", "\n    ")
     found = env.call_tool("solution", {"code": code}).data
     assert found["value"] is None
@@ -162,30 +162,30 @@ def test_code_of_an_agent_in_a_process_of_its_own_cannot_read_it(env: SyncEnviro
     assert SECRET not in found["err"]
 
 
-def test_code_of_an_agent_in_a_process_of_its_own_gives_a_value(env: SyncEnvironment) -> None:
+def test_agent_code_in_a_separate_process_returns_a_value(env: SyncEnvironment) -> None:
     assert env.call_tool("solution", {"code": "def solve():\n    return [1, 'two']"}).data["value"] == [1, "two"]
 
 
 @pytest.mark.attack("grading")
-def test_what_a_program_puts_there_is_not_read(env: SyncEnvironment) -> None:
+def test_files_that_a_program_puts_into_private_are_not_read(env: SyncEnvironment) -> None:
     forged = json.dumps({"answer": "forged"})
     shell(env, f"mkdir -p /app/private && echo '{forged}' > /app/private/answers.json && cat /app/private/answers.json")
     assert env.call_reward({"answer": "forged"}) == 0.0
     assert env.call_reward({"answer": SECRET}) == 1.0
 
 
-def test_links_and_pipes_are_left_out(env: SyncEnvironment) -> None:
+def test_links_and_pipes_in_private_are_skipped(env: SyncEnvironment) -> None:
     assert "private/outside" not in env.call_function("listed", {})
     assert "private/pipe" not in env.call_function("listed", {})
 
 
-def test_it_can_be_written_out_for_a_verifier(env: SyncEnvironment) -> None:
+def test_private_files_can_be_copied_out_for_a_verifier(env: SyncEnvironment) -> None:
     names = env.call_function("copied", {"target": "/tmp/verifier"})
     assert names == [f"/tmp/verifier/{name}" for name in ("answers.json", "deep/checker.py", "table.csv")]
     assert SECRET in shell(env, "cat /tmp/verifier/answers.json")
 
 
-def test_a_change_on_the_host_is_seen_by_the_next_instance(tmp_path: Path, platform: Platform) -> None:
+def test_the_next_instance_sees_changes_to_private_files(tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, ENVIRONMENT, name="changing")
     add_private(project)
     for expected in ("1,2\n", "3,4,5\n"):
@@ -194,13 +194,13 @@ def test_a_change_on_the_host_is_seen_by_the_next_instance(tmp_path: Path, platf
             assert env.call_function("table", {}) == expected
 
 
-def test_a_missing_file_is_named_with_what_there_is(tmp_path: Path, platform: Platform) -> None:
+def test_a_missing_private_file_is_reported_with_the_existing_ones(tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, ENVIRONMENT, name="without")
     with SyncEnvironment(str(project)) as env, pytest.raises(FunctionFailed, match=r"no such file: private/table\.csv"):
         env.call_function("table", {})
 
 
-def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, platform: Platform) -> None:
+def test_a_private_folder_over_the_limit_is_refused(tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, ENVIRONMENT, name="large")
     (project / "private").mkdir()
     with (project / "private" / "large.bin").open("wb") as file:
@@ -210,7 +210,7 @@ def test_a_folder_that_is_too_large_is_refused(tmp_path: Path, platform: Platfor
     assert raised.value.fault == "env"
 
 
-def test_outside_of_a_sandbox_it_is_read_from_the_disk(tmp_path: Path) -> None:
+def test_private_files_are_read_from_disk_outside_a_sandbox(tmp_path: Path) -> None:
     project = make_project(tmp_path, ENVIRONMENT, name="plain")
     add_private(project)
     scope: dict[str, Any] = {"__file__": str(project / "src" / "plain_env.py"), "__name__": "plain"}
@@ -222,7 +222,7 @@ def test_outside_of_a_sandbox_it_is_read_from_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../config.json", "/etc/passwd", "deep/../../config.json"])
-def test_a_name_cannot_lead_out(name: str) -> None:
+def test_a_private_path_cannot_lead_out_of_the_folder(name: str) -> None:
     from aenv import private
 
     with pytest.raises(ValueError, match="not a path"):

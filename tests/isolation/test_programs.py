@@ -1,4 +1,4 @@
-"""Instances that are new programs: ``deployConfig.fork`` is false."""
+"""Instances that are started by exec instead of fork: ``deployConfig.fork`` is false."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def project(tmp_path: Path) -> Path:
     return made
 
 
-def test_each_program_has_an_address_layout_and_a_hash_seed_of_its_own(project: Path) -> None:
+def test_unforked_instances_have_different_address_layouts_and_hash_seeds(project: Path) -> None:
     with ExitStack() as open_ones:
         envs = [
             open_ones.enter_context(SyncEnvironment(str(project), environment_variables={"NUMBER": str(number)}))
@@ -61,7 +61,7 @@ def test_each_program_has_an_address_layout_and_a_hash_seed_of_its_own(project: 
 
 
 @pytest.mark.parametrize("fork", [True, False])
-def test_a_platform_can_forbid_forks_for_all(project: Path, folder: Path, fork: bool) -> None:
+def test_a_platform_can_forbid_forks_for_all_projects(project: Path, folder: Path, fork: bool) -> None:
     async def main() -> None:
         engine = NativeEngine(folder / "native", pool=0, fork=fork)
         spec = SandboxSpec("mine@1.0.0", project, project)

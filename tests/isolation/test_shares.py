@@ -1,4 +1,4 @@
-"""What one instance can take of what the kernel counts for a user of the host."""
+"""Shares of resources that the kernel counts per host user (inotify)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture
 def taken(box: Box) -> Iterator[int]:
-    """How many inotify instances it could take; it has them."""
+    """Number of inotify instances that the box could take, and holds."""
     yield int(box.python(TAKE))
     box.python(GIVE_BACK)
 
@@ -51,14 +51,14 @@ def test_an_instance_takes_no_more_than_its_share(box: Box, neighbour: Box, take
 
 
 @pytest.mark.usefixtures("taken")
-def test_programs_of_the_hosts_user_have_theirs_meanwhile() -> None:
+def test_the_host_user_keeps_a_share_of_inotify_instances() -> None:
     fd = ctypes.CDLL(None, use_errno=True).inotify_init1(os.O_CLOEXEC)
     assert fd >= 0, os.strerror(ctypes.get_errno())
     os.close(fd)
 
 
 @pytest.mark.attack("limits")
-def test_an_instance_cannot_give_itself_more(box: Box) -> None:
+def test_an_instance_cannot_raise_its_own_share(box: Box) -> None:
     for name in ("max_inotify_instances", "max_user_namespaces"):
         attempt = f"import os; os.write(os.open('/proc/sys/user/{name}', os.O_WRONLY), b'9999')"
         assert box.refused(attempt) in ("EACCES", "EPERM")

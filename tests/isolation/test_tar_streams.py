@@ -1,4 +1,4 @@
-"""Folders as tars that go by: what is sent arrives, and what is made to harm does not."""
+"""Folders as streamed tars: they arrive complete, and hostile tars are refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_folder_arrives_as_it_was(tmp_path: Path) -> None:
         done = await unpack_stream(pack_stream(source, asyncio.to_thread), target, asyncio.to_thread)
         assert (done.files, done.size) == (4, 256 * 5000 + 2 + 11)
         again = await unpack_stream(pack_stream(source, asyncio.to_thread), target, asyncio.to_thread)
-        assert again == done  # what is there is replaced
+        assert again == done  # existing files are replaced
 
     run(main())
     assert (target / "sub" / "ü").read_bytes() == (source / "sub" / "ü").read_bytes()
@@ -64,7 +64,7 @@ def test_a_folder_arrives_as_it_was(tmp_path: Path) -> None:
     assert len(list(target.rglob("*"))) == len(list(source.rglob("*")))
 
 
-def test_one_file_becomes_a_file_or_goes_into_a_folder(tmp_path: Path) -> None:
+def test_a_tar_of_one_file_becomes_a_file_or_goes_into_a_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("content")
     out = io.BytesIO()
     pack(tmp_path / "file", out, "other")
@@ -85,7 +85,7 @@ def test_one_file_becomes_a_file_or_goes_into_a_folder(tmp_path: Path) -> None:
         [member("l", tarfile.SYMTYPE, "")],
         [member("a/l", tarfile.SYMTYPE, "../../out")],
         [member("in", tarfile.DIRTYPE), member("l", tarfile.SYMTYPE, "in"), member("l/x")],
-        [member("there/x")],  # a link that was there already
+        [member("there/x")],  # an existing link
         [member("there", tarfile.DIRTYPE)],
         [member("h", tarfile.LNKTYPE, "../out")],
         [member("f", tarfile.FIFOTYPE)],
@@ -112,7 +112,9 @@ def test_one_file_becomes_a_file_or_goes_into_a_folder(tmp_path: Path) -> None:
     ids=lambda members: f"{members[-1].name}-{members[-1].linkname}-{members[-1].type.decode()}",
 )
 @pytest.mark.attack("download")
-def test_what_leads_out_is_refused_and_nothing_is_written_there(tmp_path: Path, members: list[tarfile.TarInfo]) -> None:
+def test_members_that_lead_out_are_refused_and_write_nothing_outside(
+    tmp_path: Path, members: list[tarfile.TarInfo]
+) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "folder"
     outside.mkdir()
     (folder / "folder").mkdir(parents=True)
@@ -123,24 +125,24 @@ def test_what_leads_out_is_refused_and_nothing_is_written_there(tmp_path: Path, 
     assert list(outside.iterdir()) == []
 
 
-def test_a_name_that_would_fill_the_memory_is_not_read(tmp_path: Path) -> None:
+def test_a_huge_header_is_refused(tmp_path: Path) -> None:
     head = member("x", tarfile.XHDTYPE)
     head.size = 1 << 40
     with pytest.raises(UsageError, match="too long"):
         unpack(io.BytesIO(head.tobuf(tarfile.GNU_FORMAT) + b"\0" * 10_000), tmp_path)
 
 
-def test_a_link_that_is_there_is_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_an_existing_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "x").symlink_to(tmp_path / "precious")
     unpack(tar_of((member("x", mode=0o6777), b"new")), tmp_path / "folder")
     assert (tmp_path / "precious").read_text() == "mine"
     assert (tmp_path / "folder" / "x").read_text() == "new"
-    assert (tmp_path / "folder" / "x").stat().st_mode & 0o7777 == 0o777  # and no right of its owner comes with it
+    assert (tmp_path / "folder" / "x").stat().st_mode & 0o7777 == 0o777  # without setuid and setgid
 
 
-def test_what_a_tar_does_not_carry_is_said_before_it_is_sent(tmp_path: Path) -> None:
+def test_packing_an_unsupported_entry_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "away").symlink_to("/etc")
     with pytest.raises(UsageError, match="leads out of the folder"):
         pack(tmp_path, io.BytesIO())
@@ -150,13 +152,13 @@ def test_what_a_tar_does_not_carry_is_said_before_it_is_sent(tmp_path: Path) -> 
         pack(tmp_path, io.BytesIO())
 
 
-def test_a_sender_who_breaks_off_and_one_who_sends_nonsense(tmp_path: Path) -> None:
+def test_an_interrupted_or_invalid_stream_is_an_error(tmp_path: Path) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield tar_of((member("a"), b"x" * 100_000)).getvalue()[:50_000]
         raise ConnectionResetError("gone")
 
     async def nonsense() -> AsyncGenerator[bytes]:
-        while True:  # it is not read to its end
+        while True:  # not read to its end
             yield b"nonsense" * 10_000
 
     async def cut() -> AsyncGenerator[bytes]:
@@ -166,7 +168,7 @@ def test_a_sender_who_breaks_off_and_one_who_sends_nonsense(tmp_path: Path) -> N
         with pytest.raises(ConnectionResetError):
             await unpack_stream(broken(), tmp_path, asyncio.to_thread)
         for make in (nonsense, cut):
-            async with contextlib.aclosing(make()) as stream:  # else its end may still be a task when the loop ends
+            async with contextlib.aclosing(make()) as stream:  # else closing it may still be pending when the loop ends
                 with pytest.raises(UsageError, match="not a complete tar"):
                     await unpack_stream(stream, tmp_path, asyncio.to_thread)
 
@@ -174,7 +176,7 @@ def test_a_sender_who_breaks_off_and_one_who_sends_nonsense(tmp_path: Path) -> N
 
 
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=12), st.binary(max_size=2000)), max_size=4), st.data())
-def test_no_bytes_whatever_write_outside_or_fail_in_another_way(
+def test_arbitrary_bytes_neither_write_outside_nor_raise_other_errors(
     parts: list[tuple[str, bytes]], data: st.DataObject
 ) -> None:
     members = [(member(name.replace("\0", "/"), data.draw(st.sampled_from([b"0", b"5", b"2", b"1"])), "../x"), content)
@@ -202,7 +204,7 @@ def pax(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", **records: str
 
 @pytest.mark.attack("download")
 @pytest.mark.parametrize("time", ["nan", "inf", "-inf", "-1", "-1e300", "1e300", "9223372036854775808", "1e18"])
-def test_odd_times_are_kept_in_range(tmp_path: Path, time: str) -> None:
+def test_extreme_modification_times_are_clamped(tmp_path: Path, time: str) -> None:
     assert unpack(io.BytesIO(pax("x", mtime=time)), tmp_path).files == 1
     assert 0 <= (tmp_path / "x").stat().st_mtime <= LAST_TIME
 
@@ -232,7 +234,7 @@ def test_odd_times_are_kept_in_range(tmp_path: Path, time: str) -> None:
         b"",
     ],
 )
-def test_a_tar_that_makes_no_sense_ends_in_nothing_but_a_usage_error(tmp_path: Path, data: bytes) -> None:
+def test_an_invalid_tar_raises_only_usage_errors(tmp_path: Path, data: bytes) -> None:
     with contextlib.suppress(UsageError):
         unpack(io.BytesIO(data), tmp_path / "in")
     assert {path.name for path in tmp_path.iterdir()} <= {"in"}
@@ -240,7 +242,7 @@ def test_a_tar_that_makes_no_sense_ends_in_nothing_but_a_usage_error(tmp_path: P
 
 
 @pytest.mark.attack("download")
-def test_a_file_gets_the_name_that_was_asked_for(tmp_path: Path) -> None:
+def test_a_single_file_gets_the_requested_name(tmp_path: Path) -> None:
     unpack(tar_of((member(".bashrc"), b"evil")), tmp_path, file_name="report.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["report.txt"]
 
@@ -259,7 +261,7 @@ def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("download")
-def test_nothing_in_a_folder_keeps_the_rest_of_it_from_being_read(tmp_path: Path) -> None:
+def test_unsupported_entries_do_not_keep_a_folder_from_being_packed(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "deep").joinpath(*["d"] * 300).mkdir(parents=True)
     (source / "good").write_text("good")
@@ -285,7 +287,7 @@ def test_nothing_in_a_folder_keeps_the_rest_of_it_from_being_read(tmp_path: Path
 
 
 @pytest.mark.attack("download")
-def test_a_file_that_shrinks_while_it_is_read_breaks_nothing(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_while_it_is_packed_is_padded(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a" * 3_000_000)
     (tmp_path / "b").write_text("b")
 

@@ -1,4 +1,4 @@
-"""Removing what programs of others have left, however they have nested it."""
+"""Removing and measuring deeply nested folders of untrusted programs."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from aenv.isolation.files.trees import remove_tree, size_of_tree
 
 DEEP = 3000
-"""Levels: more than Python's recursion limit, and more than a path has room for."""
+"""Nesting depth: more than Python's recursion limit, and longer than PATH_MAX."""
 
 
 def nest(folder: Path, levels: int = DEEP) -> None:
-    """Folders within folders, each with a file."""
+    """Create nested folders, each with a file."""
     here = os.open(folder, os.O_RDONLY)
     for _ in range(levels):
         os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
@@ -39,7 +39,7 @@ def test_a_tree_of_any_depth_is_removed(tree: Path) -> None:
     assert not tree.exists()
 
 
-def test_folders_that_nobody_may_enter_are_removed(tree: Path) -> None:
+def test_folders_without_permissions_are_removed(tree: Path) -> None:
     for name in ("none", "read", "enter"):
         (tree / name / "inner").mkdir(parents=True)
         (tree / name / "inner" / "file").write_text("x")
@@ -50,7 +50,7 @@ def test_folders_that_nobody_may_enter_are_removed(tree: Path) -> None:
 
 
 @pytest.mark.attack("disk")
-def test_what_links_lead_to_stays(tree: Path, tmp_path: Path) -> None:
+def test_targets_of_symlinks_are_not_removed(tree: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir(mode=0o500)
     (tree / "deep").mkdir()
@@ -65,7 +65,7 @@ def test_what_links_lead_to_stays(tree: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.attack("disk")
-def test_what_lies_too_deep_for_a_path_is_measured(tree: Path) -> None:
+def test_files_deeper_than_the_path_limit_are_measured(tree: Path) -> None:
     nest(tree)
     flat = size_of_tree(str(tree))
     here = os.open(tree, os.O_RDONLY)
@@ -78,14 +78,14 @@ def test_what_lies_too_deep_for_a_path_is_measured(tree: Path) -> None:
         os.fsync(file.fileno())
     os.close(here)
     assert size_of_tree(str(tree)) - flat >= 1_000_000
-    remove_tree(tree)  # pytest's own way would not
+    remove_tree(tree)  # pytest could not
 
 
-def test_removing_what_is_not_there_is_harmless(tmp_path: Path) -> None:
+def test_removing_a_missing_tree_is_harmless(tmp_path: Path) -> None:
     remove_tree(tmp_path / "nothing")
 
 
-def test_removing_stops_when_its_time_is_over(tree: Path) -> None:
+def test_removing_stops_at_its_deadline(tree: Path) -> None:
     nest(tree, 3)
     remove_tree(tree, seconds=-1)
     assert (tree / "d" / "d" / "d").is_dir()

@@ -1,4 +1,4 @@
-"""Users of the host that root's sandboxes run as."""
+"""Host user ids of sandboxes that root creates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's insta
 
 
 class Claimer:
-    """A process that claims a user and then waits."""
+    """A process that claims a user id and then waits."""
 
     def __init__(self, folder: Path, count: int, *around: str) -> None:
         self.process = subprocess.Popen(
@@ -45,7 +45,7 @@ class Claimer:
         self.process.communicate()
 
 
-def test_no_two_processes_have_one_user_until_one_is_killed(tmp_path: Path) -> None:
+def test_a_user_id_is_exclusive_until_its_process_is_killed(tmp_path: Path) -> None:
     claimers = [Claimer(tmp_path, 3) for _ in range(4)]
     try:
         assert sorted(claimer.said for claimer in claimers[:3]) == ["1000", "1001", "1002"]
@@ -62,7 +62,7 @@ def test_no_two_processes_have_one_user_until_one_is_killed(tmp_path: Path) -> N
 
 
 @as_root
-def test_a_user_is_taken_in_every_process_namespace(tmp_path: Path) -> None:
+def test_a_user_id_is_exclusive_across_pid_namespaces(tmp_path: Path) -> None:
     claimers = [Claimer(tmp_path, 2, "unshare", "--pid", "--fork", "--kill-child") for _ in range(2)]
     try:
         assert sorted(claimer.said for claimer in claimers) == ["1000", "1001"]
@@ -71,7 +71,7 @@ def test_a_user_is_taken_in_every_process_namespace(tmp_path: Path) -> None:
             claimer.kill()
 
 
-def test_a_user_is_had_as_long_as_a_program_that_was_executed_lives(tmp_path: Path) -> None:
+def test_a_claim_survives_exec_and_ends_with_the_program(tmp_path: Path) -> None:
     claim = (
         "import os, sys; from aenv.isolation.limits import host_users; "
         "host_users.claim([sys.argv[1]], first=1000, count=1)"
@@ -90,7 +90,7 @@ def test_a_user_is_had_as_long_as_a_program_that_was_executed_lives(tmp_path: Pa
     assert not host_users.is_claimed(1000, [str(tmp_path)])
 
 
-def test_a_file_that_others_may_write_is_passed_over(tmp_path: Path) -> None:
+def test_a_lock_file_that_others_may_write_is_skipped(tmp_path: Path) -> None:
     open_one, link, own = (tmp_path / name for name in ("open", "link", "own"))
     for folder in (open_one, link, own):
         folder.mkdir()
@@ -110,7 +110,7 @@ def owner_of(platform: Platform, project: Path) -> int:
 
 
 @as_root
-def test_instances_of_two_projects_have_users_that_they_have_claimed(platform: Platform, tmp_path: Path) -> None:
+def test_instances_of_two_projects_run_as_different_claimed_users(platform: Platform, tmp_path: Path) -> None:
     projects = [make_project(tmp_path, name=name) for name in ("one", "two")]
     with SyncEnvironment(str(projects[0])) as one, SyncEnvironment(str(projects[1])) as two:
         for env in (one, two):
@@ -121,7 +121,7 @@ def test_instances_of_two_projects_have_users_that_they_have_claimed(platform: P
 
 
 @as_root
-def test_no_descriptor_of_the_file_is_in_an_instance(box: Box) -> None:
+def test_an_instance_has_no_descriptor_of_the_lock_file(box: Box) -> None:
     links = """
         import os
         result = []
@@ -134,7 +134,7 @@ def test_no_descriptor_of_the_file_is_in_an_instance(box: Box) -> None:
     assert not [link for link in box.python(links) if host_users.NAME in link]
 
 
-def test_two_storages_never_belong_to_one_user(tmp_path: Path) -> None:
+def test_two_storages_never_share_an_owner(tmp_path: Path) -> None:
     first = storages.owner(tmp_path / "a", ())
     assert first == storages.owner(tmp_path / "a", {5})
     second = storages.owner(tmp_path / "a", {first})

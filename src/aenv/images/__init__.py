@@ -1,1 +1,4 @@
-"""Images and containers without Docker: OCI layouts, root file systems, Dockerfile builds, boxes."""
+"""Images and containers without Docker: OCI layouts, root file systems, Dockerfile builds, boxes.
+
+A *box* is a running container that this package creates itself, from layered folders, without Docker: see `box`.
+"""

@@ -1,8 +1,8 @@
-"""What a Dockerfile's FROM stands for here: a Debian made once from its packages, with a Python where one is asked for.
+"""Base image of a Dockerfile's FROM: a Debian bootstrapped once from its packages, with Python if requested.
 
-An image of a registry is not fetched: the official images of debian, ubuntu and python are a small Debian with little
-in it, and that can be had from any mirror. Ubuntu is stood in for by the Debian of its time. What has been given a name
-with ``aenv base add`` is taken as it is, so who has the image can use it.
+Nothing is fetched from a registry: the official images of debian, ubuntu and python are a small Debian, which any
+mirror of Debian provides. Ubuntu is replaced by the Debian release of its time. An image that has been named with
+``aenv base add`` is used as it is, so users who have the real image can use that.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from aenv.tracing.logging import getLogger
 log = getLogger("boxes")
 
 HOST = "aenv/host"
-"""FROM this: the machine's own system."""
+"""FROM name of the host's own system."""
 MIRROR = "http://deb.debian.org"
 RELEASES = {"11": "bullseye", "12": "bookworm", "13": "trixie", "stable": "trixie", "latest": "trixie"}
 PYTHONS = {"bullseye": "3.9", "bookworm": "3.11", "trixie": "3.13"}
-"""What a release has of its own."""
+"""Python version that each release packages."""
 STAND_INS = {"20.04": "bullseye", "focal": "bullseye", "22.04": "bookworm", "jammy": "bookworm", "24.04": "bookworm",
              "noble": "bookworm", "latest": "bookworm"}  # fmt: skip
 LIBRARIES = (
     "ca-certificates", "libbz2-1.0", "libexpat1", "libffi8", "liblzma5", "libncursesw6", "libreadline8",
     "libsqlite3-0", "libssl3", "libuuid1", "netbase", "tzdata", "zlib1g",
 )  # fmt: skip
-"""In every root: what a Python that was built elsewhere is linked with."""
+"""Packages installed in every root: libraries that a Python built elsewhere is linked with."""
 FULL_PACKAGES = ("build-essential", "curl", "git", "pkg-config", "procps", "wget", "xz-utils")
-"""What an image of python's has that is not slim, as far as it is used."""
+"""Commonly used packages of the python images that are not slim."""
 _OFFICIAL = re.compile(
     r"(?:docker\.io/)?(?:library/)?(?P<name>debian|ubuntu|python)(?::(?P<tag>[\w.-]+))?(?:@sha256:.+)?"
 )
@@ -47,7 +47,7 @@ _VERSION = re.compile(r"3\.\d+")
 
 @dataclass(frozen=True, slots=True)
 class OfficialImage:
-    """What an image's name asks for."""
+    """Debian release and Python version of an official image."""
 
     release: str
     python: str | None = None
@@ -55,7 +55,7 @@ class OfficialImage:
 
 
 def parse_official_name(name: str) -> OfficialImage | None:
-    """What an official image's name asks for; None for other images."""
+    """Parse the name of an official debian, ubuntu or python image; None for other images."""
     found = _OFFICIAL.fullmatch(name)
     if found is None:
         return None
@@ -73,18 +73,18 @@ def parse_official_name(name: str) -> OfficialImage | None:
 
 
 def base_name(image: str) -> str:
-    """What an image is called among the bases of this machine (``aenv base``)."""
+    """Return the name of an image among this machine's bases (``aenv base``)."""
     return re.sub(r"[^a-z0-9._-]+", "-", image.lower())
 
 
 async def base_image(name: str) -> BoxImage:
-    """The image to start from.
+    """Return the image that a FROM names, bootstrapping it if necessary.
 
     Raises:
-        BuildFailed: there is nothing here that could be it.
+        BuildFailed: the image cannot be bootstrapped, and Docker cannot provide it.
     """
     if name == "scratch":
-        raise BuildFailed("FROM scratch: an empty system has nothing that could be run in it here")
+        raise BuildFailed("FROM scratch: an empty image has no program to run")
     if name == HOST:
         return layered_images.host_image()
     known = base_name(name)
@@ -102,15 +102,15 @@ async def base_image(name: str) -> BoxImage:
 
 
 async def _from_docker(name: str, known: str) -> BoxImage:
-    """Ask Docker for an image that cannot be made here, where there is one."""
+    """Get an image that cannot be bootstrapped from Docker, where installed."""
     engine = await docker_cli.find()
     found = None if isinstance(engine, str) else await engine.image(name)
     if found is None:
         why = engine if isinstance(engine, str) else f"{Path(engine.program).name} cannot get it, either"
         raise BuildFailed(
-            f"FROM {name}: only debian, ubuntu and python images can be made without Docker, and {why}",
+            f"FROM {name}: only debian, ubuntu and python images can be built without Docker, and {why}",
             {
-                "hint": f"Have a copy of it: on a machine with Docker, docker save {name} -o image.tar; here, "
+                "hint": f"Copy the image: on a machine with Docker, docker save {name} -o image.tar; here, "
                 f"aenv base add {known} image.tar"
             },
         )
@@ -124,18 +124,18 @@ async def _run_quietly(*command: str) -> int:
 
 
 def bootstrap_problem() -> str | None:
-    """None where a Debian can be made here; else what is missing."""
+    """Return None if a Debian can be bootstrapped here, else what is missing."""
     if shutil.which("mmdebstrap") is None:
         return "mmdebstrap is not installed; install it with: sudo apt-get install mmdebstrap debian-archive-keyring"
     if not Path("/usr/share/keyrings/debian-archive-keyring.gpg").exists():
-        return "the keys of Debian are not installed; install them with: sudo apt-get install debian-archive-keyring"
+        return "the Debian keyring is not installed; install it with: sudo apt-get install debian-archive-keyring"
     if not container.has_user_range():
         return docker_cli.NO_USERS
     return None
 
 
 async def _debian(release: str) -> BoxImage:
-    """A small Debian, made once."""
+    """Return a minimal Debian, bootstrapped on first use."""
     mirror = os.environ.get("AENV_DEBIAN_MIRROR", MIRROR).rstrip("/")
     security = f"{release}-security"
     suites = [
@@ -148,8 +148,8 @@ async def _debian(release: str) -> BoxImage:
     async def make(state: Path) -> None:
         missing = bootstrap_problem()
         if missing is not None:
-            raise BuildFailed(f"a Debian cannot be made here: {missing}")
-        log.warning("making a Debian (%s) from its packages, once; this takes a minute or two", release)
+            raise BuildFailed(f"Debian cannot be bootstrapped here: {missing}")
+        log.warning("bootstrapping Debian (%s) from its packages, once; this takes a minute or two", release)
         libraries = [name for name in LIBRARIES if release != "bullseye" or name not in ("libffi8", "libssl3")]
         command = ["mmdebstrap", "--mode=root", "--variant=minbase", "--keyring=/usr/share/keyrings"]
         command += [f"--include={','.join(libraries)}", release, "/made", *(f"deb {suite} main" for suite in suites)]
@@ -157,7 +157,7 @@ async def _debian(release: str) -> BoxImage:
         async with layered_images.box(layered_images.host_image(), scratch, network="host") as box:
             done = await box.exec(command, merge_stderr=True)
         if done.code:
-            raise BuildFailed(f"mmdebstrap has failed:\n{done.output[-2000:]}")
+            raise BuildFailed(f"mmdebstrap failed:\n{done.output[-2000:]}")
         (state / "upper").rmdir()
         (scratch / "upper" / "made").rename(state / "upper")
         await layered_images.remove(scratch)
@@ -180,13 +180,13 @@ async def _with_packages(image: BoxImage, packages: tuple[str, ...]) -> BoxImage
 
 
 async def _with_python(image: BoxImage, origin: OfficialImage) -> BoxImage:
-    """In /usr/local, as the images of python's have it."""
+    """Return the image with a Python in /usr/local, like the official python images."""
     assert origin.python is not None
     found = await host_python(origin.python)
     if found is None and PYTHONS[origin.release] != origin.python:
         raise BuildFailed(
-            f"there is no Python {origin.python} to put into a system",
-            {"hint": f"Have one on this machine: uv python install {origin.python}"},
+            f"no Python {origin.python} on this machine to install in the image",
+            {"hint": f"Install it: uv python install {origin.python}"},
         )
     key = digest(image.key, "python", origin.python, found)
 
@@ -205,21 +205,21 @@ async def _with_python(image: BoxImage, origin: OfficialImage) -> BoxImage:
                     merge_stderr=True,
                 )
         if done.code:
-            raise BuildFailed(f"Python {origin.python} cannot be put into the system:\n{done.output[-2000:]}")
+            raise BuildFailed(f"Python {origin.python} cannot be installed in the image:\n{done.output[-2000:]}")
 
     layered = image.with_layer(key, await layered_images.ensure_layer(key, make))
     return replace(layered, variables={**image.variables, "LANG": "C.UTF-8"}, command=("python3",))
 
 
 def _pack_python(source: Path, target: object) -> None:
-    """A Python's own files, without packages and tests."""
+    """Write the tar of a Python installation, without packages and tests."""
     left_out = re.compile(r"\./(lib/python3\.\d+/(site-packages/.+|test(/.*)?)|bin/(?!python3\.\d+$).+)|.*__pycache__")
     with tarfile.open(fileobj=target, mode="w|") as archive:  # type: ignore[call-overload]
         add_tree(archive, source, ".", leave_out=lambda name: bool(left_out.fullmatch(f"./{name}")))
 
 
 async def host_python(version: str) -> Path | None:
-    """The folder of a Python of this version that this user has, or that uv can get for them."""
+    """Return the folder of a Python of this version that this user has, or that uv can install; else None."""
     uv_folder = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or "~/.local/share/uv/python").expanduser()
     pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
     own = layered_images.folder() / "pythons"
@@ -236,6 +236,6 @@ async def host_python(version: str) -> Path | None:
 
 
 def uv_program() -> Path | None:
-    """The uv of this machine."""
+    """Return the path of uv, looked up beside this interpreter and on the PATH."""
     found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     return Path(found).resolve() if found else None

@@ -1,7 +1,7 @@
-"""The systems that sandboxes can have in place of the host's: by name, or from the project itself.
+"""Base systems: root file systems that sandboxes can use in place of the host's, by name or from the project itself.
 
-A config.json may come from anybody, so it names no folder of the host: what it names is either in the project, or was
-given that name by this machine's user (``aenv base add``).
+A config.json is untrusted, so it cannot name a host folder: it names a path in the project, or a name that this
+machine's user has given to a base (``aenv base add``).
 """
 
 from __future__ import annotations
@@ -22,37 +22,41 @@ from aenv.tracing.logging import getLogger
 log = getLogger("bases")
 
 PROJECT_LIMIT = 16 << 30
-"""Bytes that an image in a project may have when it is unpacked, unless a setting says otherwise: a project may come
-from anybody, and a small file can unpack to a full disk. What this machine's user adds by name may be larger.
+"""Default limit on the unpacked bytes of an image in a project: projects are untrusted, and a small file can unpack to
+a full disk. Bases that this machine's user adds by name may be larger.
 """
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class BaseSystem:
-    """A system, unpacked."""
+    """Unpacked root file system and its environment variables."""
 
     root: Path
     variables: dict[str, str] = field(default_factory=dict)
 
 
 def folder() -> Path:
-    """Where they are kept: below the user's data folder."""
+    """Return the folder of unpacked bases, below the user's data folder."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "aenv" / "bases"
 
 
 class BaseSystems:
-    """Finds bases; unpacks one when nobody has before."""
+    """Find bases, unpacking images on first use."""
 
     def __init__(self, limit: int = PROJECT_LIMIT) -> None:
-        """``limit``: bytes that an image of a project may have when it is unpacked."""
+        """Set the limit on the unpacked bytes of an image in a project."""
         self._limit = limit
         self._unpacked: dict[tuple[str, int, int], BaseSystem] = {}
         self._unpacking = asyncio.Lock()
 
     async def find(self, text: str, project: Path) -> BaseSystem:
-        """What a config.json calls its base."""
+        """Return the base that a config.json names.
+
+        Raises:
+            ConfigError: there is no such base, or it cannot be unpacked.
+        """
         if "/" in text:
             path = (project / text).resolve()
             if not path.is_relative_to(project.resolve()):
@@ -61,27 +65,27 @@ class BaseSystems:
                     f"(aenv base add NAME {path}) and write that name",
                 )
             if not path.exists():
-                raise ConfigError(f"deployConfig.base: there is nothing at {path}")
+                raise ConfigError(f"deployConfig.base: {path} does not exist")
             return await self._open(path, self._limit)
         place = folder() / "names" / text
         if not _NAME.fullmatch(text) or not place.is_symlink():
             known = ", ".join(names()) or "none"
             raise ConfigError(
-                f"deployConfig.base: there is no base '{text}' on this machine (there are: {known}); add it with: "
-                f"aenv base add {text} PATH; that is a root file system, an OCI image layout or what docker save wrote"
+                f"deployConfig.base: no base '{text}' on this machine (known: {known}); add it with: "
+                f"aenv base add {text} PATH, a root file system, an OCI image layout or a docker save file"
             )
         if not place.exists():
-            raise ConfigError(
-                f"deployConfig.base: {place.readlink()}, which '{text}' stands for, is not there any more"
-            )
+            raise ConfigError(f"deployConfig.base: {place.readlink()}, the folder of '{text}', does not exist any more")
         return await self._open(place.resolve())
 
     async def add(self, name: str, path: Path) -> BaseSystem:
-        """Give something a name on this machine; a folder with a root file system is used where it is."""
+        """Name a base on this machine; images are unpacked, a folder with a root file system is used in place."""
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"'{name}' cannot name a base; use small letters, digits, dots and dashes")
+            raise ConfigError(
+                f"invalid base name '{name}'; use lower-case letters, digits, dots, dashes and underscores"
+            )
         if not path.exists():
-            raise ConfigError(f"there is nothing at {path}")
+            raise ConfigError(f"{path} does not exist")
         base = await self._open(path.resolve())
         link = folder() / "names" / name
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -96,7 +100,7 @@ class BaseSystems:
             if path.parent.parent == folder() and path.name == "root":
                 return _load(path.parent)
             if not is_root(entry.name for entry in path.iterdir()):
-                raise ConfigError(f"{path} is no base: it is neither a root file system nor an OCI image layout")
+                raise ConfigError(f"{path} is neither a root file system nor an OCI image layout")
             return BaseSystem(path)
         about = (path / "index.json" if path.is_dir() else path).stat()
         key = (str(path), about.st_mtime_ns, about.st_size)
@@ -107,17 +111,17 @@ class BaseSystems:
 
 
 def names() -> dict[str, Path]:
-    """All that have a name here, and where they are."""
+    """Return the folders of all named bases, by name."""
     place = folder() / "names"
     found = sorted(place.iterdir()) if place.is_dir() else []
     return {link.name: link.readlink() for link in found if link.is_symlink() and not link.name.startswith(".")}
 
 
 def remove(name: str) -> None:
-    """Take a name away, and what was unpacked for it, unless another name stands for it, too."""
+    """Remove a name, and the unpacked base unless another name refers to it."""
     known = names()
     if name not in known:
-        raise ConfigError(f"there is no base '{name}' here")
+        raise ConfigError(f"no base '{name}' on this machine")
     (folder() / "names" / name).unlink()
     unpacked = known.pop(name).parent
     if unpacked.parent == folder() and unpacked not in {path.parent for path in known.values()}:
@@ -144,5 +148,5 @@ async def _unpack(path: Path, limit: int | None) -> Path:
         raise
     answer = json.loads(output) if output else {"error": f"unpacking it ended with exit code {process.returncode}"}
     if "error" in answer:
-        raise ConfigError(f"{path} cannot be a base: {answer['error']}")
+        raise ConfigError(f"{path} cannot be used as a base: {answer['error']}")
     return Path(answer["path"])

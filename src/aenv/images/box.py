@@ -1,4 +1,4 @@
-"""A box: one container (`aenv.images.container`), from outside."""
+"""Handle of a box: a running container (`aenv.images.container`) created without Docker."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from aenv.images.container_init import MESSAGE
 from aenv.isolation.limits.cgroups import Cgroup
 
 MAX_OUTPUT = 1 << 20
-"""Bytes of a program's output that are kept: the first half, and the last."""
+"""Bytes of a program's output that are kept: half from its start, half from its end."""
 CHUNK = 1 << 16
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 @dataclass(frozen=True, slots=True)
 class BoxResult:
-    """How a program ended, and what it said."""
+    """Exit code and output of a program in a box."""
 
     code: int
     output: str
@@ -41,7 +41,7 @@ class BoxResult:
 
 
 class Box:
-    """A container that runs. All that is started in it sees the same processes, until the box ends."""
+    """A running container. All programs started in it share one pid namespace, until the box is stopped."""
 
     def __init__(self, spec: ContainerSpec, *, variables: Mapping[str, str], group: Cgroup | None = None) -> None:
         self._spec = spec
@@ -56,11 +56,13 @@ class Box:
         self._init_pid = 0
 
     async def start(self, channel: int | None = None, network_of: Box | None = None) -> None:
-        """Make it. ``channel``: of a door to the network, for a box with ``egress``. ``beside``: a box whose network it
-        is to share; of its processes and files it sees nothing.
+        """Create the container.
+
+        ``channel``: of an egress endpoint, for a box with ``egress``. ``network_of``: a box whose network namespace to
+        share; its processes and files stay separate.
 
         Raises:
-            Unavailable: this host cannot.
+            Unavailable: this host does not allow it.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
@@ -68,7 +70,7 @@ class Box:
             ours.setsockopt(socket.SOL_SOCKET, kind, 2 * MESSAGE)
         cgroups = self._group.open_for_joining() if self._group else []
         stage = tempfile.mkdtemp(prefix="aenv-box-")
-        os.chmod(stage, 0o755)  # the container's root, who is nobody here, has to pass through it
+        os.chmod(stage, 0o755)  # the container's root is an unprivileged host user and must be able to enter
         loop = asyncio.get_running_loop()
         self._ready = loop.create_future()
         try:
@@ -98,11 +100,11 @@ class Box:
                 os.rmdir(stage)
 
     def namespaces(self) -> list[int]:
-        """Descriptors of those of its users and of its network."""
+        """Open its user and network namespaces; the caller closes the descriptors."""
         return [os.open(f"/proc/{self._init_pid}/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in ("user", "net")]
 
     async def stop(self) -> None:
-        """End everything in it. What was changed stays in its state."""
+        """Kill all processes in the box. File changes stay in its state folder."""
         if self._control is not None:
             asyncio.get_running_loop().remove_reader(self._control)
             self._control.close()
@@ -128,21 +130,23 @@ class Box:
         merge_stderr: bool = False,
         kill_others: bool = False,
     ) -> BoxResult:
-        """Run a program, or a line of shell, to its end; what it leaves running goes on. ``joined``: stderr is where
-        stdout is. ``last``: all other programs are ended together with it.
+        """Run a program, or a shell command line, to its end; background processes that it leaves keep running.
+
+        ``merge_stderr``: stderr goes to the same stream as stdout. ``kill_others``: when it ends, all other processes
+        in the box are killed.
         """
         argv = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
         out = self._new_drain()
         errors = out if merge_stderr else self._new_drain()
-        wrong = self._new_drain()
+        start_error = self._new_drain()
         number = next(self._numbers)
         given = _stdin_file(stdin)
         timed_out = False
         try:
             message = {"op": "exec", "argv": argv, "cwd": cwd, "env": {**self._variables, **(env or {})}, "user": user,
                        "nice": nice, "kill_others": kill_others}  # fmt: skip
-            ended = self._request(number, message, [given, out.write_end, errors.write_end, wrong.write_end])
-            for drain in {out, errors, wrong}:
+            ended = self._request(number, message, [given, out.write_end, errors.write_end, start_error.write_end])
+            for drain in {out, errors, start_error}:
                 drain.close_write_end()
             try:
                 async with asyncio.timeout(timeout):
@@ -157,14 +161,13 @@ class Box:
                 raise
         finally:
             os.close(given)
-            for drain in {out, errors, wrong}:
+            for drain in {out, errors, start_error}:
                 drain.close_write_end()
-        trouble = wrong.text()
-        said = errors.text() if errors is not out else ""
-        return BoxResult(code, out.text(), f"{said}{trouble}" if trouble else said, timed_out)
+        stderr = errors.text() if errors is not out else ""
+        return BoxResult(code, out.text(), f"{stderr}{start_error.text()}", timed_out)
 
     async def is_idle(self) -> bool:
-        """Whether nothing runs in it. No program of the box's is asked."""
+        """Return True if no program runs in the box. The init process answers, without running any of its programs."""
         wrong = self._new_drain()
         try:
             ended = self._request(next(self._numbers), {"op": "idle"}, [wrong.write_end])
@@ -173,7 +176,7 @@ class Box:
         return await ended == 0
 
     def open_terminal(self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], user: str = "") -> int:
-        """Run a program on a terminal; a descriptor of the terminal's other side."""
+        """Run a program on a pseudo-terminal; return the descriptor of its master side."""
         master, slave = os.openpty()
         wrong = self._new_drain()
         try:
@@ -186,7 +189,7 @@ class Box:
         return master
 
     async def unpack(self, archive: Callable[[io.RawIOBase], None], path: str, *, owner: str = "") -> None:
-        """Put files below a path: ``archive`` writes them as a tar, in a thread."""
+        """Unpack a tar below a path in the box; ``archive`` writes the tar, in a thread."""
         read_end, write_end = os.pipe()
         wrong = self._new_drain()
         number = next(self._numbers)
@@ -202,7 +205,7 @@ class Box:
                 with open(write_end, "wb", buffering=0) as target:
                     archive(target)
             except BrokenPipeError:
-                return  # the other side says what is wrong
+                return  # the reading side reports the error
             except Exception as error:
                 failed.append(error)
 
@@ -213,10 +216,10 @@ class Box:
         if failed:
             raise failed[0]
         if code:
-            raise UsageError(f"{path}: files cannot be put there: {wrong.text()}")
+            raise UsageError(f"{path}: files cannot be unpacked there: {wrong.text()}")
 
     async def pack(self, path: str, target: Path) -> None:
-        """What is at a path, as a tar in a file; its members' names begin with a dot."""
+        """Write the file or folder at a path to a tar; its member names begin with a dot."""
         wrong = self._new_drain()
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
@@ -228,7 +231,7 @@ class Box:
             raise UsageError(f"{path} cannot be read: {wrong.text()}")
 
     async def remove(self, *paths: str) -> None:
-        """Take away what is at these paths."""
+        """Remove files and folders in the box; missing ones are ignored."""
         wrong = self._new_drain()
         try:
             ended = self._request(next(self._numbers), {"op": "remove", "paths": list(paths)}, [wrong.write_end])
@@ -268,7 +271,7 @@ class Box:
             data = b""
         if not data:
             asyncio.get_running_loop().remove_reader(self._control)
-            self._fail_pending("the box has ended by itself; it may have run out of memory")
+            self._fail_pending("the box has ended unexpectedly; it may have run out of memory")
             return
         message = json.loads(data)
         if message["op"] == "made":
@@ -277,7 +280,7 @@ class Box:
             self._ready.set_result(None)
         elif message["op"] == "failed":
             if not self._ready.done():
-                self._ready.set_exception(Unavailable(f"a box cannot be made here: {message['error']}"))
+                self._ready.set_exception(Unavailable(f"a box cannot be created here: {message['error']}"))
         elif (waiting := self._waiting.pop(message["id"], None)) is not None and not waiting.done():
             waiting.set_result(message["code"])
 
@@ -296,12 +299,12 @@ class Box:
 
 
 class _Drain:
-    """Reads what programs write for as long as somebody can: a server must not be stopped by nobody listening."""
+    """Pipe that is read until all writers have closed it, so that a background program never blocks on a full pipe."""
 
-    def __init__(self, gone: Callable[[_Drain], None]) -> None:
+    def __init__(self, on_closed: Callable[[_Drain], None]) -> None:
         self._read, self.write_end = os.pipe()
         os.set_blocking(self._read, False)
-        self._gone = gone
+        self._on_closed = on_closed
         self._head, self._tail, self._dropped = bytearray(), bytearray(), 0
         asyncio.get_running_loop().add_reader(self._read, self._take)
 
@@ -316,10 +319,10 @@ class _Drain:
             asyncio.get_running_loop().remove_reader(self._read)
             os.close(self._read)
             self._read = -1
-            self._gone(self)
+            self._on_closed(self)
 
     def text(self) -> str:
-        """All that has been written by now, without the middle where that is too much."""
+        """Return the output so far; what exceeds `MAX_OUTPUT` is cut from the middle."""
         while self._read >= 0 and self._take():
             pass
         cut = f"\n[{self._dropped} bytes left out]\n".encode() if self._dropped else b""
@@ -345,7 +348,7 @@ class _Drain:
 
 
 def _stdin_file(content: bytes) -> int:
-    """To be read from its start."""
+    """Return the descriptor of a memory file with this content, or of /dev/null if it is empty."""
     if not content:
         return os.open("/dev/null", os.O_RDONLY)
     descriptor = os.memfd_create("stdin", os.MFD_CLOEXEC)

@@ -1,4 +1,4 @@
-"""Files of the host as a tar for a box: owned by root, with nothing of the host's users."""
+"""Pack host files as a tar for a box: owned by root, without the names and ids of host users."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from aenv.errors import UsageError
 
 
 def add(archive: tarfile.TarFile, source: Path, name: str, *, mode: int | None = None) -> None:
-    """One file, link or folder, without what is in it."""
+    """Add one file, link or folder, without the folder's content."""
     if stat.S_ISSOCK(source.lstat().st_mode):
-        return  # a tar has none
+        return  # a tar cannot contain sockets
     member = archive.gettarinfo(str(source), name)
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     if mode is not None and not member.issym():
         member.mode = mode
-    if member.islnk():  # the one that it is linked to may be left out
+    if member.islnk():  # store hard links as files: the first link may be left out
         member.type, member.size = tarfile.REGTYPE, source.stat().st_size
     if member.isreg():
         with source.open("rb") as file:
@@ -37,7 +37,7 @@ def add_tree(
     leave_out: Callable[[str], bool] = lambda name: False,
     mode: int | None = None,
 ) -> None:
-    """A folder with all that is in it. ``leave_out`` is asked with paths below it."""
+    """Add a folder with its content, except paths below it for which ``leave_out`` is true."""
     add(archive, source, name)
     pending = [""]
     while pending:
@@ -53,7 +53,7 @@ def add_tree(
 
 
 def pack(target: object, source: Path, name: str) -> None:
-    """A file or a folder under a name, into something that can be written to."""
+    """Write a tar of a file or folder, under a name, to a file object."""
     if not source.exists():
         raise UsageError(f"there is nothing at {source}")
     with tarfile.open(fileobj=target, mode="w|") as archive:  # type: ignore[call-overload]

@@ -19,14 +19,14 @@ from aenv.isolation.network.policy import Network
 
 @dataclass(frozen=True, slots=True)
 class BoxNetwork:
-    """Makes boxes that have a network."""
+    """Factory of boxes with a network."""
 
     network: Network
     egress: EgressProcess
     name: str
-    """For the log: what was refused to whom."""
+    """Name in log lines about refused connections."""
     peer_names: tuple[str, ...] = ()
-    """Names of boxes beside: they share the network, so they are where localhost is."""
+    """Host names of boxes that share the network namespace; they resolve to localhost."""
 
     @asynccontextmanager
     async def box(
@@ -41,7 +41,7 @@ class BoxNetwork:
         extra_layers: tuple[str, ...] = (),
         network_of: Box | None = None,
     ) -> AsyncIterator[Box]:
-        """As `images.box`. ``beside``: a box that has the way out already."""
+        """Run a box like `layered_images.box`. ``network_of``: a box whose network and egress endpoint to share."""
         own = {**self.network.variables, **self._no_proxy(), **(variables or {})}
         files = {**self._hosts(), **(files or {})}
         if self.network.mode != "egress" or network_of is not None:
@@ -73,6 +73,6 @@ class BoxNetwork:
         return {"/etc/hosts": f"{known.rstrip()}\n127.0.0.1 {' '.join(self.peer_names)}\n"}
 
     def _no_proxy(self) -> dict[str, str]:
-        """No proxy is asked for them."""
+        """Return the no_proxy variables extended by the peers, which are reached directly."""
         known = {name: value for name, value in self.network.variables.items() if name.lower() == "no_proxy"}
         return {name: ",".join([value, *self.peer_names]) for name, value in known.items()}

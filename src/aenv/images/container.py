@@ -1,12 +1,12 @@
-"""A container: a system of its own with its own root, users, processes and network, for programs that expect one.
+"""Create a container: a root file system, users, processes and network of its own.
 
-Unlike a sandbox, which is one user and cannot become another, it has a whole range of users where the host lets us map
-one, so that package managers and servers work in it as they do on a machine. What is root inside is nobody outside:
-as root, a range that no host user is in; as an ordinary user, their own /etc/subuid range, and without one, only them.
+Unlike a sandbox, which has one user, a container has a range of user ids where the host lets us map one, so that
+package managers and servers work in it as on a machine. Root inside is unprivileged outside: created by root, it maps
+to a range that no host user is in; created by an ordinary user, to their /etc/subuid range, or else to that user.
 
-``python -m aenv.images.container`` is told what to make through a socket, makes it, and forks its first process
-(`aenv.images.container_init`). The kernel ends all of it together with that process, which ends when the socket is
-closed: nothing can be left behind.
+``python -m aenv.images.container FD`` receives a `ContainerSpec` through a socket, creates the container, and forks its
+init process (`aenv.images.container_init`). Init exits when the socket is closed, and the kernel kills all other
+processes of the pid namespace with it: nothing is left behind.
 """
 
 from __future__ import annotations
@@ -31,39 +31,39 @@ from aenv.isolation.limits import user_shares
 from aenv.isolation.network import policy
 
 FIRST, COUNT = 0x60000000, 0x10000
-"""The host's users that those of containers are, when root makes them: far away from all that are handed out."""
+"""Range of host user ids that containers of root are mapped to, far away from all assigned ones."""
 AENV_FOLDER = "/opt/aenv"
-"""In a container: what we bring."""
+"""Folder in a container for files that aenv adds."""
 READ_ONLY = ("bus", "fs", "irq", "sys")
-"""Folders of /proc that not even a container's root writes to, as in Docker."""
+"""Folders of /proc that are read-only even for a container's root, as in Docker."""
 _NAMESPACES = linux.CLONE_NEWUSER | linux.CLONE_NEWNS | linux.CLONE_NEWPID | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What to make."""
+    """Description of a container to create."""
 
     stage: str
-    """An empty folder to build it in; gone when it is ready."""
+    """Empty folder to mount the parts in; removed when the container is ready."""
     layers: list[str]
-    """Folders that the root is made of, the lowest first; their files have the users of containers as owners."""
+    """Folders of the root's overlay, lowest first; their files are owned by user ids of containers."""
     state: str
-    """A folder with ``upper`` and ``work``: what is changed goes there."""
+    """Folder with ``upper`` and ``work``, which receives file changes."""
     host_owned: list[str] = field(default_factory=list)
-    """Those of the layers, and of what is shown, whose files have the host's users as owners."""
+    """Layers and ``shown`` paths whose files are owned by host users; mounted with mapped ids."""
     shown: dict[str, str] = field(default_factory=dict)
-    """Paths inside, and the folders or files of the host that are shown there, read-only."""
+    """Host files and folders to mount read-only, by path inside."""
     files: dict[str, str] = field(default_factory=dict)
-    """Small files that are put over those of the root, like /etc/hosts: path and text."""
+    """Small files that replace those of the root, like /etc/hosts: text by path."""
     network: policy.Mode = "loopback"
     hostname: str = "box"
     shares_network: bool = False
-    """It is in the network of another container: the namespaces of its users and its network are the first
-    descriptors that come with the spec."""
+    """True to share another container's network: its user and network namespaces are the first descriptors sent with
+    the spec."""
 
 
 def main() -> None:
-    """Its argument is the descriptor of the control socket, which the spec comes through."""
+    """Create a container; the argument is the descriptor of the control socket, which the spec is read from."""
     linux.die_with_parent()
     if os.getppid() == 1:
         sys.exit(0)
@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _make(spec: ContainerSpec, control: socket.socket, fds: list[int]) -> int:
-    """In the end, the exit code of the first process."""
+    """Create the container and wait for its init process; return its exit code."""
     privileged = os.geteuid() == 0
     with contextlib.suppress(OSError):
         os.setsid()
@@ -94,7 +94,7 @@ def _make(spec: ContainerSpec, control: socket.socket, fds: list[int]) -> int:
     namespaces = _NAMESPACES if spec.network == "host" or spec.shares_network else _NAMESPACES | linux.CLONE_NEWNET
     if spec.shares_network:
         users, net = fds.pop(0), fds.pop(0)
-        if not privileged:  # a user may enter a network only together with the users that it belongs to
+        if not privileged:  # an ordinary user may enter a network namespace only with its owning user namespace
             linux.setns(users, linux.CLONE_NEWUSER)
             namespaces &= ~linux.CLONE_NEWUSER
         linux.setns(net, linux.CLONE_NEWNET)
@@ -120,7 +120,7 @@ def _make(spec: ContainerSpec, control: socket.socket, fds: list[int]) -> int:
 
 
 def _run_as_root(what: str, path: str, target: str = "") -> None:
-    """Remove, copy or list a tree that containers of this user have written, as the root of one."""
+    """Remove, copy or list a tree that containers of this user have written, as the root of their user namespace."""
     if what == "list" and os.geteuid() == 0:
         overlay_listing.write(path)
         return
@@ -145,7 +145,7 @@ def _run_as_root(what: str, path: str, target: str = "") -> None:
 
 
 def _map_users(child: int, *, privileged: bool) -> None:
-    """Say who is who in the child's namespace."""
+    """Write the user and group id maps of the child's user namespace."""
     if privileged:
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w") as file:
@@ -166,7 +166,7 @@ def _map_users(child: int, *, privileged: bool) -> None:
 
 
 def sub_range(kind: str) -> tuple[int, int] | None:
-    """The range of users (``uid``) or groups (``gid``) that this user was given; None without one, or the tools."""
+    """Return this user's range in /etc/subuid (``uid``) or /etc/subgid (``gid``); None without one or newuidmap."""
     if not (shutil.which("newuidmap") and shutil.which("newgidmap")):
         return None
     try:
@@ -180,17 +180,17 @@ def sub_range(kind: str) -> tuple[int, int] | None:
 
 
 def has_user_range() -> bool:
-    """Whether there is more than one user in a container that this user makes."""
+    """Return True if containers of this user have more than one user id."""
     return os.geteuid() == 0 or (sub_range("uid") is not None and sub_range("gid") is not None)
 
 
 def root_owner() -> tuple[int, int]:
-    """The host's user and group that root is in a container."""
+    """Return the host user and group ids of a container's root."""
     return (FIRST, FIRST) if os.geteuid() == 0 else (os.getuid(), os.getgid())
 
 
 def _stage(spec: ContainerSpec, *, privileged: bool) -> None:
-    """Gather the pieces in one place, where the container's root can reach them whatever folders they lie in."""
+    """Mount all parts in one folder, where the container's root can reach them whatever their parents' permissions."""
     stage = spec.stage
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", stage, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
@@ -220,16 +220,16 @@ def _stage(spec: ContainerSpec, *, privileged: bool) -> None:
 
 
 def _enter(spec: ContainerSpec, fds: list[int], mapped: int, *, privileged: bool) -> None:
-    """In the first process: become the container's root, in its root."""
+    """Become the container's root user in its root file system; called in the init process."""
     if not os.read(mapped, 1):
-        os._exit(1)  # who was to say which user we are has failed, and has said so
+        os._exit(1)  # mapping user ids has failed, and the parent has reported it
     os.close(mapped)
     with contextlib.suppress(OSError):
         os.setgroups([])
     os.setresgid(0, 0, 0)
     os.setresuid(0, 0, 0)
     linux.set_dumpable(True)
-    linux.die_with_parent()  # becoming another user has cleared it
+    linux.die_with_parent()  # changing the user id has cleared it
     user_shares.apply_limits(user_shares.INSTANCE)
     channel = fds.pop(0) if spec.network == "egress" and not spec.shares_network else None
     for fd in fds:
@@ -255,7 +255,7 @@ def _enter(spec: ContainerSpec, fds: list[int], mapped: int, *, privileged: bool
 
 
 def _populate(spec: ContainerSpec, root: str) -> None:
-    """Devices, processes, and what is shown."""
+    """Mount devices, /proc, /sys, and the files and folders of the spec."""
     for path in ("proc", "sys", "dev", "tmp", "run", AENV_FOLDER[1:]):
         os.makedirs(f"{root}/{path}", exist_ok=True)
     os.chmod(f"{root}/tmp", 0o1777)
@@ -286,7 +286,7 @@ def _populate(spec: ContainerSpec, root: str) -> None:
 
 
 def _bind_inside(source: str, root: str, path: str) -> None:
-    """Where the root has a link at that place, it gives way: it could lead anywhere."""
+    """Bind-mount a file or folder at a path in the root. A symbolic link there is replaced: it could lead anywhere."""
     folder, name = os.path.split(path)
     target = os.path.join(container_init.resolve_in_root(root, folder, make=True), name)
     if os.path.islink(target):
@@ -299,7 +299,7 @@ def _bind_inside(source: str, root: str, path: str) -> None:
 
 
 def spec_message(spec: ContainerSpec) -> bytes:
-    """As `main` reads it."""
+    """Encode a spec as `main` reads it."""
     return json.dumps(asdict(spec)).encode()
 
 

@@ -1,8 +1,8 @@
-"""The first process of a container: starts programs in it, waits for all that end, and moves files in and out.
+"""Init process of a container: starts programs, reaps all children, and moves files in and out.
 
-It is told so through a socket, and ends, and everything with it, when that is closed. It has been loaded before the
-root was changed, so it imports nothing later on. It keeps its rights, which no program that it starts has: none of them
-can trace it.
+It takes commands over a socket and exits, which ends the container, when the socket is closed. It is loaded before the
+root is changed and imports nothing afterwards. It keeps its capabilities; programs that it starts have fewer, so none
+of them can trace it.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from aenv.isolation.files.trees import remove_tree
 from aenv.isolation.kernel import linux, seccomp
 
 __all__ = ["resolve_in_root", "run"]
-_LOADED = (encodings.idna, traceback)  # for errors that have to be told once no module can be found any more
+_LOADED = (encodings.idna, traceback)  # needed to report errors, once modules can no longer be imported
 
 MESSAGE = 1 << 20
 MAX_FDS = 8
 _TABLE = 1 << 22
-"""Bytes of a table of users that are read."""
+"""Bytes of /etc/passwd or /etc/group to read at most."""
 CAPABILITIES = frozenset((0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 27, 29, 31))
-"""What programs that expect a machine of their own need, and what cannot hurt in a user namespace: to own files, become
-users, listen on low ports; not to mount, listen in on others, trace strangers or change the network."""
+"""Capabilities that programs expect on a machine and that are harmless in a user namespace: change owners, change user,
+listen on low ports; not mount, capture packets, trace other users' processes or change the network."""
 ALLOWED = (
     "chroot", "io_cancel", "io_destroy", "io_getevents", "io_pgetevents", "io_setup", "io_submit", "modify_ldt",
     "name_to_handle_at", "process_vm_readv", "process_vm_writev", "ptrace",
 )  # fmt: skip
-"""System calls that pass in a container and not in a sandbox: debuggers, package managers and databases need them."""
+"""System calls allowed in a container but not in a sandbox: debuggers, package managers and databases need them."""
 
 
 def run(control: socket.socket, enter: Callable[[], None]) -> NoReturn:
-    """Enter, then serve until the socket is closed."""
+    """Call ``enter``, then serve commands until the socket is closed."""
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -109,7 +109,7 @@ class _Init:
                 self._kill_others_after.add(pid)
 
     def _child(self, message: dict[str, Any], fds: list[int]) -> NoReturn:
-        """Tell what went wrong through the last descriptor, which a program that was started closes."""
+        """Run an operation; errors go to the last descriptor, which is closed on exec."""
         try:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGPIPE):
@@ -131,7 +131,7 @@ class _Init:
                 return
             if pid == 0:
                 return
-            if pid in self._kill_others_after:  # before anything can be changed that it has left
+            if pid in self._kill_others_after:  # before any process can change the files that it has left
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(-1, signal.SIGKILL)
                 self._kill_others_after.discard(pid)
@@ -148,7 +148,7 @@ class _Init:
 
 
 def _exec(message: dict[str, Any], fds: list[int], program: bytes | None) -> None:
-    """Descriptors: stdin, stdout, stderr, and one for what goes wrong before the program runs."""
+    """Exec a program. Descriptors: stdin, stdout, stderr, and one for errors before the program runs."""
     for target, fd in enumerate(fds[:3]):
         os.dup2(fd, target)
     if message.get("tty"):
@@ -156,11 +156,11 @@ def _exec(message: dict[str, Any], fds: list[int], program: bytes | None) -> Non
     os.closerange(3, fds[-1])
     user, group, groups, home = _resolve_user(message.get("user") or "")
     if message.get("nice"):
-        os.nice(message["nice"])  # on top of what it has: who was made nice may not be less so
+        os.nice(message["nice"])  # added to the current niceness, which an ordinary user may not lower
     if program is not None:
         linux.load_seccomp(program)
     linux.drop_capabilities(CAPABILITIES)
-    with contextlib.suppress(OSError):  # where only one user is mapped, there are no groups to have
+    with contextlib.suppress(OSError):  # not allowed where only one user id is mapped
         os.setgroups(groups)
     if (user, group) != (0, 0):
         os.setresgid(group, group, group)
@@ -171,10 +171,10 @@ def _exec(message: dict[str, Any], fds: list[int], program: bytes | None) -> Non
 
 
 def _resolve_user(text: str) -> tuple[int, int, list[int], str]:
-    """User, group, further groups and home, of a name or a number, with a group behind a colon if one is meant.
+    """Resolve ``user[:group]``, by name or id, to user id, group id, supplementary groups and home.
 
-    They are looked up in the files of the root. The C library would load further libraries from there to do it, and
-    run them with the rights of this process.
+    Only /etc/passwd and /etc/group of the root are read. The C library would load further libraries from the root, and
+    run them with the capabilities of this process.
     """
     name, _, group_name = text.partition(":")
     name = name or "0"
@@ -186,19 +186,19 @@ def _resolve_user(text: str) -> tuple[int, int, list[int], str]:
     elif name.isdigit():
         user, group, home, groups = int(name), 0, "/root" if name == "0" else "/", []
     else:
-        raise ValueError(f"there is no user {name!r}")
+        raise ValueError(f"no user {name!r} in /etc/passwd")
     if group_name:
         found = (row[2] for row in _rows("/etc/group", 3) if row[0] == group_name and row[2].isdigit())
         number = group_name if group_name.isdigit() else next(found, None)
         if number is None:
-            raise ValueError(f"there is no group {group_name!r}")
+            raise ValueError(f"no group {group_name!r} in /etc/group")
         group = int(number)
         groups = [group]
     return user, group, groups, home
 
 
 def _rows(path: str, count: int) -> list[list[str]]:
-    """The lines of a table of users or groups that have so many fields."""
+    """Return the lines of a colon-separated table that have at least ``count`` fields."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), errors="replace") as file:
             rows = [line.rstrip("\n").split(":") for line in file.read(_TABLE).splitlines()]
@@ -208,12 +208,12 @@ def _rows(path: str, count: int) -> list[list[str]]:
 
 
 def _unpack(message: dict[str, Any], fds: list[int], program: bytes | None) -> None:
-    """A tar from the first descriptor, below a path; ``owner``: a name whose files they are to be."""
+    """Unpack a tar from the first descriptor below a path. ``owner``: user that gets the files."""
     path = message["path"]
     os.makedirs(path, exist_ok=True)
     owner = _resolve_user(message["owner"])[:2] if message.get("owner") else None
     with open(fds[0], "rb") as source, tarfile.open(fileobj=source, mode="r|") as archive:
-        archive.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # as older Pythons have no other
+        archive.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)  # as in Pythons without filters
         for member in archive:
             if owner is not None:
                 member.uid, member.gid = owner
@@ -222,7 +222,7 @@ def _unpack(message: dict[str, Any], fds: list[int], program: bytes | None) -> N
 
 
 def _pack(message: dict[str, Any], fds: list[int], program: bytes | None) -> None:
-    """What is at a path, as a tar to the first descriptor; its members' names begin with a dot."""
+    """Write the file or folder at a path as a tar to the first descriptor; its member names begin with a dot."""
     path = message["path"]
     os.lstat(path)
     with open(fds[0], "wb") as target, tarfile.open(fileobj=target, mode="w|") as archive:
@@ -230,7 +230,7 @@ def _pack(message: dict[str, Any], fds: list[int], program: bytes | None) -> Non
 
 
 def _remove(message: dict[str, Any], fds: list[int], program: bytes | None) -> None:
-    """Paths, and all that is below them. What is not there is fine."""
+    """Remove files and folder trees; missing ones are ignored."""
     for path in message["paths"]:
         if os.path.isdir(path) and not os.path.islink(path):
             remove_tree(path)
@@ -241,13 +241,13 @@ def _remove(message: dict[str, Any], fds: list[int], program: bytes | None) -> N
 
 
 def _idle(message: dict[str, Any], fds: list[int], program: bytes | None) -> None:
-    """Whether only the first process runs, and this one."""
+    """Exit with 1 if any process runs besides init and this one."""
     if {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1, os.getpid()}:
         os._exit(1)
 
 
 def _disable_imports() -> None:
-    """From now on: what is to be found in the root is not ours."""
+    """Clear the module search path: files in the container's root are untrusted."""
     sys.path.clear()
     sys.path_hooks.clear()
     sys.path_importer_cache.clear()

@@ -1,7 +1,7 @@
-"""Docker, where there is one: for what cannot be built, or had, without it. Nothing else here runs its command.
+"""Fallback to Docker, where installed, for images that cannot be built or fetched without it.
 
-What it makes is taken out of it as a layer for boxes, with its owners and modes. So a system is worked in and graded in
-a box, whoever has built it, and nothing of a task is left in Docker.
+This is the only module that runs the docker command. An image is exported from Docker as a layer for boxes, with owners
+and modes. So tasks run and are graded in a box, whatever built their image, and leave nothing in Docker.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from aenv.images import container, layered_images
 from aenv.images.layered_images import BoxImage, digest
 
 PROGRAMS = ("docker", "podman")
-"""They take the same words."""
+"""Programs to try, in this order; they accept the same arguments."""
 PROBE_SECONDS = 15.0
-"""Seconds to say that it works."""
+"""Seconds for ``docker info`` to answer."""
 MAX_OUTPUT = 3000
 NO_USERS = (
-    "this user has no range of users to give to a system; give them one: sudo apt-get install uidmap; "
+    "this user has no range of subordinate user ids; add one: sudo apt-get install uidmap; "
     "sudo usermod --add-subuids 100000-165535 --add-subgids 100000-165535 $USER"
 )
 _CONFIG_FILE = "image.json"
 
 
 async def find() -> Docker | str:
-    """The one that works; or why there is none."""
+    """Return a working Docker or Podman, or the reason why there is none."""
     reasons = []
     for name in PROGRAMS:
         program = shutil.which(name)
@@ -50,42 +50,42 @@ async def find() -> Docker | str:
         if code == 0:
             return Docker(program)
         reasons.append(f"{name} does not work here ({(output.strip().splitlines() or ['?'])[-1][:200]})")
-    return "; ".join(reasons) or "there is no Docker here"
+    return "; ".join(reasons) or "Docker is not installed"
 
 
 def cached_build(key: str) -> BoxImage | None:
-    """What `Docker.built` has made under this key."""
+    """Return the image that `Docker.build` has built under this key before, if any."""
     place = _layer_path(key)
     return _image(place, key) if (place / "done").exists() else None
 
 
 def any_built() -> bool:
-    """Whether it has ever made anything."""
+    """Return True if any image of Docker has been extracted here."""
     return any(layered_images.layer_folder("").glob("docker-*"))
 
 
 @dataclass(frozen=True, slots=True)
 class Docker:
-    """A Docker, or a Podman, that works."""
+    """A working Docker or Podman command."""
 
     program: str
 
     async def has(self, name: str) -> bool:
-        """Whether it has an image of this name, or a registry gives it one."""
+        """Return True if Docker has an image of this name, or can pull it."""
         return await self._succeeds("image", "inspect", name) or await self._succeeds("pull", "--quiet", name)
 
     async def image(self, name: str) -> BoxImage | None:
-        """An image that it has, or that a registry gives it."""
+        """Return an image that Docker has or can pull, as layers for boxes; None without one."""
         if not await self.has(name):
             return None
         found = await self._inspect(name)
         return await self._extract_layer(digest("image", found["Id"]), found["Id"])
 
     async def build(self, dockerfile: Path, context: Path, arguments: Mapping[str, str], key: str) -> BoxImage:
-        """What a Dockerfile describes. The image itself does not stay in Docker.
+        """Build a Dockerfile and extract its image, which is then removed from Docker.
 
         Raises:
-            BuildFailed: with the last of what was said.
+            BuildFailed: with the end of the output.
         """
         given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
         with tempfile.TemporaryDirectory(prefix="aenv-docker-") as place:
@@ -96,20 +96,20 @@ class Docker:
         try:
             return await self._extract_layer(key, made)
         finally:
-            await self._succeeds("rmi", made)  # a name that somebody else has given it keeps it
+            await self._succeeds("rmi", made)  # the image stays if it has a name
 
     async def save(self, name: str, target: Path) -> None:
-        """An image as a file that `aenv base add` takes.
+        """Save an image to a file that `aenv base add` accepts.
 
         Raises:
-            BuildFailed: it cannot be.
+            BuildFailed: with the end of the output.
         """
         await self._run_checked("save", name, "--output", str(target))
 
     async def _extract_layer(self, key: str, image: str) -> BoxImage:
         async def make(state: Path) -> None:
             if not container.has_user_range():
-                raise BuildFailed(f"a system of Docker's cannot be used here: {NO_USERS}")
+                raise BuildFailed(f"an image from Docker cannot be used here: {NO_USERS}")
             (state / _CONFIG_FILE).write_text(json.dumps((await self._inspect(image))["Config"]))
             scratch = layered_images.new_state(state / "scratch")
             packed = state / "root.tar"
@@ -130,7 +130,7 @@ class Docker:
 
     @asynccontextmanager
     async def _container(self, image: str) -> AsyncIterator[str]:
-        """A container that is never started: an image's files can be had from nothing else in one piece."""
+        """Create a container without starting it: ``docker export`` exports files of containers only."""
         output = await self._run_checked("create", "--network", "none", image, "/bin/true")
         name = output.strip().splitlines()[-1]
         try:
@@ -169,7 +169,7 @@ def _image(place: Path, key: str) -> BoxImage:
 
 
 def _copy_members(source: Path, target: object) -> None:
-    """All but devices: no user may make those, and a box has its own."""
+    """Copy a tar without devices, which an ordinary user may not create; a box has its own."""
     with (
         tarfile.open(source) as exported,
         tarfile.open(fileobj=target, mode="w|") as archive,  # type: ignore[call-overload]
@@ -180,7 +180,7 @@ def _copy_members(source: Path, target: object) -> None:
 
 
 async def _run(*command: str) -> tuple[int, str]:
-    """Its exit code, and all that it has said. It ends when nobody waits for it any more."""
+    """Run a command; return its exit code and output. It is killed if the caller is cancelled."""
     process = await asyncio.create_subprocess_exec(
         *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "DOCKER_CLI_HINTS": "false"},

@@ -1,4 +1,4 @@
-"""Reads a Dockerfile: instructions with their words, heredocs and flags. It runs nothing."""
+"""Dockerfile parser: instructions with their words, heredocs and flags."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ INSTRUCTIONS = frozenset((
 
 
 class BadDockerfile(Exception):
-    """It cannot be followed; the message has the line."""
+    """The Dockerfile is invalid or unsupported; the message has the line number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One instruction."""
+    """Parsed instruction."""
 
     name: str
-    """In capitals."""
+    """Instruction in upper case."""
     text: str
-    """What follows it, and its flags, in one line."""
+    """Arguments after the flags, joined to one line."""
     line: int
     flags: dict[str, str] = field(default_factory=dict)
     heredocs: tuple[tuple[str, str, bool], ...] = ()
-    """Heredocs: name, text, whether variables in it are to be replaced."""
+    """Heredocs: name, text, whether variables in it are expanded."""
 
     @property
     def json_words(self) -> list[str] | None:
-        """The words of one that is written as a JSON list."""
+        """Words of an instruction in exec form, a JSON list of strings; None for the shell form."""
         if not self.text.startswith("["):
             return None
         try:
@@ -47,7 +47,7 @@ class Step:
         return words if isinstance(words, list) and all(isinstance(word, str) for word in words) else None
 
     def words(self, variables: Mapping[str, str]) -> list[str]:
-        """The words, with variables replaced."""
+        """Return the words with variables expanded."""
         json_words = self.json_words
         if json_words is not None:
             return [expand(word, variables) for word in json_words]
@@ -57,7 +57,7 @@ class Step:
             raise BadDockerfile(f"line {self.line}: {error}") from None
 
     def pairs(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """NAME=VALUE words; or, as it was written long ago, a name and a text."""
+        """Return the NAME=VALUE pairs of an ENV, also in its legacy form ``NAME text``."""
         first = self.text.split(maxsplit=1)
         if "=" not in first[0]:
             return {first[0]: expand(first[1], variables) if len(first) > 1 else ""}
@@ -69,10 +69,10 @@ class Step:
 
 
 def parse(text: str) -> list[Step]:
-    """All instructions.
+    """Parse all instructions.
 
     Raises:
-        BadDockerfile: one of them is not known, or does not end.
+        BadDockerfile: an instruction is unknown or incomplete.
     """
     lines = text.replace("\r\n", "\n").split("\n")
     escape = _escape(lines)
@@ -85,17 +85,17 @@ def parse(text: str) -> list[Step]:
         name, _, rest = whole.partition(" ")
         name, rest = name.upper(), rest.strip()
         if name not in INSTRUCTIONS:
-            raise BadDockerfile(f"line {number}: {name} is not an instruction that can be followed here")
+            raise BadDockerfile(f"line {number}: unsupported instruction {name}")
         flags = {}
         while found := _FLAG.match(rest):
             flags[found[1]] = found[2] or ""
             rest = rest[found.end() :].lstrip()
         heredocs = tuple(_read_heredoc(found, numbered, number) for found in _heredocs(name, rest))
         if not rest and name != "CMD":
-            raise BadDockerfile(f"line {number}: {name} says nothing")
+            raise BadDockerfile(f"line {number}: {name} has no arguments")
         steps.append(Step(name, rest, number, flags, heredocs))
     if not any(step.name == "FROM" for step in steps):
-        raise BadDockerfile("there is no FROM in it")
+        raise BadDockerfile("the Dockerfile has no FROM")
     return steps
 
 
@@ -132,19 +132,19 @@ def _read_heredoc(found: re.Match[str], following: Iterator[tuple[int, str]], nu
         if (line.lstrip("\t") if found[1] else line) == found[3]:
             return found[3], "".join(f"{each}\n" for each in lines), not found[2]
         lines.append(line.lstrip("\t") if found[1] else line)
-    raise BadDockerfile(f"line {number}: the text that should end with {found[3]} does not end")
+    raise BadDockerfile(f"line {number}: unterminated heredoc {found[3]}")
 
 
 def _split(text: str) -> list[str]:
-    """Words as a shell splits them; what single quotes protect stays as it is."""
+    """Split words like a shell, including its quotes."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
-    lexer.escape = ""  # a backslash in front of a dollar is for `expand`
+    lexer.escape = ""  # `expand` handles a backslash before a dollar sign
     return [word.replace("\\ ", " ") for word in lexer]
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace $NAME, ${NAME}, ${NAME:-word} and ${NAME:+word}; what is not set is empty."""
+    """Expand $NAME, ${NAME}, ${NAME:-word} and ${NAME:+word}; unset variables are empty."""
 
     def value(found: re.Match[str]) -> str:
         if found["escaped"] is not None:

@@ -1,4 +1,4 @@
-"""Follows a Dockerfile with no Docker: each step that changes files is a layer, named by all that it was made from."""
+"""Build a Dockerfile without Docker: each step that changes files is a layer, keyed by a digest of its inputs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from aenv.tracing.logging import getLogger
 log = getLogger("boxes")
 
 MAX_OUTPUT = 3000
-"""Characters of a failed step's output that are shown."""
+"""Characters of a failed step's output in the error message."""
 _NO_EFFECT = frozenset(["EXPOSE", "LABEL", "VOLUME", "STOPSIGNAL", "HEALTHCHECK", "MAINTAINER"])
 _ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".txz")
 
 
 async def build(dockerfile: Path, context: Path, arguments: Mapping[str, str] | None = None) -> BoxImage:
-    """The image that a Dockerfile describes. What cannot be built here is built by Docker, where there is one.
+    """Build the image of a Dockerfile; Docker, where installed, builds what cannot be built here.
 
     Raises:
-        ConfigError: it cannot be read.
-        BuildFailed: a step has failed, or asks for something that cannot be done here.
+        ConfigError: the Dockerfile cannot be read or parsed.
+        BuildFailed: a step has failed or is unsupported.
     """
     given = dict(arguments or {})
     try:
@@ -65,14 +65,19 @@ async def _build_here(dockerfile: Path, text: str, context: Path, given: dict[st
 async def _build_with_docker(
     dockerfile: Path, text: str, context: Path, given: dict[str, str], why: BuildFailed | ConfigError
 ) -> BoxImage:
-    """What this machine's own system is to be in cannot be made elsewhere."""
+    """Build with Docker after a build here has failed. Images on top of the host's own system have no such fallback."""
     if base_roots.HOST in text:
         raise why
     engine = await docker_cli.find()
     if isinstance(engine, str):
-        hint = f"Docker builds what cannot be built here, where it works; {engine}."
+        hint = f"Docker, where it works, builds what cannot be built here; {engine}."
         raise type(why)(why.message, {"hint": hint, **why.details}) from None
-    log.warning("%s is built by %s, since here: %s", dockerfile, Path(engine.program).name, why.message[:500])
+    log.warning(
+        "building %s with %s, as building without it failed: %s",
+        dockerfile,
+        Path(engine.program).name,
+        why.message[:500],
+    )
     try:
         return await engine.build(dockerfile, context, given, await asyncio.to_thread(_key, text, context, given))
     except BuildFailed as error:
@@ -80,7 +85,7 @@ async def _build_with_docker(
 
 
 def _key(text: str, context: Path, given: Mapping[str, str]) -> str:
-    """Names what a Dockerfile is built from, all of its folder included."""
+    """Return a digest of a Dockerfile, its arguments and its whole build context."""
     with tempfile.TemporaryDirectory(prefix="aenv-copy-") as place:
         packed = Path(place, "context.tar")
         with tarfile.open(packed, "w") as archive:
@@ -90,7 +95,7 @@ def _key(text: str, context: Path, given: Mapping[str, str]) -> str:
 
 @dataclass
 class _Stage:
-    """One FROM, and what follows it."""
+    """Build stage: a FROM and the steps after it."""
 
     image: BoxImage
     arguments: dict[str, str] = field(default_factory=dict)
@@ -104,7 +109,7 @@ class _Build:
     def __init__(self, context: Path, given: dict[str, str]) -> None:
         self._context = context
         self._given = given
-        self._global_arguments: dict[str, str] = {}  # arguments from before the first FROM
+        self._global_arguments: dict[str, str] = {}  # ARG before the first FROM
         self._stages: dict[str, BoxImage] = {}
         self._ignored = _ignored(context)
 
@@ -128,7 +133,7 @@ class _Build:
 
     def _argument(self, step: Step, known: Mapping[str, str]) -> dict[str, str]:
         if step.name != "ARG":
-            raise BadDockerfile(f"line {step.line}: {step.name} comes before FROM")
+            raise BadDockerfile(f"line {step.line}: {step.name} before FROM")
         name, equals, value = step.text.partition("=")
         default = (
             " ".join(Step("ARG", value, step.line).words(known))
@@ -159,7 +164,7 @@ class _Build:
         elif step.name in ("COPY", "ADD"):
             stage.image = await self._copy(stage, step)
         elif step.name not in _NO_EFFECT:
-            raise BadDockerfile(f"line {step.line}: {step.name} cannot be followed here")
+            raise BadDockerfile(f"line {step.line}: unsupported instruction {step.name}")
 
     async def _layer(
         self, stage: _Stage, step: Step, parts: tuple[object, ...], make: Callable[[layered_images.Box], object]
@@ -210,7 +215,7 @@ class _Build:
         *sources, target = words
         sources = [word.replace("<<-", "<<").replace('"', "").replace("'", "") for word in sources]
         if not sources:
-            raise BadDockerfile(f"line {step.line}: {step.name} needs something to copy, and where to")
+            raise BadDockerfile(f"line {step.line}: {step.name} needs a source and a target")
         into = target.endswith("/") or target in (".", "..") or len(sources) > 1
         place = posixpath.normpath(posixpath.join(stage.image.cwd, target))
         mode = int(flags["chmod"], 8) if flags.get("chmod", "").isdigit() else None
@@ -236,7 +241,7 @@ class _Build:
     def _add(
         self, archive: tarfile.TarFile, root: Path, source: str, mode: int | None, step: Step, *, filtered: bool
     ) -> None:
-        """Members named ``N/...`` for what is in a folder, ``N`` for a file: see `_Plan`."""
+        """Add files as ``file/NAME`` and folders as ``folder/N/...``: see `_Copy`."""
         wanted = _relative(source)
         if any(char in wanted for char in "*?["):
             names = sorted(_matching(root, wanted))
@@ -244,7 +249,7 @@ class _Build:
             names = [wanted] if os.path.lexists(root / wanted) else []
         names = [name for name in names if not (filtered and name and self._ignored(name))]
         if not names:
-            raise BuildFailed(f"line {step.line}: {step.name} {source}: there is no such file in {root}")
+            raise BuildFailed(f"line {step.line}: {step.name} {source}: no such file in {root}")
         for name in names:
             path = (root / name).resolve()
             if not path.is_relative_to(root.resolve()):
@@ -261,13 +266,13 @@ class _Build:
         return self._ignored(f"{folder}/{below}" if folder else below)
 
     async def _copy_from_image(self, name: str, sources: list[str], root: Path, step: Step) -> None:
-        """Files of another stage, or of another image."""
+        """Copy files of another stage or image to ``root``."""
         image = self._stages.get(name.lower()) or await base_roots.base_image(name)
         scratch = layered_images.new_state(root.parent / "state")
         async with layered_images.box(image, scratch) as box:
             for place, source in enumerate(sources):
                 if any(char in source for char in "*?["):
-                    raise BuildFailed(f"line {step.line}: COPY --from with a pattern cannot be followed here")
+                    raise BuildFailed(f"line {step.line}: COPY --from does not support patterns here")
                 packed = root.parent / f"{place}.tar"
                 await box.pack(f"/{_relative(source)}", packed)
                 root.mkdir(exist_ok=True)
@@ -281,7 +286,7 @@ class _Build:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """How what was packed gets where it belongs: ``file/NAME`` and ``folder/N/...``."""
+    """COPY or ADD step: a tar with members ``file/NAME`` and ``folder/N/...``, and its target."""
 
     packed: Path
     place: str
@@ -315,18 +320,18 @@ class _Copy:
                 else:
                     member.name = rest.partition("/")[2] or "."
                     if member.name == ".":
-                        continue  # the folder itself keeps the mode that it has
+                        continue  # an existing target folder keeps its mode
                 archive.addfile(member, content)
 
 
 def _copy_members(source: IO[bytes], name: str, archive: tarfile.TarFile) -> None:
-    """What is in an archive that a task brings, into another one: it is unpacked in a box, and only read here."""
+    """Copy the members of an untrusted archive to the tar of an ADD, which is unpacked in a box."""
     try:
         with tarfile.open(fileobj=source, tarinfo=BoundedTarInfo) as inner:
             for each in inner:
                 archive.addfile(each, inner.extractfile(each) if each.isreg() else None)
     except (tarfile.TarError, EOFError, ValueError, ArithmeticError, LookupError, RecursionError, zlib.error) as error:
-        raise BuildFailed(f"ADD {name}: it cannot be unpacked: {error}") from None
+        raise BuildFailed(f"ADD {name}: cannot be unpacked: {error}") from None
 
 
 def _make_folder(path: str) -> Callable[[layered_images.Box], object]:
@@ -343,12 +348,12 @@ def _add_text(archive: tarfile.TarFile, text: str, name: str, mode: int | None) 
 
 
 def _relative(path: str) -> str:
-    """A path as one below a root, whatever it says; two slashes at its start would stay, so there are none."""
+    """Normalize a path to one relative to a root. ``normpath`` would keep two leading slashes."""
     return posixpath.normpath("/" + path.lstrip("/"))[1:]
 
 
 def _matching(root: Path, pattern: str) -> list[str]:
-    """Names that fit; a star does not go into folders."""
+    """Return the paths that match a pattern; a star does not match slashes."""
     found = [""]
     for part in pattern.split("/"):
         below = []
@@ -374,7 +379,7 @@ def _ignored(context: Path) -> Callable[[str], bool]:
 
 
 def _digest_of(packed: Path) -> str:
-    """Of names, modes and contents; not of times."""
+    """Return a digest of a tar's names, modes and contents, without times."""
     seen = hashlib.sha256()
     with tarfile.open(packed) as archive:
         for member in archive:

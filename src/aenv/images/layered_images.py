@@ -1,4 +1,4 @@
-"""Images of boxes: folders on folders, each made once and named by what it was made from."""
+"""Images of boxes: overlay layers, each built once and keyed by a digest of its inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _CERTIFICATE_VARIABLES = (
     "SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "NODE_EXTRA_CA_CERTS",
 )  # fmt: skip
-"""Variables that name a file with certificates: a network that has its own needs them inside, too."""
+"""Variables that name a CA bundle: a host network with its own CA needs it in boxes, too."""
 _CERTIFICATES_INSIDE = f"{container.AENV_FOLDER}/certificates.pem"
 
 
@@ -44,46 +44,46 @@ _HOST_FILES = {
     "etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 }
 LOCK_POLL_SECONDS = 0.2
-"""Seconds between two looks at whether somebody else has made what is wanted."""
+"""Seconds between attempts to lock a layer that another process is building."""
 
 
 def folder() -> Path:
-    """Where layers are kept."""
+    """Return the folder of layers, in the cache folder."""
     return config.cache_folder() / "boxes"
 
 
 @dataclass(frozen=True, slots=True)
 class BoxImage:
-    """What a box is made of."""
+    """Layers and settings of a box."""
 
     key: str
-    """Names the content."""
+    """Digest of the content."""
     layers: tuple[str, ...]
-    """Folders, the lowest first."""
+    """Folders, lowest first."""
     host_owned: tuple[str, ...] = ()
-    """Those of them that have the host's users as owners."""
+    """Layers whose files are owned by host users."""
     shown: dict[str, str] = field(default_factory=dict)
-    """Further folders of the host, read-only: path inside, path outside."""
+    """Host folders to mount read-only, by path inside."""
     variables: dict[str, str] = field(default_factory=dict)
     cwd: str = "/"
     user: str = ""
     shell: tuple[str, ...] = ("/bin/sh", "-c")
     entrypoint: tuple[str, ...] = ()
     command: tuple[str, ...] = ()
-    """What it would run by itself, after its entry point."""
+    """Default arguments of the entry point (CMD)."""
 
     def with_layer(self, key: str, layer: Path) -> BoxImage:
-        """The same with a layer on top."""
+        """Return the image with a layer on top."""
         return replace(self, key=key, layers=(*self.layers, str(layer)))
 
 
 def digest(*parts: object) -> str:
-    """A name for something made from these."""
+    """Return a key for a layer with these inputs."""
     return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).hexdigest()[:32]
 
 
 def host_image() -> BoxImage:
-    """This machine's own system: its programs, read-only, and nothing of its files."""
+    """Return an image of the host's own programs, read-only, without its other files."""
     shown = {path: path for path in (*_SYSTEM, *rootfs.ETC) if os.path.exists(path) and not os.path.islink(path)}
     links = {path: os.readlink(path) for path in (*_SYSTEM, *rootfs.ETC) if os.path.islink(path)}
     key = digest("host", sorted(shown), sorted(links.items()), _HOST_FILES)
@@ -103,14 +103,14 @@ def host_image() -> BoxImage:
                 os.lchown(name, *container.root_owner())
                 if not os.path.islink(name):
                     os.chmod(name, 0o755 if os.path.isdir(name) else 0o644)
-        with contextlib.suppress(OSError):  # somebody may have been faster
+        with contextlib.suppress(OSError):  # another process may have been faster
             fresh.rename(place)
         shutil.rmtree(fresh, ignore_errors=True)
     return BoxImage(key, (str(place / "upper"),), tuple(shown.values()), shown)
 
 
 def layer_folder(key: str) -> Path:
-    """A folder for one layer."""
+    """Return the folder of one layer, creating it if missing."""
     made = folder() / "layers" / key
     made.mkdir(parents=True, exist_ok=True)
     return made
@@ -118,7 +118,7 @@ def layer_folder(key: str) -> Path:
 
 @asynccontextmanager
 async def locked(key: str) -> AsyncIterator[None]:
-    """Keep others, in this process and in others, from making the same thing."""
+    """Hold the lock of a layer, so that no other task or process builds it at the same time."""
     with (layer_folder("unfinished") / f"{key}.lock").open("w") as file:
         while True:
             try:
@@ -130,7 +130,7 @@ async def locked(key: str) -> AsyncIterator[None]:
 
 
 def new_state(place: Path) -> Path:
-    """A folder for what a box changes."""
+    """Create a state folder, which receives the file changes of a box."""
     for name in ("", "upper", "work"):
         path = place / name
         path.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ async def box(
     extra_layers: tuple[str, ...] = (),
     network_of: Box | None = None,
 ) -> AsyncIterator[Box]:
-    """A box of an image, for as long as the context is. ``above``: further layers, of states of earlier boxes."""
+    """Run a box of an image. ``extra_layers``: further layers on top, from state folders of earlier boxes."""
     there, more = host_network_settings(network)
     all_shown = {**image.shown, **there, **(shown or {})}
     host_owned = (*image.host_owned, *there.values(), *(shown or {}).values())
@@ -171,14 +171,14 @@ async def box(
 
 
 def name_lookup_files(network: Mode) -> dict[str, str]:
-    """What says where names are looked up."""
+    """Return /etc/hosts and /etc/resolv.conf for a network mode."""
     if network == "host":
         return rootfs.host_name_files()
     return {"/etc/hosts": "127.0.0.1 localhost box\n::1 localhost\n", "/etc/resolv.conf": ""}
 
 
 def host_network_settings(network: Mode) -> tuple[dict[str, str], dict[str, str]]:
-    """What a box with a network takes from this machine: its certificates, where it has its own, and its proxies."""
+    """Return mounts and variables of a box with a network: the host's own CA bundle, if any, and its proxies."""
     shown: dict[str, str] = {}
     variables: dict[str, str] = {}
     if network in ("none", "loopback"):
@@ -196,7 +196,7 @@ def host_network_settings(network: Mode) -> tuple[dict[str, str], dict[str, str]
 
 
 async def ensure_layer(key: str, make: Callable[[Path], Awaitable[None]]) -> Path:
-    """The layer of that name: where it is not there yet, ``make(state)`` fills one, and it is kept if that succeeds."""
+    """Return a layer's folder; if it is missing, ``make(state)`` builds it, and it is kept if that succeeds."""
     place = folder() / "layers" / key
     if (place / "done").exists():
         return place / "upper"
@@ -222,7 +222,7 @@ async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
 
 
 async def _remove_abandoned() -> None:
-    """What was being made by somebody who was killed."""
+    """Remove unfinished layers of killed builds, after a day."""
     for left in layer_folder("unfinished").iterdir():
         with contextlib.suppress(OSError):
             if left.stat().st_mtime < time.time() - A_DAY:
@@ -230,7 +230,7 @@ async def _remove_abandoned() -> None:
 
 
 async def remove(place: Path) -> None:
-    """Take away what a box has left, whoever's it is in there."""
+    """Remove a state folder, including files of the box's other users."""
     if os.geteuid() == 0:
         shutil.rmtree(place, ignore_errors=True)
     else:
@@ -239,21 +239,21 @@ async def remove(place: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LayerEntry:
-    """Something in a layer."""
+    """Entry of a layer."""
 
     path: str
-    """Below the layer's folder, without a slash in front."""
+    """Path relative to the layer's folder."""
     kind: Literal["folder", "opaque", "whiteout", "file", "link", "other"]
-    """``opaque``: a folder that hides what lower layers have; ``whiteout``: nothing is there, whatever they have."""
+    """``opaque``: a folder that hides that of lower layers; ``whiteout``: a removed entry of lower layers."""
     text: str = ""
-    """A link's target; of files that are small and are asked for by their name, what is in them, in hexadecimal."""
+    """Target of a link, or content in hexadecimal of files named by `overlay_listing.READ`."""
 
 
 async def entries(layer: Path) -> AsyncIterator[LayerEntry]:
-    """All that is in a layer which a box has written, whoever's it is in there.
+    """Yield all entries of a layer that a box has written, including those of the box's other users.
 
     Raises:
-        Unavailable: it cannot be read.
+        Unavailable: the layer cannot be read.
     """
     command = [sys.executable, "-P", "-m", "aenv.images.container", "list", str(layer)]
     process = await asyncio.create_subprocess_exec(*command, cwd="/", stdout=asyncio.subprocess.PIPE, limit=1 << 24)
@@ -265,13 +265,17 @@ async def entries(layer: Path) -> AsyncIterator[LayerEntry]:
 
 
 async def copy(place: Path, target: Path) -> None:
-    """What a box has left, as it is now, at a second place."""
+    """Copy a state folder as it is now.
+
+    Raises:
+        Unavailable: it cannot be copied.
+    """
     if await _run_as_root("copy", str(place), str(target)):
         raise Unavailable(f"{place} cannot be copied to {target}")
 
 
 async def _run_as_root(*words: str) -> int:
-    """As the root of containers; who is root needs none for that."""
+    """Remove or copy a tree as the root of containers; the host's root runs cp directly. Return the exit code."""
     command = ["cp", "-a", "--reflink=auto", *words[1:]] if os.geteuid() == 0 else (
         [sys.executable, "-P", "-m", "aenv.images.container", *words])  # fmt: skip
     process = await asyncio.create_subprocess_exec(*command, cwd="/")

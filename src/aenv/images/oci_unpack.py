@@ -1,9 +1,9 @@
-"""Unpack a root file system: a tar of one, an OCI image layout, or what ``docker save`` writes.
+"""Unpack a root file system from a tar, an OCI image layout or a ``docker save`` file.
 
-A tar may come from anybody. Nothing in it is trusted: every path is resolved inside of the target, links included;
-owners, devices and setuid bits are left out. Every piece of an image (index, manifest, config, layer) must have the
-digest and the size that the piece above it declares, before anything is stored under that digest. Reading is done in a
-process of its own (``python -m aenv.images.oci_unpack``) with limits on memory, CPU time, files, bytes and depth.
+Images are untrusted. Every path is resolved inside the target, including symbolic links; owners, devices and setuid
+bits are dropped. Every part of an image (index, manifest, config, layer) must have the digest and the size that its
+parent declares, before anything is stored under that digest. Unpacking runs in a separate process
+(``python -m aenv.images.oci_unpack``) with limits on memory, CPU time, files, bytes and depth.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from aenv.isolation.files.tar_limits import BoundedTarInfo, clamp_mtime
 MOST_BYTES = 32 << 30
 MOST_FILES = 4_000_000
 MOST_INDEXES = 4
-"""Image indexes that may point at each other before a manifest comes."""
+"""Nested image indexes before a manifest."""
 MOST_CPU = 3600
 """Seconds of CPU time for one image: a small file can be made to unpack for days."""
 MIN_FREE_BYTES = 1 << 30
-"""Bytes that must be left on the disk."""
+"""Bytes that must stay free on the disk."""
 A_DAY = 86400.0
 _WHITEOUT, _OPAQUE, _RESERVED = ".wh.", ".wh..wh..opq", ".wh..wh."
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -47,16 +47,16 @@ _LAYER_TYPES = re.compile(r"application/vnd\.[a-z0-9.]+\.tar(?:[.+]gzip)?")
 
 
 class BadImage(Exception):
-    """It cannot be used; the message says why."""
+    """The image cannot be used; the message says why."""
 
 
 @dataclass(frozen=True)
 class Blob:
-    """A layer of an image, as it is stored, and what is promised about it."""
+    """Stored layer of an image, with its declared digests and size."""
 
     open: Callable[[], IO[bytes]]
     digest: str | None = None
-    """Of the bytes as they are stored."""
+    """Digest of the stored bytes."""
     size: int | None = None
     diff_id: str | None = None
     """Digest of the tar itself, after decompression."""
@@ -64,20 +64,20 @@ class Blob:
 
 @dataclass(frozen=True)
 class OciImage:
-    """Something that can be unpacked."""
+    """Opened image that can be unpacked."""
 
     digest: str
-    """Names the content: the same content has the same one."""
+    """Digest of the content."""
     layers: list[Blob]
-    """The lowest first."""
+    """Layers, lowest first."""
     variables: dict[str, str] = field(default_factory=dict)
-    """What the image says that programs in it expect."""
+    """Environment variables from the image's config."""
 
     def unpack(self, target: Path, limit: int | None = None) -> None:
-        """Into a folder that is empty and that nobody else may enter; at most ``limit`` bytes of files.
+        """Unpack into an empty folder that other users cannot enter, at most ``limit`` bytes of files.
 
         Raises:
-            BadImage: it is broken, too large, or tries to leave the folder.
+            BadImage: the image is corrupt, too large, or has a path outside of the folder.
         """
         budget = _Budget(target, limit)
         for number, layer in enumerate(self.layers):
@@ -85,17 +85,17 @@ class OciImage:
                 _unpack_layer(layer, target, budget)
             except MemoryError:
                 raise
-            except Exception as error:  # broken bytes make tarfile and the decompressors raise errors of many kinds
+            except Exception as error:  # corrupt bytes make tarfile and the decompressors raise many kinds of errors
                 raise BadImage(f"layer {number + 1} of {len(self.layers)} cannot be unpacked: {error}") from error
 
 
 def unpack_tree(source: IO[bytes], target: Path, below: str) -> None:
-    """Unpack a plain tar, which may come from anybody, below a path in a folder: `OciImage.unpack` without whiteouts.
+    """Unpack an untrusted plain tar below a path in a folder, like `OciImage.unpack` without whiteouts.
 
-    A tar of one file that is called ``.`` becomes the file ``below``.
+    A tar of one file named ``.`` becomes the file ``below``.
 
     Raises:
-        BadImage: it is broken, or tries to leave the folder.
+        BadImage: the tar is corrupt, or has a path outside of the folder.
     """
     try:
         _Layer(target, _Budget(target), whiteouts=False, below=below).unpack(source)
@@ -106,10 +106,10 @@ def unpack_tree(source: IO[bytes], target: Path, below: str) -> None:
 
 
 def open_image(path: Path, stack: ExitStack) -> OciImage:
-    """What is at a path. The image can be used for as long as the stack is open.
+    """Open the image at a path. It can be used until the stack is closed.
 
     Raises:
-        BadImage: that is no image.
+        BadImage: there is no image at the path.
     """
     if path.is_dir():
         if (path / "oci-layout").is_file():
@@ -136,12 +136,12 @@ def open_image(path: Path, stack: ExitStack) -> OciImage:
 
 
 def is_root(names: Iterable[str]) -> bool:
-    """Whether these are in the root of a system."""
+    """Return True if these names look like the content of a root file system."""
     tops = {name.removeprefix("./").strip("/").partition("/")[0] for name in names}
     return bool(tops & {"usr", "bin"}) and bool(tops & {"etc", "lib", "usr"})
 
 
-# --- where the pieces of an image are
+# --- sources of an image's parts
 
 
 class _Folder:
@@ -160,7 +160,7 @@ class _Folder:
 
 
 class _Archive:
-    """A tar as a folder; links in it are not followed but for those that point to a file of it."""
+    """Access to a tar's members by name; symbolic links are followed only to other members."""
 
     def __init__(self, archive: tarfile.TarFile) -> None:
         self._archive = archive
@@ -174,7 +174,7 @@ class _Archive:
 
     def open(self, name: str) -> IO[bytes]:
         member = self._members.get(name)
-        if member is not None and member.issym():  # as older versions of docker save write layers that are the same
+        if member is not None and member.issym():  # older versions of docker save write duplicate layers as links
             name = os.path.normpath(os.path.join(os.path.dirname(name), member.linkname))
             member = self._members.get(name)
         source = self._archive.extractfile(member) if member is not None and member.isfile() else None
@@ -184,7 +184,7 @@ class _Archive:
 
 
 def _read(place: _Folder | _Archive, name: str) -> bytes:
-    """A JSON document of the image."""
+    """Read a JSON document of the image, up to `_MAX_JSON` bytes."""
     try:
         with place.open(name) as file:
             raw = file.read(_MAX_JSON + 1)
@@ -203,11 +203,11 @@ def _json(raw: bytes, name: str) -> Any:
 
 
 def _checked_json(place: _Folder | _Archive, descriptor: dict[str, Any]) -> Any:
-    """The document that a descriptor names, if it has the digest and the size that the descriptor declares."""
+    """Read the document of a descriptor and check its declared digest and size."""
     name = _blob_path(descriptor)
     raw = _read(place, name)
     if len(raw) != _size(descriptor) or f"sha256:{hashlib.sha256(raw).hexdigest()}" != descriptor["digest"]:
-        raise BadImage(f"{name} does not have the content that its digest and size stand for")
+        raise BadImage(f"{name} does not match its declared digest and size")
     return _json(raw, name)
 
 
@@ -218,21 +218,21 @@ def _oci(place: _Folder | _Archive) -> OciImage:
             if "manifests" not in document:
                 break
             if "layers" in document:
-                raise BadImage("a document in it is both an index and a manifest")
+                raise BadImage("a document of the image is both an index and a manifest")
             document = _checked_json(place, _select_platform(document["manifests"]))
         else:
-            raise BadImage(f"it has more than {MOST_INDEXES} indexes that point at each other")
+            raise BadImage(f"the image has more than {MOST_INDEXES} nested indexes")
         config = _checked_json(place, document["config"])
         layers = [_oci_layer(place, layer) for layer in document["layers"]]
         return _image(document["config"]["digest"], config, layers)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BadImage(f"its index makes no sense: {error!r}") from None
+        raise BadImage(f"invalid image index: {error!r}") from None
 
 
 def _oci_layer(place: _Folder | _Archive, descriptor: dict[str, Any]) -> Blob:
     kind = descriptor.get("mediaType")
     if kind is not None and "zstd" in kind:
-        raise BadImage("its layers are packed with zstd, which cannot be read here; save it with gzip")
+        raise BadImage("layers compressed with zstd are not supported; save the image with gzip")
     if kind is not None and not _LAYER_TYPES.fullmatch(kind):
         raise BadImage(f"a layer has the media type {kind[:100]!r}, which is not a tar")
     name = _blob_path(descriptor)
@@ -247,20 +247,20 @@ def _docker(place: _Archive) -> OciImage:
         layers = [Blob(lambda name=name: place.open(name)) for name in manifest["Layers"]]  # type: ignore[misc]
         return _image(digest, _json(raw, "its config"), layers)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
-        raise BadImage(f"its manifest makes no sense: {error!r}") from None
+        raise BadImage(f"invalid image manifest: {error!r}") from None
 
 
 def _image(digest: str, config: dict[str, Any], layers: list[Blob]) -> OciImage:
     diff_ids = config["rootfs"]["diff_ids"]
     if len(diff_ids) != len(layers) or not all(_DIGEST.fullmatch(each) for each in diff_ids):
-        raise BadImage("its layers are not those that its config names")
+        raise BadImage("the layers do not match the diff_ids of the image's config")
     promised = [dataclasses.replace(layer, diff_id=each) for layer, each in zip(layers, diff_ids, strict=True)]
     return OciImage(digest, promised, _variables((config.get("config") or {}).get("Env") or []))
 
 
 def _variables(listed: Any) -> dict[str, str]:
     if not isinstance(listed, list) or not all(isinstance(each, str) and "\0" not in each for each in listed):
-        raise BadImage("the variables in its config are not a list of texts")
+        raise BadImage("the variables in the image's config are not a list of strings")
     return dict(each.split("=", 1) for each in listed if "=" in each[1:])
 
 
@@ -283,7 +283,7 @@ def _select_platform(manifests: list[dict[str, Any]]) -> dict[str, Any]:
     known = [each for each in manifests if (each.get("platform") or {}).get("os", "linux") == "linux"]
     fitting = [each for each in known if (each.get("platform") or {}).get("architecture", wanted) == wanted]
     if not fitting:
-        raise BadImage(f"it has nothing for linux/{wanted}")
+        raise BadImage(f"the image has no manifest for linux/{wanted}")
     return fitting[0]
 
 
@@ -296,7 +296,7 @@ def _digest_of(path: Path) -> str:
 
 
 class _Budget:
-    """How much may still be unpacked."""
+    """Remaining bytes and files that may be unpacked."""
 
     def __init__(self, target: Path, limit: int | None = None) -> None:
         self._limit = MOST_BYTES if limit is None else min(limit, MOST_BYTES)
@@ -307,29 +307,27 @@ class _Budget:
         self._bytes -= size
         self._files -= 1
         if self._bytes < 0 or self._files < 0:
-            raise ValueError(
-                f"there is more in it than {self._limit} bytes or {MOST_FILES} files, or than the disk has room for"
-            )
+            raise ValueError(f"more than {self._limit} bytes or {MOST_FILES} files, or more than the free disk space")
 
 
 def _unpack_layer(layer: Blob, target: Path, budget: _Budget) -> None:
-    """Put a layer on what is in the target, and check what was promised about it."""
+    """Unpack a layer on top of the target, and check its declared digests and size."""
     with layer.open() as source:
         stored = _HashingReader(source)
         buffered = io.BufferedReader(stored, 1 << 16)
         plain = _HashingReader(_decompressed(buffered))
         _Layer(target, budget).unpack(plain)
-        for rest in (plain, buffered):  # padding behind the end of a tar or of a compressed stream
+        for rest in (plain, buffered):  # padding after the end of a tar or of a compressed stream
             while rest.read(1 << 20):
                 pass
         if layer.size not in (None, stored.size) or layer.digest not in (None, stored.digest()):
-            raise ValueError("its stored bytes are not what the image promises")
+            raise ValueError("the stored bytes do not match the declared digest and size")
         if layer.diff_id not in (None, plain.digest()):
-            raise ValueError("its content is not what the image promises")
+            raise ValueError("the content does not match the declared diff_id")
 
 
 class _Layer:
-    """One layer, put on top of what is in the target already."""
+    """Unpacks one layer on top of the target's current content."""
 
     def __init__(self, target: Path, budget: _Budget, *, whiteouts: bool = True, below: str = "") -> None:
         self._target = str(target)
@@ -344,7 +342,7 @@ class _Layer:
             while (member := archive.next()) is not None:
                 self._budget.spend(member.size if member.isreg() else 0)
                 self._extract(archive, member)
-                archive.members.clear()  # type: ignore[attr-defined]  # it would remember all of them
+                archive.members.clear()  # type: ignore[attr-defined]  # tarfile would keep them all in memory
         for path, (mode, changed) in sorted(self._modes.items(), reverse=True):
             if os.path.isdir(path) and not os.path.islink(path):
                 os.chmod(path, mode)
@@ -368,21 +366,21 @@ class _Layer:
             self._remove_existing(path)
             self._make(archive, member, path)
             self._mark_own(path)
-        # devices and pipes are left out: a sandbox has its own, and no others
+        # devices and pipes are skipped: a sandbox has its own devices
 
     def _split(self, name: str) -> tuple[str, str]:
-        """The folder and the name that a member has, from the target's root on."""
+        """Split a member's name into folder and name, relative to the target's root."""
         return os.path.split(os.path.normpath(f"/{self._below}/{os.path.normpath('/' + name)}"))
 
     def _apply_whiteout(self, place: str, name: str) -> None:
-        """Follow a whiteout: what lower layers have of this name, or all that they have in this folder, is gone."""
+        """Remove the entry of lower layers that a whiteout names, or all of the folder for an opaque whiteout."""
         hidden = name.removeprefix(_WHITEOUT)
         if name == _OPAQUE:
             for each in os.listdir(place):
                 self._remove_lower(os.path.join(place, each))
         elif hidden in ("", ".", ".."):
             raise ValueError(f"the whiteout {name!r} does not name a file of its folder")
-        elif not name.startswith(_RESERVED):  # others of these are notes of aufs about itself
+        elif not name.startswith(_RESERVED):  # other names with this prefix are metadata of aufs
             self._remove_lower(os.path.join(place, hidden))
 
     def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
@@ -393,7 +391,7 @@ class _Layer:
             folder, name = self._split(member.linkname)
             linked = os.path.join(resolve_in_root(self._target, folder), name)
             if not stat.S_ISREG(os.lstat(linked).st_mode):
-                raise ValueError(f"{member.name} is a link to {member.linkname}, which is no file")
+                raise ValueError(f"{member.name} is a hard link to {member.linkname}, which is not a regular file")
             os.link(linked, path, follow_symlinks=False)
             return
         content = archive.extractfile(member)
@@ -405,20 +403,20 @@ class _Layer:
         os.utime(path, (clamp_mtime(member.mtime),) * 2)
 
     def _mark_own(self, path: str) -> None:
-        """Remember it, and the folders that it is in, as this layer's."""
+        """Record a path and its parents as entries of this layer."""
         while path not in self._made and path != self._target:
             self._made.add(path)
             path = os.path.dirname(path)
 
     def _remove_existing(self, path: str) -> None:
-        """Make room for something of this layer; a folder gives way to a file, as it would in an overlay."""
+        """Remove an existing entry that this layer replaces, including a folder, as in an overlay."""
         if os.path.isdir(path) and not os.path.islink(path):
             shutil.rmtree(path)
         elif os.path.lexists(path):
             os.unlink(path)
 
     def _remove_lower(self, path: str) -> None:
-        """What a lower layer had; what this one has is not meant."""
+        """Remove a path's entries of lower layers; entries of this layer stay."""
         if os.path.isdir(path) and not os.path.islink(path):
             if path not in self._made:
                 shutil.rmtree(path)
@@ -430,7 +428,7 @@ class _Layer:
 
 
 class _HashingReader(io.RawIOBase):
-    """Reads through, and knows the digest and the length of what was read."""
+    """Reader that computes the digest and the length of what has been read."""
 
     def __init__(self, source: IO[bytes]) -> None:
         self._source = source
@@ -449,8 +447,8 @@ class _HashingReader(io.RawIOBase):
         data = self._source.read(size)
         self._hash.update(data)
         self.size += len(data)
-        if self.size > MOST_BYTES + MOST_FILES * 1024:  # a member has a head of one or more blocks
-            raise ValueError("there is more in it than could ever be unpacked")
+        if self.size > MOST_BYTES + MOST_FILES * 1024:  # every member has a header of one or more blocks
+            raise ValueError("the stream is larger than any image that may be unpacked")
         return data
 
     def digest(self) -> str:
@@ -458,7 +456,7 @@ class _HashingReader(io.RawIOBase):
 
 
 def _decompressed(source: io.BufferedReader[_HashingReader]) -> IO[bytes]:
-    """The tar itself, whatever it is packed with."""
+    """Return the decompressed tar: gzip, bzip2, xz or plain."""
     import bz2
     import gzip
     import lzma
@@ -471,18 +469,18 @@ def _decompressed(source: io.BufferedReader[_HashingReader]) -> IO[bytes]:
     if start.startswith(b"\xfd7zXZ"):
         return lzma.open(source)
     if start.startswith(b"\x28\xb5\x2f\xfd"):
-        raise ValueError("it is packed with zstd, which cannot be read here; save it with gzip")
+        raise ValueError("zstd is not supported; save the image with gzip")
     return source
 
 
-# --- the store
+# --- store
 
 
 def store(source: Path, folder: Path, limit: int | None = None) -> Path:
-    """Where an image's content is in this folder; unpacks it when nobody has before, if it has at most ``limit`` bytes.
+    """Return the folder of an image's unpacked content, unpacking it on first use, at most ``limit`` bytes.
 
     Raises:
-        BadImage: it cannot be.
+        BadImage: the image cannot be unpacked.
     """
     with ExitStack() as stack:
         image = open_image(source, stack)
@@ -500,15 +498,16 @@ def store(source: Path, folder: Path, limit: int | None = None) -> Path:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """What was being unpacked by somebody who was killed."""
+    """Remove unfinished folders of killed processes, after a day."""
     for left in folder.glob("sha256-*.*"):
         if left.stat().st_mtime < time.time() - A_DAY:
             shutil.rmtree(left, ignore_errors=True)
 
 
 def main() -> None:
-    """Arguments: what to unpack, the folder of all that is unpacked, and the most bytes that it may have, if there is
-    such a limit. Says where it is, or why it is not.
+    """Unpack an image: arguments are the image, the store folder and optionally the limit in bytes.
+
+    Prints a JSON object with the ``path`` of the content, or the ``error``.
     """
     most = 1 << 30
     resource.setrlimit(resource.RLIMIT_DATA, (most, most))
@@ -521,7 +520,7 @@ def main() -> None:
     except OSError as error:
         result = {"error": f"{error.strerror}: {error.filename}"}
     except MemoryError:
-        result = {"error": "it takes too much memory"}
+        result = {"error": "unpacking takes too much memory"}
     print(json.dumps(result))  # noqa: T201 - this is the module's output
 
 

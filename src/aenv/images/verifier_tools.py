@@ -1,6 +1,6 @@
-"""What verifiers are run with: uv, and the Pythons that they ask it for, as this machine has them, shown read-only.
+"""Tools of verifier scripts: this machine's uv and the Pythons that they request, mounted read-only in the box.
 
-Most scripts download both when they start. With these in the box, grading needs nothing but a package index.
+Most scripts download both when they start. With these in the box, grading needs only a package index.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _USUAL = "3.13"
 
 
 async def tools_for(script: str) -> tuple[dict[str, str], dict[str, str]]:
-    """What to show in a box for a script, as far as it is here, and the variables that tell uv of it."""
+    """Return the host paths to mount for a script, as far as they exist, and the variables that configure uv."""
     variables = {
         "UV_CACHE_DIR": "/var/cache/aenv-uv", "UV_NO_CONFIG": "1", "UV_PYTHON_INSTALL_DIR": f"{TOOLS}/python",
         "UV_PYTHON_PREFERENCE": "managed", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
@@ -34,5 +34,5 @@ async def tools_for(script: str) -> tuple[dict[str, str], dict[str, str]]:
         name = f"cpython-{full[0] if full else f'{version}.0'}-linux-{os.uname().machine}-gnu"
         shown[f"{TOOLS}/python/{name}"] = str(found)
         if any(found.glob("lib/libpython3.*.so*")):
-            shown[str(found)] = str(found)  # it may look for its library where it was installed
+            shown[str(found)] = str(found)  # its RPATH may name the folder it was installed in
     return shown, variables
