@@ -119,7 +119,7 @@ def test_a_failed_docker_build_reports_both_errors(engine: docker_cli.Docker, co
         run(build(context / "Dockerfile", context))
     assert "build ended with exit code" in raised.value.message
     assert "Without Docker:" in raised.value.message
-    assert "line 2: ONBUILD" in raised.value.message
+    assert "line 2: unsupported instruction ONBUILD" in raised.value.message
     assert containers(engine) == before
 
 
