@@ -28,7 +28,7 @@ from aenv.hub.web.webhooks import Webhooks
 from aenv.schema.bundle import Bundle, differences, explain
 from aenv.schema.envhub import RELEASED, EnvDetail, EnvSummary, Pushed, PushRequest
 from aenv.schema.ref import EnvRef, VersionRange
-from aenv.storage.base import ABSENT, Change, Check, Delete, Put, Stale, Store
+from aenv.storage.base import ABSENT, Change, Check, Delete, Put, Record, Stale, Store
 from aenv.storage.blobs import BlobStore
 
 T = TypeVar("T")
@@ -51,6 +51,41 @@ class Known:
     revision: int
     head: Head
     head_revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSlot:
+    """The records that a published version replaces, as they were read."""
+
+    old: Record | None
+    env: Record | None
+    tombstone: Record | None
+    head: Head
+
+    @property
+    def before(self) -> EnvSummary | None:
+        """Return the version that the slot holds."""
+        return records.parse_summary(self.old) if self.old else None
+
+    def refuse_deleted(self, version: EnvSummary) -> None:
+        """Raise Conflict if the number belonged to a deleted release with other content."""
+        if self.tombstone is None:
+            return
+        deleted = Tombstone.model_validate_json(self.tombstone.value)
+        if deleted.digest != version.digest:
+            raise Conflict(
+                f"{version.name}@{version.version} was released and then deleted ({deleted.reason}) with other content",
+                version.name,
+                {"hint": "Choose another version number."},
+            )
+
+    def changes(self, version: EnvSummary) -> list[Change]:
+        """Return the writes of the version and its environment, conditional on the revisions that were read."""
+        return [
+            records.put_version(version, _revision(self.old)),
+            records.put_head(self.head, _revision(self.env)),
+            Check(DELETED, records.key(version.name, version.version), _revision(self.tombstone)),
+        ]
 
 
 class Catalog(EnvQueries):
@@ -165,8 +200,38 @@ class Catalog(EnvQueries):
         gate: Gate | None,
         free: bool,
     ) -> Pushed:
+        """Write a version in one batch that is conditional on what was read.
+
+        Raises:
+            Stale: a concurrent change came first.
+        """
+        slot = await self._slot(version, gate)
+        before, head = slot.before, slot.head
+        if before is not None and (before.status == RELEASED or not force):
+            if bundle is not None and before.digest == version.digest:
+                return Pushed(version=before, outcome="unchanged")
+            raise await self._other_content(before, bundle)
+        slot.refuse_deleted(version)
+        now = self.now()
+        head.public = version.builtin or (head.public if public is None else public)
+        head.versions += before is None
+        version = version.model_copy(update={"created_at": before.created_at if before else now, "updated_at": now})
+        version = records.with_env_fields(version, head)
+        head.current = await self._best(head, before, version)
+        put = records.put_detail(version, detail)
+        changes = [*slot.changes(version), put]
+        changes += await self._charge(version, len(put.value), bundle, head.owner, free=free)
+        if not version.builtin:
+            changes += await self.webhooks.puts("push", version, now)
+        if bundle is not None:  # after all checks: a refused push must leave nothing behind
+            await self.blobs.put(version.digest, await asyncio.to_thread(bundle.canonical))
+        await self.store.commit(*changes)
+        return Pushed(version=version, outcome="replaced" if before else "created")
+
+    async def _slot(self, version: EnvSummary, gate: Gate | None) -> VersionSlot:
+        """Read the records that a version replaces, and have the gate decide the owner."""
         name, key = version.name, records.key(version.name, version.version)
-        old, env, stone = await asyncio.gather(
+        old, env, tombstone = await asyncio.gather(
             self.store.get(VERSION, key), self.store.get(ENV, name), self.store.get(DELETED, key)
         )
         head = records.parse_head(env) if env else Head(name=name, builtin=version.builtin)
@@ -175,44 +240,22 @@ class Catalog(EnvQueries):
         if head.builtin != version.builtin:
             _refuse_builtin(head)
             raise Conflict(f"the name {name} is taken by another user's environment", name)
-        before = records.parse_summary(old) if old else None
-        fixed = before is not None and (before.status == RELEASED or not force)
-        if before is not None and fixed and bundle is not None and before.digest == version.digest:
-            return Pushed(version=before, outcome="unchanged")
-        if before is not None and fixed:
-            raise await self._other_content(before, bundle)
-        if stone is not None and Tombstone.model_validate_json(stone.value).digest != version.digest:
-            why = Tombstone.model_validate_json(stone.value).reason
-            raise Conflict(
-                f"{name}@{version.version} was released and then deleted ({why}) with other content",
-                name,
-                {"hint": "Choose another version number."},
-            )
-        now = self.now()
-        head.public = version.builtin or (head.public if public is None else public)
-        head.versions += before is None
-        version = version.model_copy(update={"created_at": before.created_at if before else now, "updated_at": now})
-        version = records.with_env_fields(version, head)
-        head.current = await self._best(head, before, version)
-        said = records.put_detail(version, detail)
-        changes: list[Change] = [
-            records.put_version(version, old.revision if old else ABSENT),
-            said,
-            records.put_head(head, env.revision if env else ABSENT),
-            Check(DELETED, key, stone.revision if stone else ABSENT),
-        ]
+        return VersionSlot(old, env, tombstone, head)
+
+    async def _charge(
+        self, version: EnvSummary, detail: int, bundle: Bundle | None, owner: str, *, free: bool
+    ) -> list[Change]:
+        """Return the changes that record a version's blobs and charge them to the owner's quota.
+
+        ``detail``: the size of the version's details in bytes.
+        """
+        name, number = version.name, version.version
         if bundle is not None:
             blobs = {**bundle.blobs(), version.digest: len(bundle.canonical())}
-            sizes, more = self.references.puts(name, version.version, blobs, len(said.value))
+            sizes, changes = self.references.puts(name, number, blobs, detail)
         else:
-            sizes, more = await self.references.described(name, version.version, len(said.value))
-        changes += [*more, *await self.quotas.charge(head.owner, sizes, replaced=key, free=free)]
-        if not version.builtin:
-            changes += await self.webhooks.puts("push", version, now)
-        if bundle is not None:  # after all checks: a refused push must leave nothing behind
-            await self.blobs.put(version.digest, await asyncio.to_thread(bundle.canonical))
-        await self.store.commit(*changes)
-        return Pushed(version=version, outcome="replaced" if before else "created")
+            sizes, changes = await self.references.described(name, number, detail)
+        return [*changes, *await self.quotas.charge(owner, sizes, replaced=records.key(name, number), free=free)]
 
     # --- change and delete
 
@@ -238,7 +281,7 @@ class Catalog(EnvQueries):
             found = await self.store.get(DETAIL, records.key(name, version))
             detail = EnvDetail.model_validate_json(found.value) if found else EnvDetail()
             put = records.put_detail(known.version, change(detail))
-            expected = Put(put.space, put.key, put.value, expect=found.revision if found else ABSENT)
+            expected = Put(put.space, put.key, put.value, expect=_revision(found))
             await self.store.commit(expected, Check(VERSION, put.key, known.revision))
 
         await _retry_stale(attempt)
@@ -260,8 +303,8 @@ class Catalog(EnvQueries):
                 *self.references.deletes(name, version),
             ]
             if known.version.status == RELEASED:
-                stone = Tombstone(digest=known.version.digest, reason=reason, deleted_at=self.now(), deleted_by=who)
-                changes.append(Put(DELETED, key, stone.model_dump_json().encode()))
+                tombstone = Tombstone(digest=known.version.digest, reason=reason, deleted_at=self.now(), deleted_by=who)
+                changes.append(Put(DELETED, key, tombstone.model_dump_json().encode()))
             changes += await self.webhooks.puts("delete", known.version, self.now(), reason=reason)
             await self.store.commit(*changes)
 
@@ -389,6 +432,10 @@ async def _retry_stale(attempt: Callable[[], Awaitable[T]]) -> T:
         except Stale:
             await asyncio.sleep(0.001 * number)
     return await attempt()
+
+
+def _revision(record: Record | None) -> int:
+    return record.revision if record else ABSENT
 
 
 def _bundle(data: dict[str, Any]) -> Bundle:
