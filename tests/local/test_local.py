@@ -303,10 +303,26 @@ def test_the_command_looks_after_it(project: Path, platform: local_lease.LocalPa
 
     with SyncEnvironment(str(project)) as env:
         env.call_tool("speak", {"text": "hello"})
-        assert aenv("status").stdout.startswith("running, version")
+        told = aenv("status").stdout
+        assert told.startswith("running, version")
+        assert {"ENGINE", "native"} <= set(told.split())
+        name = env.get_env_info()["instance_id"]
+        assert aenv("stop").stdout == "stopped\n"
+        told = subprocess.run(
+            [sys.executable, "-m", "aenv.cli", "instance", "get", name, "-o", "json"], capture_output=True, check=True
+        ).stdout
+        assert (json.loads(told)["ended_by"], json.loads(told)["reason"]) == ("stopped", "the platform was stopped")
         assert "serving at" in aenv("logs").stdout
-    assert aenv("stop").stdout == "stopped\n"
+    assert aenv("stop").stdout == "it was not running\n"
     assert aenv("status").returncode == 1
+    unknown = subprocess.run(
+        [sys.executable, "-m", "aenv.cli", "instance", "get", "nobody-0001"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert unknown.returncode == 1
+    assert "there is no such instance" in unknown.stderr
     with SyncEnvironment(str(project)) as env:  # and it is back when it is needed
         assert env.call_tool("increment").data == 1
 

@@ -66,6 +66,9 @@ def test_ps_tells_what_runs_and_what_it_uses(platform: Served, tokens: Tokens, b
     text = _aenv(platform, tokens("ann"), "ps", "--name", "counter")
     assert re.search(rf"^{busy[0]} +counter@1.2.0 +Running .* MB +\d+ +3 +\S+ +ann +e1$", text, re.M), text
     assert _aenv(platform, tokens("bob"), "ps") == "no instances\n"
+    seen = {row["id"]: row["account"] for row in json.loads(_aenv(platform, platform.first_token, "ps", "-o", "json"))}
+    assert {seen[name] for name in busy} == {"ann"}  # an administrator sees whose they are
+    assert {row["account"] for row in rows.values()} == {""}
 
 
 def test_top_without_a_terminal_is_one_page(platform: Served, tokens: Tokens, busy: list[str]) -> None:

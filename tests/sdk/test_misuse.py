@@ -46,7 +46,7 @@ def test_a_wrong_name_or_version_is_the_callers_fault(name: Any) -> None:
 
 WRONG: dict[str, list[Any]] = {
     "datasource": [7, b"x", ["x"], NOTHING, "\ud800"],
-    "ttl": [60, 60.0, True, None, b"60s", ["60s"], "60", "1d", "-1s", "soon", "1h 30m", "60 s", "9" * 40 + "h"],
+    "ttl": [60, 60.0, True, None, b"60s", ["60s"], "0", "0s", "1d", "-1s", "soon", "1h 30m", "60 s", "9" * 40 + "h"],
     "environment_variables": [["A=1"], "A=1", 7, {1: "x"}, {"": "x"}, {"A=B": "x"}, {"A\0": "x"}, {"A": "\0"},
                               {"A": ["x"]}, {"A": {"b": 1}}, {"A": b"x"}],
     "arguments": ["--x", b"x", 7, {"x": 1}, [1], [None], ["a\0"], NOTHING],

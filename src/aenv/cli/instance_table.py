@@ -29,7 +29,7 @@ def cells(row: Row) -> tuple[str, ...]:
         "-" if row.memory is None else size(row.memory),
         _count(row.processes), _count(row.calls),
         "-" if row.calls_per_second is None else f"{row.calls_per_second:.1f}",
-        row.owner or "-", row.experiment or "-",
+        _whose(row), row.experiment or "-",
     )  # fmt: skip
 
 
@@ -109,6 +109,13 @@ class TableScreen:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
+
+
+def _whose(row: Row) -> str:
+    """The account, which the platform knows, before the owner, which anybody may have said."""
+    if row.account and row.owner:
+        return f"{row.account} ({row.owner})"
+    return row.account or row.owner or "-"
 
 
 def _count(number: int | None) -> str:

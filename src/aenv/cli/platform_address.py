@@ -64,7 +64,13 @@ def with_api_of(system_url: str | None, api_key: str | None, work: Callable[[Api
     Raises:
         NotFound: none does.
     """
-    urls = [] if chosen(system_url, api_key)[0] is not None else local_urls()
+    is_local = chosen(system_url, api_key)[0] is None
+    urls = local_urls() if is_local else []
+    if is_local and not urls:
+        raise NotFound(
+            "there is no such instance: no platform is set, and none runs on this machine",
+            details={"hint": "Instances end with their platform. Name another with --system-url."},
+        )
     for url in urls[:-1]:
         with contextlib.suppress(NotFound):
             return with_api(url, api_key, work)

@@ -37,6 +37,8 @@ class Row:
     processes: int | None
     calls: int | None
     calls_per_second: float | None
+    account: str = ""
+    """User of the token that made it, where an administrator asks."""
 
     def facts(self) -> dict[str, Any]:
         """For machines."""
@@ -88,6 +90,7 @@ class Sampler:
             used.get("processes"),
             calls,
             None if calls is None or calls_before is None else max(0.0, (calls - calls_before) / seconds),
+            found.account or "",
         )
 
 

@@ -58,6 +58,12 @@ class Identity:
         """A short name for it. The name of a folder that sockets lie in, whose paths are short."""
         return hashlib.sha256("\n".join(asdict(self).values()).encode(errors="surrogateescape")).hexdigest()[:8]
 
+    @property
+    def engine(self) -> str:
+        """The engine that makes its instances."""
+        values = self.variables.split("\0")
+        return values[PACKAGES.index("AENV_ENGINE")] if len(values) >= len(PACKAGES) else ""
+
     def replaces(self, other: Identity) -> bool:
         """Whether it is the same installation after an upgrade or an edit."""
         return self != other and all(

@@ -101,6 +101,8 @@ class EnvInstance(Message):
     labels: dict[str, str] | None = None
     ttl: str | None = None
     owner: str | None = None
+    account: str | None = None
+    """User of the token that created it; reported to administrators."""
     reason: str | None = None
     """Reason for a failure or an end, or what a pending instance waits for."""
     fault: str | None = None

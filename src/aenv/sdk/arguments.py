@@ -90,7 +90,8 @@ def duration(name: str, value: object) -> str:
 def _read_duration(value: str) -> None:
     from aenv.schema.duration import parse
 
-    parse(value)
+    if parse(value).seconds <= 0:
+        raise ValueError(f"'{value}' is no time at all; write it like '30m'")
 
 
 def seconds(name: str, value: object) -> float:

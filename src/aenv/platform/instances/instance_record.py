@@ -253,6 +253,7 @@ class InstanceRecord:
             ended_at=_timestamp(self.ended_at) if self.ended_at else None,
             expires_at=_timestamp(self.expires_at) if self.expires_at else None,
             keep_alive=self.request.keep_alive or None,
+            account=self.account if caller is not None and caller.role == "admin" and caller.token_id else None,
             **self._address_for(caller),
         )  # fmt: skip
 

@@ -90,6 +90,8 @@ class Instances:
         self._orphans = OrphanReaper(engine, self.metrics)
         self.changed = asyncio.Event()
         """Set whenever an instance is created or ends."""
+        self.stopping = False
+        """True once the server ends all instances with itself."""
         self.on_gone: Callable[[str], None] = lambda name: None
         """Called with the id of every instance that ends."""
         self.metrics.gauge("active_instances", self._count_active)
@@ -559,9 +561,9 @@ class Instances:
         return name
 
     async def end_lease(self, name: str) -> None:
-        """End a lease, and delete its instances."""
+        """End a lease, and delete its instances. While the server stops, they end with it and not with their owner."""
         self._leases.discard(name)
-        for record in [r for r in self._records.values() if r.lease == name]:
+        for record in () if self.stopping else [r for r in self._records.values() if r.lease == name]:
             await self._delete_if_present(record.id, OWNER_ENDED)
         self._leases_changed()
 

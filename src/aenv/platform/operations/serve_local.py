@@ -154,6 +154,7 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sour
     waiting.cancel()
     stopping.cancel()
     paths.socket.unlink(missing_ok=True)
+    instances.stopping = True
     await server.close(grace=1.0)
     await ports.close()
     await instances.close()

@@ -35,7 +35,7 @@ def status(output: Output) -> int:
         "platforms": found,
     }
     text = f"running, version {said['version']}, at {where.socket}" if known else "not running"
-    if found and (len(found) > 1 or not known):
+    if found:
         text = f"{text}\n\n{_table(found)}"
     output.show(said, lambda: text)
     return 0 if known else 1
@@ -108,6 +108,7 @@ def _facts(where: LocalPaths, own: LocalPaths) -> dict[str, Any]:
         "python": identity.python if identity else None,
         "interpreter": identity.prefix if identity else None,
         "source": identity.source if identity else None,
+        "engine": identity.engine if identity else None,
         "pid": about.pid if about else None,
         "socket": str(where.socket),
         "clients": uses.leases,
@@ -116,6 +117,6 @@ def _facts(where: LocalPaths, own: LocalPaths) -> dict[str, Any]:
 
 
 def _table(found: list[dict[str, Any]]) -> str:
-    names = ("key", "version", "python", "interpreter", "pid", "clients", "instances")
+    names = ("key", "version", "python", "interpreter", "engine", "pid", "clients", "instances")
     rows = [tuple("-" if each[name] is None else str(each[name]) for name in names) for each in found]
     return columns([tuple(name.upper() for name in names), *rows], indent="")
