@@ -15,7 +15,7 @@ import pytest
 from aenv.http import connections, raw_stream
 from aenv.http import server as http
 from aenv.http.client import IDLE_SECONDS
-from aenv.http.connections import IDLE_TICKS, SILENT_TICKS, TICK, peer_of
+from aenv.http.connections import IDLE_TICKS, SILENT_TICKS, TICK, peer_key
 from aenv.http.messages import Request, Response, Stream
 from aenv.http.server import HttpServer
 from tests.conftest import run
@@ -68,7 +68,7 @@ async def answered(pair: Pair) -> bool:
 def tick(server: HttpServer, times: int = 1) -> None:
     """What the timer does, without waiting for it."""
     for _ in range(times):
-        server.connections._look()
+        server.connections.sweep()
 
 
 @pytest.mark.attack("silent connections")
@@ -108,7 +108,7 @@ def test_the_timer_runs_by_itself_and_only_while_there_is_something_to_close(mon
 
 def test_the_only_connection_from_outside_of_a_sandbox_sets_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of idle instances would wake up the machine all the time."""
-    monkeypatch.setattr(http, "peer_of", lambda connection: connections.OUTSIDE)
+    monkeypatch.setattr(http, "peer_key", lambda connection: connections.OUTSIDE)
 
     async def main() -> None:
         async with serving() as (server, connect):
@@ -129,7 +129,7 @@ def test_the_only_connection_from_outside_of_a_sandbox_sets_no_timer(monkeypatch
 def test_the_only_connection_from_outside_of_a_sandbox_is_watched_while_it_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "peer_of", lambda connection: connections.OUTSIDE)
+    monkeypatch.setattr(http, "peer_key", lambda connection: connections.OUTSIDE)
 
     async def handler(request: Request) -> Response:
         return Response(200, b"x" * 10_000_000 if request.header(b"connection") == b"close" else b"ok")
@@ -398,7 +398,7 @@ def test_all_addresses_of_this_machine_are_one_peer() -> None:
             return self.own, 2
 
     def of(peer: str, own: str = "192.0.2.7") -> str:
-        return peer_of(Connected(peer, own))  # type: ignore[arg-type]
+        return peer_key(Connected(peer, own))  # type: ignore[arg-type]
 
     here = {of("127.0.0.1"), of("127.9.9.9"), of("::1"), of("::ffff:127.0.0.1"), of("192.0.2.7")}
     assert here == {"this machine"}

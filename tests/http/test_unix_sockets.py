@@ -239,7 +239,7 @@ def test_a_pipe_can_take_it_over() -> None:
     async def main() -> None:
         peer, theirs = pair()
         peer.transport.pause_reading()
-        pipe = RawStream.over(peer.transport, b"before ")
+        pipe = RawStream.take_over(peer.transport, b"before ")
         theirs.send(b"after")
         data = b""
         while len(data) < 12:
@@ -286,7 +286,7 @@ def test_a_listener_without_descriptors_waits_until_there_are_some(
 
 def test_a_listener_that_is_closed_twice_takes_nothing_from_who_has_its_number_now(tmp_path: Path) -> None:
     async def main() -> bytes:
-        bound = unix_sockets.bound(str(tmp_path / "s"))
+        bound = unix_sockets.bind_path(str(tmp_path / "s"))
         bound.listen()
         number = bound.fileno()
         listener = unix_sockets.Listener(bound, Peer)

@@ -286,7 +286,7 @@ def test_folders_of_platforms_that_are_long_gone_are_removed(short_folder: Path)
         os.utime(short_folder / name, (old, old))
     with (short_folder / "00000003" / "alive").open() as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
-        local_platforms.forget_old(where, time.time())
+        local_platforms.remove_old(where, time.time())
         assert [each.key for each in all_of_user(where)] == ["00000002", "00000003"]
         assert is_alive(LocalPaths(short_folder, None, "00000003"))
     assert PlatformInfo.read(where) is None
@@ -359,7 +359,7 @@ def test_a_runtime_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatc
     monkeypatch.delenv("AENV_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(others))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(local_platforms, "for_sockets", lambda: str(tmp_path))
+    monkeypatch.setattr(local_platforms, "socket_parent", lambda: str(tmp_path))
     monkeypatch.setattr(local_platforms, "LONGEST_FOLDER", 1000)
     assert LocalPaths.of_user("01234567").runtime == tmp_path / f"aenv-{os.geteuid()}"
     assert not (others / "aenv").exists()

@@ -141,7 +141,7 @@ def test_a_peer_with_another_certificate_than_in_the_store_is_refused(data: Path
             good, bad = (Relay(ServerUrl.parse(served.url), pin) for pin in (fingerprint_at(served.url), "0" * 64))
             answer = await good.send(b"GET /health HTTP/1.1\r\nhost: x\r\n", b"")
             assert answer.status == 200
-            answer.whole()
+            answer.complete_body()
             good.close()
             with pytest.raises(ConnectFailed, match="another certificate"):
                 await bad.send(b"GET /health HTTP/1.1\r\nhost: x\r\n", b"")

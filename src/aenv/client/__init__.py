@@ -1,1 +1,1 @@
-"""The way to a server: one lean HTTP transport, and typed clients on top of it."""
+"""Typed clients of the platform, of instances and of the hub, and the local platforms of this user."""

@@ -1,6 +1,6 @@
-"""Variables of a caller that decide how packages and hubs are reached: they travel with a request for an instance.
+"""Environment variables of the caller that configure access to packages and hubs; sent along with a create request.
 
-The local platform was started by some other process, whose proxies, certificates and package index may be others.
+The local platform was started by another process, whose proxies, certificates and package index may differ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _INDEX = re.compile(r"(?i)(PIP|UV)_\w*(INDEX|FIND_LINKS)\w*")
 
 
 def index_of(variables: Mapping[str, str]) -> list[str]:
-    """Which package index they name; empty: the usual one. What comes from two of them are not the same packages."""
+    """Return the settings of the package index; empty: the default. Two indexes may serve different packages."""
     return [f"{name}={variables[name]}" for name in sorted(filter(_names_an_index, variables))]
 
 
@@ -28,15 +28,15 @@ def _names_an_index(name: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def travels(name: str) -> bool:
-    """Whether the variable of that name is the caller's, not the platform's."""
+    """Return whether the variable belongs to the caller and not to the platform."""
     return _NAMES.fullmatch(name) is not None
 
 
-def of_caller() -> dict[str, str]:
-    """Those of this process."""
+def caller_variables() -> dict[str, str]:
+    """Return the caller's variables of this process."""
     return {name: os.environ[name] for name in filter(travels, os.environ)}
 
 
 def without(variables: Mapping[str, str]) -> dict[str, str]:
-    """All others."""
+    """Return all other variables."""
     return {name: value for name, value in variables.items() if not travels(name)}

@@ -1,7 +1,7 @@
-"""A hub over HTTP.
+"""HTTP client of a hub.
 
-Everything that a hub can do may be repeated, so what fails on the way is tried again for a while: a hub that is
-restarted in the middle of a push is not even noticed.
+All operations of a hub are idempotent, so a failed request is retried with backoff: a hub that restarts in the middle
+of a push goes unnoticed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from aenv.schema.envhub import (
 
 LONGEST_PAUSE = 5.0
 BLOB_SECONDS = 300.0
-"""For 8 MiB over a slow line."""
+"""Timeout for a blob: 8 MiB over a slow connection."""
 OTHERS = 256
-"""Users on whose behalf connections are kept open; beyond that, the least recently used are closed."""
+"""Users on whose behalf connections stay open; beyond that, the least recently used ones are closed."""
 
 
 class HubClient(Hub):
@@ -53,8 +53,8 @@ class HubClient(Hub):
         behalf: str = "",
         certificates: str = "",
     ) -> None:
-        """``behalf``: the user whose rights every request is narrowed to."""
-        bare = "://" not in url  # a whole URL means what it means everywhere, a host alone the usual port of a hub
+        """``behalf``: the user to whose rights every request is limited."""
+        bare = "://" not in url  # a full URL has the port of its scheme, a bare host the default port of a hub
         self.url = ServerUrl.parse(url, default_port=paths.HUB_PORT if bare else None)
         self._timeout = timeout
         self._retries = retries
@@ -168,7 +168,7 @@ class HubClient(Hub):
         for other in self._others.values():
             other._http.close()
 
-    # --- the way there
+    # --- requests
 
     async def _changed_grants(self, method: str, path: str, body: dict[str, Any] | None = None) -> Grants:
         return Grants.model_validate(await self._data(method, path, body))
@@ -187,7 +187,7 @@ class HubClient(Hub):
         try:
             return from_json(answer.body)["data"]
         except (ValueError, KeyError, TypeError):
-            raise EnvironmentError(f"what answers at {self.url} is not a hub") from None
+            raise EnvironmentError(f"the server at {self.url} is not a hub") from None
 
     async def _answer(self, method: str, path: str, body: bytes | None) -> ClientResponse:
         for attempt in range(self._retries + 1):
@@ -195,7 +195,7 @@ class HubClient(Hub):
                 return await self._once(method, path, body)
             except (NetworkError, Unavailable) as error:
                 if attempt == self._retries or isinstance(error, TimeoutError):
-                    raise _explained(self.url, error, self._timeout) from error
+                    raise _wrap_error(self.url, error, self._timeout) from error
             await asyncio.sleep(min(LONGEST_PAUSE, 0.2 * 2.0**attempt) * random.uniform(0.5, 1.0))
         raise AssertionError("unreachable")
 
@@ -205,13 +205,13 @@ class HubClient(Hub):
         if answer.status < 400:
             return answer
         try:
-            said = from_json(answer.body)
+            content = from_json(answer.body)
         except ValueError:
-            said = {}
-        raise from_answer(answer.status, said if isinstance(said, dict) else {})
+            content = {}
+        raise from_answer(answer.status, content if isinstance(content, dict) else {})
 
 
-def _explained(url: ServerUrl, error: NetworkError | Unavailable, timeout: float) -> EnvironmentError:
+def _wrap_error(url: ServerUrl, error: NetworkError | Unavailable, timeout: float) -> EnvironmentError:
     if isinstance(error, TimeoutError):
         return EnvironmentTimeoutError(
             f"the hub at {url} did not answer within {timeout:g} s", details={"budget": "request", "seconds": timeout}

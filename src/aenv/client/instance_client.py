@@ -1,4 +1,4 @@
-"""The data plane: calls to one instance."""
+"""Client of the data plane: calls to one instance."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from aenv.http.relay import RelayedResponse
 
 MAX_FILE = 1 << 30
-"""Bytes of a file that is held as a whole; `receive_stream` has no limit."""
+"""Limit for a file that is held in memory; `receive_stream` has no limit."""
 PATIENCE = 3.0
-"""Seconds to keep knocking at an instance that takes no connection: one that restarts is back by then."""
+"""Seconds to retry an instance that accepts no connection: a restarting one is back by then."""
 
 
 class InstanceClient:
-    """Calls over the lean path. A request is sent at most once."""
+    """Calls to one instance. A request is sent at most once."""
 
     def __init__(
         self,
@@ -41,18 +41,18 @@ class InstanceClient:
     ) -> None:
         self.url = url
         self.rollout: Rollout | None = None
-        """What calls are a part of, where traces are recorded."""
+        """The rollout that the calls belong to, where traces are recorded."""
         self._patience = patience
         self._instance = (headers or {}).get(paths.INSTANCE_HEADER, "")
         self._http = HttpClient(url, token=token, headers=(headers or {}).items())
 
     async def call(self, path: str, arguments: dict[str, Any], *, timeout: float | None) -> Any:
-        """POST arguments, get the answer's ``data``.
+        """POST arguments and return the ``data`` of the response.
 
         Raises:
-            InstanceUnreachable: not reached, or the connection broke.
-            DeadlineExceeded: no answer in time.
-            EnvironmentError: the answer is an error; its class says of which kind.
+            InstanceUnreachable: no connection, or it broke.
+            DeadlineExceeded: no response in time.
+            EnvironmentError: the response is an error; the subclass tells which kind.
         """
         try:
             sent = to_json(arguments)
@@ -61,7 +61,7 @@ class InstanceClient:
         return (await self.exchange("POST", path, sent, timeout=timeout)).get("data")
 
     async def fetch(self, path: str, *, timeout: float | None) -> bytes:
-        """GET something that is not JSON, of at most `MAX_FILE` bytes."""
+        """GET a body that is not JSON, of at most `MAX_FILE` bytes."""
         try:
             answer = await self._http.request("GET", path, timeout=timeout, limit=MAX_FILE)
         except NetworkError as error:
@@ -74,8 +74,8 @@ class InstanceClient:
         return answer.body
 
     async def send_stream(self, path: str, body: AsyncIterable[bytes], *, timeout: float | None) -> dict[str, Any]:
-        """PUT a body while it is made; the JSON of the answer."""
-        async with self._passed("PUT", path, body, timeout) as answer:
+        """PUT a body while it is produced. Returns the JSON of the response."""
+        async with self._relayed("PUT", path, body, timeout) as answer:
             content = _parsed(await answer.read(MAX_ANSWER))
             if answer.status == 200 and type(content) is dict:
                 return content
@@ -83,14 +83,14 @@ class InstanceClient:
 
     @asynccontextmanager
     async def receive_stream(self, path: str, *, timeout: float | None) -> AsyncIterator[AsyncIterator[bytes]]:
-        """GET a body, to be read while it comes."""
-        async with self._passed("GET", path, b"", timeout) as answer:
+        """GET a body and read it while it arrives."""
+        async with self._relayed("GET", path, b"", timeout) as answer:
             if answer.status != 200:
                 raise self._error(answer.status, _parsed(await answer.read(MAX_ANSWER)))
             yield answer.chunks()
 
     @asynccontextmanager
-    async def _passed(
+    async def _relayed(
         self, method: str, path: str, body: bytes | AsyncIterable[bytes], timeout: float | None
     ) -> AsyncIterator[RelayedResponse]:
         from aenv.http.relay import Relay
@@ -118,7 +118,7 @@ class InstanceClient:
         timeout: float | None,
         patience: float | None = None,
     ) -> dict[str, Any]:
-        """One request, the whole JSON of its answer."""
+        """Send a request and return the JSON object of its response."""
         answer = None
         patience = self._patience if patience is None else patience
         send = self._http.request if spans.tracer is None else self._traced
@@ -130,14 +130,16 @@ class InstanceClient:
         except ConnectionLost as error:
             raise InstanceUnreachable(error.message, details={"sent": True}) from error
         if answer is None:
-            answer = await self._knock(method, path, body, timeout, patience)
+            answer = await self._retry_connect(method, path, body, timeout, patience)
         content = _parsed(answer.body)
         if answer.status == 200 and type(content) is dict and content.get("success", True):
             return content
         raise self._error(answer.status, content)
 
-    async def _knock(self, method: str, path: str, body: bytes | None, timeout: float | None, patience: float) -> Any:
-        """Try again to connect, for a while; nothing has been sent yet."""
+    async def _retry_connect(
+        self, method: str, path: str, body: bytes | None, timeout: float | None, patience: float
+    ) -> Any:
+        """Retry to connect with backoff; nothing has been sent yet."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         pause = 0.02
@@ -146,7 +148,7 @@ class InstanceClient:
             spent = loop.time() - started
             left = None if timeout is None else timeout - spent
             if left is not None and left <= 0:
-                raise DeadlineExceeded(f"{self.url} took no connection within {timeout:g} s")
+                raise DeadlineExceeded(f"{self.url} did not accept a connection within {timeout:g} s")
             try:
                 return await self._http.request(method, path, body, timeout=left)
             except ConnectFailed as error:
@@ -159,7 +161,7 @@ class InstanceClient:
     async def _traced(
         self, method: str, path: str, body: bytes | None = None, *, timeout: float | None = None
     ) -> ClientResponse:
-        """The same exchange, as a span."""
+        """Send a request inside a span."""
         about = {"aenv_instance": self._instance} if self._instance else {}
         parent = self.rollout.parent if self.rollout is not None else None
         with spans.span(_title(method, path), "client", parent, **about) as span:
@@ -178,12 +180,12 @@ class InstanceClient:
         return from_answer(status, {"error": f"{self.url} answered HTTP {status} without JSON"})
 
     def close(self) -> None:
-        """Close all connections; calls under way fail."""
+        """Close all connections. Calls in flight fail."""
         self._http.close()
 
 
 def _title(method: str, path: str) -> str:
-    """What is called: ``tool echo``, ``function double``, ``reward``."""
+    """Return the span name of a call: ``tool echo``, ``function double``, ``reward``."""
     bare = path.partition("?")[0]
     for prefix, kind in ((f"{paths.TOOLS}/", "tool"), (f"{paths.FUNCTIONS}/", "function")):
         if bare.startswith(prefix):

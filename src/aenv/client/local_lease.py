@@ -1,4 +1,4 @@
-"""The platform of this user on this machine: a lease on it, and the projects that it can be given by path."""
+"""A process's lease on the user's local platform, and projects given by path."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import stat
 import threading
 from pathlib import Path
 
-from aenv.client.local_platforms import LocalPaths, connect, ensure_running, for_sockets, health, stop
+from aenv.client.local_platforms import LocalPaths, connect, ensure_running, health, socket_parent, stop
 from aenv.errors import ConfigError, EnvironmentError
 from aenv.schema import paths
 
-__all__ = ["Lease", "LocalPaths", "find_project", "for_sockets", "health", "lease", "open_lease", "stop"]
+__all__ = ["Lease", "LocalPaths", "find_project", "socket_parent", "health", "lease", "open_lease", "stop"]
 
 
 OPEN_TRIES = 3
@@ -31,10 +31,10 @@ class Lease:
 
     @classmethod
     def open(cls, where: LocalPaths) -> Lease:
-        """Ask for one. Blocks for as long as a local exchange takes.
+        """Request a lease. Blocks for one local exchange.
 
         Raises:
-            OSError: there is no platform, or it is just ending.
+            OSError: no platform runs, or it is just ending.
         """
         connection = connect(where)
         connection.sendall(f"POST {paths.LEASE} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n".encode())
@@ -42,14 +42,14 @@ class Lease:
         while b"\r\n\r\n" not in head:
             part = connection.recv(4096)
             if not part:
-                raise ConnectionResetError("the local platform hung up")
+                raise ConnectionResetError("the local platform closed the connection")
             head += part
         mark = f"{paths.LEASE_HEADER}: ".encode()
         return cls(connection, head.partition(mark)[2].partition(b"\r\n")[0].decode(), where)
 
     @property
     def alive(self) -> bool:
-        """Whether the platform still holds it."""
+        """True while the platform holds the lease."""
         try:
             return bool(self._connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
         except BlockingIOError:
@@ -58,7 +58,7 @@ class Lease:
             return False
 
     def close(self) -> None:
-        """Let go of everything that was created under it."""
+        """Give up the lease. The platform ends everything that was created under it."""
         self._connection.close()
 
 
@@ -67,33 +67,33 @@ _opening = threading.Lock()
 
 
 def lease() -> Lease | None:
-    """This process's lease on the local platform, if it has one that is good."""
+    """Return this process's lease on the local platform, if it has a valid one."""
     return _lease if _lease is not None and _lease.alive else None
 
 
 def open_lease() -> Lease:
-    """The same, after starting the platform where none runs; may take a second, so call it in a thread."""
+    """Return this process's lease, starting the platform if necessary. May block for a second: call it in a thread."""
     global _lease
     with _opening:
         held = lease()
         if held is None:
             where = LocalPaths.of_user()
             _drop()
-            held = _lease = _opened(where)
+            held = _lease = _open_with_retry(where)
         return held
 
 
-def _opened(where: LocalPaths) -> Lease:
-    """A platform that nobody uses may end between two looks at it: then the next one is started."""
+def _open_with_retry(where: LocalPaths) -> Lease:
+    """Open a lease. An unused platform may exit between the check and the request: then start it again."""
     for _ in range(OPEN_TRIES):
         ensure_running(where)
         with contextlib.suppress(OSError):
             return Lease.open(where)
-    raise EnvironmentError("the local platform hangs up; see: aenv local logs")
+    raise EnvironmentError("the local platform closes every connection; see: aenv local logs")
 
 
-def _forget_after_fork() -> None:
-    """A forked child must not keep its parent's instances alive, nor share them."""
+def _drop_after_fork() -> None:
+    """Drop the lease in a forked child, which must not share its parent's instances or keep them alive."""
     global _opening
     _opening = threading.Lock()
     _drop()
@@ -106,14 +106,14 @@ def _drop() -> None:
         _lease = None
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+os.register_at_fork(after_in_child=_drop_after_fork)
 atexit.register(_drop)
 
 
 def find_project(env_name: str) -> tuple[str, Path] | None:
-    """The project that a name stands for: a path, or the current folder when its config.json has that name.
+    """Find the project of a name: a path, or the current folder if its config.json has that name.
 
-    What comes back is ``name@version`` and the path.
+    Returns ``name@version`` and the path.
     """
     looks_like_path = env_name.startswith((".", "/", "~")) or os.sep in env_name
     path = (Path(env_name).expanduser() if looks_like_path else Path()).absolute()
@@ -121,7 +121,7 @@ def find_project(env_name: str) -> tuple[str, Path] | None:
     try:
         folder = text if stat.S_ISDIR(os.stat(text).st_mode) else os.path.dirname(text)
     except OSError:
-        if not looks_like_path:  # this folder is gone
+        if not looks_like_path:  # the current folder was removed
             return None
         raise ConfigError(f"there is no project at {path}") from None
     name, version = _identity(folder)

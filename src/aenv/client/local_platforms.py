@@ -1,8 +1,8 @@
-"""The local platforms of this user: find, start and stop them.
+"""Find, start and stop the local platforms of this user.
 
 There is one per interpreter and version (see `aenv.client.platform_identity`), each in a folder of its own below
-the user's runtime folder. A running platform holds a lock on a file there, which the kernel releases when it ends,
-however it ends: nothing here trusts process ids.
+the user's runtime folder. A running platform holds a lock on a file there, which the kernel releases when the process
+ends, however it ends: nothing here trusts process ids.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from aenv.errors import ConfigError, EnvironmentError
 
 START_SECONDS = 30.0
 HEALTH_SECONDS = 5.0
-LOOK_SECONDS = 0.01
-"""Between two looks at whether a platform has started, or ended."""
-LONGEST_LOG = 4 * 1024 * 1024
-"""Bytes after which the next server begins a new log; the one before it is kept."""
-FORGOTTEN = 7 * 86400.0
-"""Seconds after which the folder of a platform that does not run is removed, and its log."""
+POLL_SECONDS = 0.01
+"""Interval for polling whether a platform has started or ended."""
+MAX_LOG_BYTES = 4 * 1024 * 1024
+"""Size in bytes at which the next server starts a new log; the previous one is kept."""
+REMOVE_AFTER = 7 * 86400.0
+"""Seconds after which the folder and log of a platform that does not run are removed."""
 IN_MEMORY = "/dev/shm"
-"""Where everybody may have folders that live in memory."""
+"""Folder in memory that every user may write to."""
 KEY = re.compile(r"[0-9a-f]{8}")
 LONGEST_FOLDER = 107 - len("/01234567/i-4194304/01234567.sock")  # a unix socket's path has 107 bytes
 OTHER_SERVES = 17
-"""Exit code of a server that found another one in its place."""
+"""Exit code of a server that found another one running in its place."""
 
 
 def _own_key() -> str:
@@ -51,87 +51,91 @@ def _own_key() -> str:
 
 @dataclass(frozen=True, slots=True)
 class LocalPaths:
-    """Where a local platform keeps its things; by default the platform of this process."""
+    """Files and sockets of a local platform; by default of the one for this process."""
 
     runtime: Path
-    """The folder that all platforms of this user have theirs in."""
+    """The user's runtime folder, which holds a folder per platform."""
     state: Path | None = None
-    """What is worth keeping when the runtime folder, which may live in memory, is gone. None: the same folder."""
+    """Folder for logs, which should survive the runtime folder (it may be in memory). None: the runtime folder."""
     key: str = field(default_factory=_own_key)
-    """Which of the user's platforms it is."""
+    """Key of the platform's `Identity`."""
 
     @classmethod
     def of_user(cls, key: str | None = None) -> LocalPaths:
-        """``AENV_RUNTIME_DIR``, else the user's runtime folder, else one of their own among those for sockets."""
+        """Return the paths below ``AENV_RUNTIME_DIR``, else the user's runtime folder, else an own folder for sockets.
+
+        Raises:
+            ConfigError: the folder is not private to this user, or its path is too long for sockets.
+        """
         given = os.environ.get("AENV_RUNTIME_DIR")
         if given:
             folder = Path(given)
         elif (own := _runtime_folder()) is not None:
             folder = own / "aenv"
         else:
-            folder = Path(for_sockets()) / f"aenv-{os.geteuid()}"
+            folder = Path(socket_parent()) / f"aenv-{os.geteuid()}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         about = folder.lstat()
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
             raise ConfigError(
-                f"{folder} must be a folder of yours that nobody else may enter; "
-                "remove it, or name another in AENV_RUNTIME_DIR"
+                f"{folder} must be a folder that belongs to you and that nobody else may enter; "
+                "remove it, or name another one in AENV_RUNTIME_DIR"
             )
         if len(str(folder)) > LONGEST_FOLDER:
-            raise ConfigError(f"{folder} is too long a path for sockets; name a shorter one in AENV_RUNTIME_DIR")
+            raise ConfigError(f"the path {folder} is too long for sockets; name a shorter one in AENV_RUNTIME_DIR")
         return cls(folder, None if given else _state_folder(), key or _own_key())
 
     @property
     def folder(self) -> Path:
-        """What is this platform's alone."""
+        """Folder of this platform alone."""
         return self.runtime / self.key
 
     @property
     def socket(self) -> Path:
-        """Where it listens."""
+        """Socket that it listens on."""
         return self.folder / "platform.sock"
 
     @property
     def alive(self) -> Path:
-        """Locked for as long as it runs."""
+        """File that is locked while it runs."""
         return self.folder / "alive"
 
     @property
     def about(self) -> Path:
-        """What it is: process, interpreter, version."""
+        """File with its pid, interpreter and version."""
         return self.folder / "about.json"
 
     @property
     def log(self) -> Path:
-        """What it has to say."""
+        """Log file."""
         return (self.state or self.runtime) / self.key / "platform.log"
 
     @property
     def instances(self) -> Path:
-        """The sockets of instances; a new folder for each server, with a short name."""
+        """Folder for the sockets of instances; a new one, with a short name, for each server process."""
         return self.folder / f"i-{os.getpid()}"
 
     @property
     def account(self) -> Path:
-        """What all platforms of this user use together."""
+        """Resource accounting shared by all platforms of this user."""
         return self.runtime / "account"
 
     @property
     def ended(self) -> Path:
-        """The store of why instances have ended, of all platforms of this user."""
+        """Store of the reasons why instances ended, shared by all platforms of this user."""
         return self.runtime / "ended.db"
 
     @property
     def url(self) -> str:
-        """For a client."""
+        """URL for clients."""
         return f"unix:{self.socket}"
 
 
 def _runtime_folder() -> Path | None:
-    """``XDG_RUNTIME_DIR``, if it is this user's own.
+    """Return ``XDG_RUNTIME_DIR`` if it belongs to this user.
 
-    Programs that ``su`` and ``sudo`` start may have inherited another user's. Its owner could put another folder in the
-    place of ours at any time.
+    Programs started by ``su`` and ``sudo`` may have inherited another user's. Its owner could replace our folder at any
+    time.
     """
     given = os.environ.get("XDG_RUNTIME_DIR")
     if not given:
@@ -142,54 +146,54 @@ def _runtime_folder() -> Path | None:
     return Path(given)
 
 
-def for_sockets() -> str:
-    """Where folders of sockets go. In memory, if they may: on a disk, to name one takes a quarter of a millisecond."""
+def socket_parent() -> str:
+    """Return the parent for folders of sockets: in memory if possible, since on disk a bind takes 0.25 ms."""
     if "TMPDIR" not in os.environ and os.access(IN_MEMORY, os.W_OK | os.X_OK):
         return IN_MEMORY
     return tempfile.gettempdir()
 
 
 def _state_folder() -> Path | None:
-    """One for each machine, as several may share a home; None where the user has no place for such things."""
+    """Return a folder per machine, since several may share a home; None if the user cannot write one."""
     try:
         base = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
         folder = base / "aenv" / socket.gethostname()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # the latter: nobody knows where this user's home is
+    except (OSError, RuntimeError):  # RuntimeError: this user has no home
         return None
     return folder if os.access(folder, os.W_OK) else None
 
 
-# --- what there is
+# --- finding
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformInfo:
-    """What a running platform has written about itself."""
+    """Description that a running platform writes for others."""
 
     pid: int
     started: float
-    """Seconds since 1970."""
+    """Unix time."""
     identity: Identity
 
     def write(self, where: LocalPaths) -> None:
-        """For `read`; whole or not at all."""
-        made = where.about.with_suffix(f".{os.getpid()}")
-        made.write_text(json.dumps(asdict(self)))
-        made.replace(where.about)
+        """Write the description atomically."""
+        temporary = where.about.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(asdict(self)))
+        temporary.replace(where.about)
 
     @classmethod
     def read(cls, where: LocalPaths) -> PlatformInfo | None:
-        """None when there is nothing that can be read."""
+        """Read the description; None if it is missing or invalid."""
         try:
-            said = json.loads(where.about.read_text())
-            return cls(int(said["pid"]), float(said["started"]), Identity(**said["identity"]))
+            content = json.loads(where.about.read_text())
+            return cls(int(content["pid"]), float(content["started"]), Identity(**content["identity"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
 
 def all_of_user(where: LocalPaths) -> list[LocalPaths]:
-    """The platforms that there are, or were, in that runtime folder."""
+    """Return all platforms, running or not, of that runtime folder."""
     with contextlib.suppress(OSError):
         names = sorted(path.name for path in where.runtime.iterdir() if KEY.fullmatch(path.name) and path.is_dir())
         return [LocalPaths(where.runtime, where.state, name) for name in names]
@@ -197,7 +201,7 @@ def all_of_user(where: LocalPaths) -> list[LocalPaths]:
 
 
 def is_alive(where: LocalPaths) -> bool:
-    """Whether a platform runs there, whether or not it answers."""
+    """Return whether a platform runs there, even if it does not answer."""
     try:
         with where.alive.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -209,7 +213,7 @@ def is_alive(where: LocalPaths) -> bool:
 
 
 def health(where: LocalPaths) -> dict[str, str] | None:
-    """What the running platform says of itself; None when there is none."""
+    """Return the health response of the running platform; None if there is none."""
     try:
         with contextlib.closing(connect(where)) as connection:
             connection.settimeout(HEALTH_SECONDS)
@@ -224,10 +228,10 @@ def health(where: LocalPaths) -> dict[str, str] | None:
 
 
 def connect(where: LocalPaths) -> socket.socket:
-    """A connection to it.
+    """Connect to the platform.
 
     Raises:
-        OSError: there is none.
+        OSError: none is listening.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:
@@ -242,9 +246,9 @@ def connect(where: LocalPaths) -> socket.socket:
 
 
 def ensure_running(where: LocalPaths) -> None:
-    """Start the platform unless it runs. Several may try at once: one starts it, the others wait until it answers.
+    """Start the platform unless it runs. Of several callers, one starts it and the others wait until it answers.
 
-    Nobody waits for a platform other than their own, nor for a starter that has died or hangs while the platform
+    A caller waits only for its own platform, and does not wait for a starter that died or hangs while the platform
     answers.
     """
     deadline = time.monotonic() + 2 * START_SECONDS
@@ -255,13 +259,13 @@ def ensure_running(where: LocalPaths) -> None:
                     _start(where)
                 return
         if time.monotonic() > deadline:
-            raise EnvironmentError(f"the local platform does not answer; another process starts it{_said(where)}")
-        time.sleep(LOOK_SECONDS)
+            raise EnvironmentError(f"the local platform does not answer; another process starts it{_log_tail(where)}")
+        time.sleep(POLL_SECONDS)
 
 
 @contextlib.contextmanager
 def _start_lock(where: LocalPaths) -> Iterator[bool]:
-    """Whether this process is the one that may start it. Whoever is, is no more when it dies."""
+    """Try to become the process that starts the platform. The kernel releases the lock if that process dies."""
     where.folder.mkdir(mode=0o700, exist_ok=True)
     with (where.folder / "lock").open("w") as file:
         try:
@@ -269,11 +273,11 @@ def _start_lock(where: LocalPaths) -> Iterator[bool]:
         except BlockingIOError:
             yield False
             return
-        yield _is_there(file, where.folder / "lock")  # else the folder was removed meanwhile, and is made anew
+        yield _still_names(file, where.folder / "lock")  # False: the folder was removed meanwhile, so try again
 
 
-def _is_there(file: IO[str], path: Path) -> bool:
-    """Whether an open file is still the one of that name."""
+def _still_names(file: IO[str], path: Path) -> bool:
+    """Return whether the path still names that open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except OSError:
@@ -285,21 +289,21 @@ def _start(where: LocalPaths) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if where.socket.exists() and health(where) is not None:
-            process.returncode = 0  # it is a daemon: nobody waits for it
+            process.returncode = 0  # it is a daemon: do not wait for it
             return
         code = process.poll()
-        if code == OTHER_SERVES and not is_alive(where):  # the one before it was ending, and now has
+        if code == OTHER_SERVES and not is_alive(where):  # its predecessor was still ending, and now is gone
             process = _launch(where)
         elif code not in (None, OTHER_SERVES):
-            raise EnvironmentError(f"the local platform did not start{_said(where)}")
-        time.sleep(LOOK_SECONDS)
+            raise EnvironmentError(f"the local platform did not start{_log_tail(where)}")
+        time.sleep(POLL_SECONDS)
     process.returncode = process.returncode or 0
-    raise EnvironmentError(f"the local platform runs and does not answer; end it: aenv local stop{_said(where)}")
+    raise EnvironmentError(f"the local platform runs but does not answer; stop it: aenv local stop{_log_tail(where)}")
 
 
 def _launch(where: LocalPaths) -> subprocess.Popen[bytes]:
     where.log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if where.log.exists() and where.log.stat().st_size > LONGEST_LOG:
+    if where.log.exists() and where.log.stat().st_size > MAX_LOG_BYTES:
         where.log.replace(where.log.with_name("platform.log.1"))
     with where.log.open("ab") as log:
         return subprocess.Popen(
@@ -308,32 +312,32 @@ def _launch(where: LocalPaths) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**without(os.environ), **_given(where)},
+            env={**without(os.environ), **_runtime_variable(where)},
             start_new_session=True,
         )
 
 
-def _given(where: LocalPaths) -> dict[str, str]:
-    """The server's current directory is another one, so a relative path would mean something else there."""
+def _runtime_variable(where: LocalPaths) -> dict[str, str]:
+    """Return the runtime folder as an absolute path: the server has another current directory."""
     return {"AENV_RUNTIME_DIR": str(where.runtime.absolute())} if where.state is None else {}
 
 
-def _said(where: LocalPaths) -> str:
+def _log_tail(where: LocalPaths) -> str:
     with contextlib.suppress(OSError):
-        return f"; it said:\n{where.log.read_text(errors='replace').strip()[-1500:]}"
+        return f"; its log ends with:\n{where.log.read_text(errors='replace').strip()[-1500:]}"
     return ""
 
 
-# --- ending
+# --- stopping
 
 
 def stop(where: LocalPaths) -> bool:
-    """Ask the running platform to end, with all its instances; whether there was one."""
+    """Stop the running platform and all its instances. Returns whether there was one."""
     return _signal(where, signal.SIGTERM)
 
 
 def retire(where: LocalPaths, seconds: float = 0.0) -> bool:
-    """Ask it to end as soon as nobody uses it, and wait so long for that; whether there was one."""
+    """Ask the platform to exit once it is unused, and wait up to ``seconds``. Returns whether there was one."""
     return _signal(where, signal.SIGUSR1, seconds)
 
 
@@ -345,12 +349,12 @@ def _signal(where: LocalPaths, number: int, seconds: float = START_SECONDS) -> b
         os.kill(pid, number)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and os.path.exists(f"/proc/{pid}") and not _is_zombie(pid):
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     return True
 
 
 def _pid_of(where: LocalPaths) -> int | None:
-    """Of who listens there; of one that does not listen yet, or hangs, what it has written."""
+    """Return the pid of the listening process; if none listens yet, or it hangs, the pid it has written."""
     with contextlib.suppress(OSError), contextlib.closing(connect(where)) as connection:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         return int(struct.unpack("3i", credentials)[0]) or None
@@ -366,11 +370,11 @@ def _is_zombie(pid: int) -> bool:
         return True
 
 
-def forget_old(where: LocalPaths, now: float) -> None:
-    """Remove the folders and logs of platforms that have not run for a week: of versions that are gone, mostly."""
+def remove_old(where: LocalPaths, now: float) -> None:
+    """Remove the folders and logs of platforms that have not run for a week, mostly of versions that are gone."""
     for each in all_of_user(where):
         with contextlib.suppress(OSError):
-            if each.key == where.key or now - each.folder.stat().st_mtime < FORGOTTEN or is_alive(each):
+            if each.key == where.key or now - each.folder.stat().st_mtime < REMOVE_AFTER or is_alive(each):
                 continue
             with _start_lock(each) as ours:
                 if ours and not is_alive(each):
@@ -378,7 +382,7 @@ def forget_old(where: LocalPaths, now: float) -> None:
     if where.state is not None:
         for path in where.state.glob("*/platform.log"):
             with contextlib.suppress(OSError):
-                if KEY.fullmatch(path.parent.name) and now - path.stat().st_mtime > FORGOTTEN:
+                if KEY.fullmatch(path.parent.name) and now - path.stat().st_mtime > REMOVE_AFTER:
                     _remove(path.parent)
 
 

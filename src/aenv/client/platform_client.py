@@ -1,4 +1,4 @@
-"""The platform's control plane: create, find, wait for and delete instances and services."""
+"""Client of the control plane: create, find, wait for and delete instances and services."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ M = TypeVar("M", bound=BaseModel)
 MAX_PAUSE = 10.0
 POLL_FIRST, POLL_MOST = 0.02, 1.0
 QUEUED = 0.9
-"""How much of the time for a create may be spent in a full platform's queue: its answer is to come before the end."""
+"""Share of a create's timeout that may pass in a full platform's queue, so that its response arrives in time."""
 _ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
 
 
 class ApiClient:
-    """The platform, as a client sees it. Existing code knows it as ``AEnvSchedulerClient``."""
+    """Client of a platform. Existing code imports it as ``AEnvSchedulerClient``."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class ApiClient:
         *,
         share: bool = False,
     ) -> None:
-        """``share``: use the connections that others of this event loop have to the same platform, who need no key."""
+        """``share``: reuse this event loop's connections to the same platform. They carry no key."""
         self.base_url = base_url
         self.timeout = timeout
         self.max_retries = max_retries
@@ -83,10 +83,10 @@ class ApiClient:
             self._http = HttpClient(url, token=api_key, headers=[("accept", "application/json"), trace])
 
     async def connect(self) -> None:
-        """Connections open by themselves; existing code calls this."""
+        """Do nothing: connections open on demand. Existing code calls this."""
 
     async def close(self) -> None:
-        """Close all connections that nobody else uses."""
+        """Close all connections that are not shared."""
         if not self._share:
             self._http.close()
 
@@ -118,8 +118,8 @@ class ApiClient:
         *,
         timeout: float | None = None,
     ) -> EnvInstance:
-        """Ask for an instance of ``name[@version]``; ``timeout`` is for a platform that answers when it runs."""
-        wish = EnvInstanceCreateRequest(
+        """Create an instance of ``name[@version]``. ``timeout``: for platforms that answer once the instance runs."""
+        fields = EnvInstanceCreateRequest(
             envName=name,
             datasource=datasource,
             ttl=ttl,
@@ -138,24 +138,26 @@ class ApiClient:
             fetching=fetching,
             queue_timeout=QUEUED * (self.timeout if timeout is None else timeout),
         )
-        return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, wish, timeout))
+        return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, fields, timeout))
 
-    async def create_env_instances(self, count: int, *, timeout: float | None = None, **wish: Any) -> list[EnvInstance]:
-        """Ask for several of one environment in one request; the fields are those of EnvInstanceCreateRequest."""
-        request = EnvInstanceCreateRequest(count=count, request_id=str(uuid.uuid4()), **wish)
+    async def create_env_instances(
+        self, count: int, *, timeout: float | None = None, **fields: Any
+    ) -> list[EnvInstance]:
+        """Create several instances in one request; the fields are those of EnvInstanceCreateRequest."""
+        request = EnvInstanceCreateRequest(count=count, request_id=str(uuid.uuid4()), **fields)
         data = await self._data("POST", paths.INSTANCES, request, timeout)
         created = [data] if isinstance(data, dict) and "id" in data else _items(data)
         return [EnvInstance.model_validate(item) for item in created]
 
     async def get_env_instance(self, instance_id: str, *, deleted: bool = False) -> EnvInstance:
-        """One instance; with ``deleted`` also one that was deleted within the last hour."""
+        """Return an instance; with ``deleted`` also one that was deleted within the last hour."""
         query = "?deleted=true" if deleted else ""
         return await self._model(EnvInstance, "GET", f"{paths.INSTANCES}/{_part(instance_id)}{query}")
 
     async def list_env_instances(
         self, pool_name: str | None = None, status: EnvStatus | str | None = None
     ) -> list[EnvInstance]:
-        """The instances of one environment (``name`` or ``name@version``), or all."""
+        """Return the instances of one environment (``name`` or ``name@version``), or all."""
         data = await self._data("GET", f"{paths.INSTANCES}/{_part(pool_name or '*')}/list")
         items = [EnvInstance.model_validate(item) for item in _items(data)]
         return [item for item in items if status is None or item.status == status]
@@ -170,34 +172,34 @@ class ApiClient:
         limit: int | None = None,
         after: str | None = None,
     ) -> InstancePage:
-        """Some instances, the oldest first; ``next`` of the page is ``after`` of the one that follows."""
-        wish = {"envName": env_name, "owner": owner, "status": status, "limit": limit, "after": after}
-        query = [(name, str(value)) for name, value in wish.items() if value is not None]
+        """Return a page of instances, the oldest first. ``next`` of a page is ``after`` of the following one."""
+        fields = {"envName": env_name, "owner": owner, "status": status, "limit": limit, "after": after}
+        query = [(name, str(value)) for name, value in fields.items() if value is not None]
         query += [("label", f"{name}={value}") for name, value in (labels or {}).items()]
         return await self._model(InstancePage, "GET", f"{paths.INSTANCES}/list?{urlencode(query)}")
 
     async def renew_env_instance(self, instance_id: str, ttl: str = "") -> EnvInstance:
-        """Have its time to live count from now: as long as before, or as long as ``ttl`` says."""
+        """Restart the time to live of an instance, with the same length or with ``ttl``."""
         path = f"{paths.INSTANCES}/{_part(instance_id)}/ttl"
         return EnvInstance.model_validate(await self._data("PUT", path, {"ttl": ttl}))
 
     async def get_instance_events(self, instance_id: str) -> list[InstanceEvent]:
-        """What happened to an instance, the oldest first."""
+        """Return the events of an instance, the oldest first."""
         data = await self._data("GET", f"{paths.INSTANCES}/{_part(instance_id)}/events")
         return [InstanceEvent.model_validate(item) for item in _items(data)]
 
     async def get_instance_logs(self, instance_id: str, tail: int | None = None) -> str:
-        """The last of what its tools wrote; ``tail``: so many lines."""
+        """Return the end of its log, which holds the output of its tools; ``tail``: number of lines."""
         query = "" if tail is None else f"?tail={tail}"
         return str(await self._data("GET", f"{paths.INSTANCES}/{_part(instance_id)}/logs{query}"))
 
     async def follow_instance_logs(self, instance_id: str, tail: int | None = None) -> AsyncIterator[str]:
-        """What its tools wrote, and what they write, until it ends."""
+        """Yield its log, past and new, until it ends."""
         async for text in self._follow(f"{paths.INSTANCES}/{_part(instance_id)}/logs", tail):
             yield text
 
     async def follow_service_logs(self, service_id: str, tail: int | None = None) -> AsyncIterator[str]:
-        """What the tools of its replicas wrote, and what they write, until the service is deleted."""
+        """Yield the logs of its replicas, past and new, until the service is deleted."""
         async for text in self._follow(f"{paths.SERVICES}/{_part(service_id)}/logs", tail):
             yield text
 
@@ -220,7 +222,7 @@ class ApiClient:
             relay.close()
 
     async def delete_env_instance(self, instance_id: str) -> bool:
-        """End an instance; False when it was gone already."""
+        """Delete an instance. Returns False if it was gone already."""
         try:
             await self._data("DELETE", f"{paths.INSTANCES}/{_part(instance_id)}")
         except NotFound:
@@ -234,7 +236,7 @@ class ApiClient:
         timeout: float = 300.0,
         check_interval: float = POLL_MOST,
     ) -> EnvInstance:
-        """Wait until the instance has that status. One that failed or ended is reported at once."""
+        """Wait until the instance has that status. A failed or ended instance is reported at once."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         pause = min(POLL_FIRST, check_interval)
@@ -244,7 +246,7 @@ class ApiClient:
             if instance.status == target_status:
                 return instance
             if instance.status in _ENDED:
-                why = instance.reason or "the platform gives no reason"
+                why = instance.reason or "no reason given"
                 raise from_answer(500, {
                     "code": instance.error_code, "message": f"instance {instance_id} is {instance.status}: {why}",
                 })  # fmt: skip
@@ -257,37 +259,37 @@ class ApiClient:
             pause = min(pause * 2, check_interval)
 
     async def presign_url(self, instance_id: str, port: int, expiration_time_in_minutes: int = 5) -> str:
-        """A short-lived URL of a port inside the instance."""
-        wish = {"port": port, "expiration_time_in_minutes": expiration_time_in_minutes}
-        data = await self._data("POST", f"{paths.INSTANCES}/{_part(instance_id)}/presign-url", wish)
+        """Return a short-lived URL of a port inside the instance."""
+        fields = {"port": port, "expiration_time_in_minutes": expiration_time_in_minutes}
+        data = await self._data("POST", f"{paths.INSTANCES}/{_part(instance_id)}/presign-url", fields)
         return str(data["url"])
 
     # --- services
 
-    async def create_env_service(self, name: str, service_name: str | None = None, **wish: Any) -> EnvService:
-        """Ask for a service of ``name[@version]``; the fields are those of EnvServiceCreateRequest."""
+    async def create_env_service(self, name: str, service_name: str | None = None, **fields: Any) -> EnvService:
+        """Create a service of ``name[@version]``; the fields are those of EnvServiceCreateRequest."""
         request = EnvServiceCreateRequest(
-            envName=name, service_name=service_name, **{"request_id": str(uuid.uuid4()), **wish}
+            envName=name, service_name=service_name, **{"request_id": str(uuid.uuid4()), **fields}
         )
         return await self._model(EnvService, "POST", paths.SERVICES, request)
 
     async def get_env_service(self, service_id: str, *, wait: float = 0.0) -> EnvService:
-        """One service; ``wait``: up to so many seconds for what is being made or changed to be done."""
+        """Return a service; ``wait``: seconds to wait for an ongoing change to finish."""
         query = f"?wait={wait:.3f}" if wait else ""
         return await self._model(EnvService, "GET", f"{paths.SERVICES}/{_part(service_id)}{query}")
 
     async def get_service_logs(self, service_id: str, tail: int | None = None) -> str:
-        """The last of what the tools of its replicas wrote, each line with the replica's id before it."""
+        """Return the end of its replicas' logs, each line prefixed with the replica's id."""
         query = "" if tail is None else f"?tail={tail}"
         return str(await self._data("GET", f"{paths.SERVICES}/{_part(service_id)}/logs{query}"))
 
     async def get_service_events(self, service_id: str) -> list[InstanceEvent]:
-        """What happened to a service, the oldest first."""
+        """Return the events of a service, the oldest first."""
         data = await self._data("GET", f"{paths.SERVICES}/{_part(service_id)}/events")
         return [InstanceEvent.model_validate(item) for item in _items(data)]
 
     async def list_env_services(self, env_name: str | None = None) -> list[EnvService]:
-        """The services of one environment, or all."""
+        """Return the services of one environment, or all."""
         data = await self._data("GET", f"{paths.SERVICES}/{_part(env_name or '*')}/list")
         return [EnvService.model_validate(item) for item in _items(data)]
 
@@ -301,7 +303,7 @@ class ApiClient:
         version: str | None = None,
         storage_size: str | None = None,
     ) -> EnvService:
-        """Change a service; what is None stays, and variables are added to those that it has."""
+        """Change a service. None leaves a field as it is; variables are merged into the existing ones."""
         request = EnvServiceUpdateRequest(
             replicas=replicas,
             image=image,
@@ -312,7 +314,7 @@ class ApiClient:
         return await self._model(EnvService, "PUT", f"{paths.SERVICES}/{_part(service_id)}", request)
 
     async def delete_env_service(self, service_id: str, delete_storage: bool = False) -> bool:
-        """End a service; its storage stays unless asked otherwise."""
+        """Delete a service, and its storage if ``delete_storage``. Returns False if it was gone already."""
         query = "?deleteStorage=true" if delete_storage else ""
         try:
             await self._data("DELETE", f"{paths.SERVICES}/{_part(service_id)}{query}")
@@ -320,7 +322,7 @@ class ApiClient:
             return False
         return True
 
-    # --- the exchange
+    # --- requests
 
     async def _model(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> M:
         return model.model_validate(await self._data(method, path, body))
@@ -332,7 +334,7 @@ class ApiClient:
         body: BaseModel | dict[str, Any] | None = None,
         timeout: float | None = None,
     ) -> Any:
-        """The ``data`` of the answer. Safe to repeat, all of it: creating carries a request id."""
+        """Send a request and return the ``data`` of its response. Retries are safe: a create carries a request id."""
         seconds = self.timeout if timeout is None else timeout
         try:
             sent = None if body is None else to_json(body, exclude_none=True)
@@ -373,7 +375,7 @@ def _unwrap(answer: ClientResponse) -> Any:
 
 
 def _pause(attempt: int, error: AEnvError) -> float:
-    """As long as the server asks for, else longer each time, and never the same for everybody."""
+    """Return the backoff before a retry: the server's ``retry-after``, else exponential with jitter."""
     try:
         asked = float(error.details["retry_after"])
     except (KeyError, ValueError):
@@ -382,7 +384,7 @@ def _pause(attempt: int, error: AEnvError) -> float:
 
 
 def _items(data: Any) -> list[Any]:
-    """A list comes bare, as an object with ``items``, or as null when empty."""
+    """Return the items of a list, which comes bare, as an object with ``items``, or as null when empty."""
     if isinstance(data, dict):
         data = data.get("items")
     return data or []

@@ -1,7 +1,7 @@
-"""Which local platform serves this process: one per interpreter, version of aenv and set of packages.
+"""Selects the local platform of this process: one per interpreter, version of aenv and set of packages.
 
-A platform forks instances from its own interpreter, so a process may only use one that would give its instances the
-same Python, the same packages and the same aenv as it has itself.
+A platform forks instances from its own interpreter. So a process may only use a platform that gives its instances the
+same Python, packages and aenv as the process has itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from aenv._version import __version__
 from aenv.errors import ConfigError
 
 PACKAGES = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "AENV_ENGINE")
-"""Variables that decide which code a platform's instances run, and in what."""
+"""Variables that select the code that a platform's instances run, and its engine."""
 DEFAULTS = {"AENV_ENGINE": "native"}
 FORK = "AENV_FORK"
 NO_FORK_MARK = "\0AENV_FORK=0"
@@ -27,21 +27,21 @@ _ON, _OFF = ("", "1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What processes have in common that share a platform."""
+    """Properties that all processes sharing a platform have in common."""
 
     prefix: str
-    """The interpreter's own folder, which a virtual environment has to itself."""
+    """``sys.prefix``, which each virtual environment has to itself."""
     python: str
     source: str
-    """Where the aenv package lies."""
+    """Folder of the aenv package."""
     version: str
     state: str
-    """Of the package's files, where they may be edited in place; else empty."""
+    """Digest of the package's files if they can be edited in place, else empty."""
     variables: str
 
     @classmethod
     def own(cls) -> Identity:
-        """This process's."""
+        """Return the identity of this process."""
         source = os.path.realpath(Path(__file__).parent.parent)
         return cls(
             prefix=os.path.realpath(sys.prefix),
@@ -55,7 +55,7 @@ class Identity:
 
     @property
     def key(self) -> str:
-        """A short name for it. The name of a folder that sockets lie in, whose paths are short."""
+        """Short name, used for a folder of sockets, whose paths must be short."""
         return hashlib.sha256("\n".join(asdict(self).values()).encode(errors="surrogateescape")).hexdigest()[:8]
 
     @property
@@ -65,7 +65,7 @@ class Identity:
         return values[PACKAGES.index("AENV_ENGINE")] if len(values) >= len(PACKAGES) else ""
 
     def replaces(self, other: Identity) -> bool:
-        """Whether it is the same installation after an upgrade or an edit."""
+        """Return whether this is the same installation after an upgrade or an edit."""
         return self != other and all(
             getattr(self, name) == getattr(other, name) for name in ("prefix", "python", "source", "variables")
         )
@@ -85,7 +85,7 @@ def _may_fork() -> bool:
 
 @cache
 def _state_of(source: str) -> str:
-    """Changes with the package's files. Those that were installed change with the version, so nothing is read then."""
+    """Return a digest of the package's files. Installed files change only with the version, so they are not read."""
     if any(part in ("site-packages", "dist-packages") for part in Path(source).parts):
         return ""
     seen, folders = hashlib.sha256(), [source]

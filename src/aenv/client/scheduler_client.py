@@ -1,4 +1,4 @@
-"""The name under which existing code imports the platform's client."""
+"""Import path of the platform client in existing code."""
 
 from aenv.client.platform_client import ApiClient as AEnvSchedulerClient
 

@@ -1,4 +1,4 @@
-"""One request and its answer, as an ASGI application sees them."""
+"""Bridge from the server's connections to ASGI applications."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ log = logging.getLogger("aenv.http")
 
 
 class AsgiExchange:
-    """Serves one request with an application."""
+    """Serve one request with an ASGI application."""
 
     def __init__(self, connection: ServerConnection, request: Request, keep_alive: bool) -> None:
         self.connection = connection
@@ -22,7 +22,7 @@ class AsgiExchange:
         self.chunked = False
 
     async def run(self, app: ASGIApp) -> bool:
-        """Serve it; whether the connection may be used again."""
+        """Serve the request. Returns whether the connection can be used again."""
         request = self.request
         scope: Scope = {
             "type": "http",
@@ -41,14 +41,14 @@ class AsgiExchange:
         try:
             await app(scope, self.receive, self.send)
         except Exception:
-            log.exception("%s %s failed", request.method, request.shown)
+            log.exception("%s %s failed", request.method, request.loggable_path)
             if not self.started:
                 self.connection.write(Response(500, b'{"success":false,"error":"internal error"}'), False)
             return False
         return self.finished and self.keep_alive
 
     async def receive(self) -> Message:
-        """The request, once; then, when it comes to that, that nobody waits any more."""
+        """Return the request once, then wait for the client to disconnect."""
         if not self.received:
             self.received = True
             return {"type": "http.request", "body": self.request.body, "more_body": False}
@@ -56,7 +56,7 @@ class AsgiExchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """A part of the answer. Waits while the client does not keep up."""
+        """Send a part of the response. Waits while the client reads too slowly."""
         connection = self.connection
         if connection.gone.is_set():
             return

@@ -1,11 +1,10 @@
 """A lean asyncio HTTP/1.1 client: pooled connections, a deadline per request, nothing sent twice.
 
-Calls to an instance are tiny and many, and a general client costs several times what the call does. What matters
-for correctness is kept simple: a connection that the server closed is noticed before it is used again, so a
-request is written at most once, and a request that was written is never repeated. Connections are not used again after
-`IDLE_SECONDS`, well before our servers close them.
+Calls to an instance are small and many, and a general-purpose client costs several times what the call does.
+Correctness rests on two rules: a connection that the server closed is detected before it is used again, and a request
+that was written is never repeated. Connections idle for `IDLE_SECONDS` are dropped, well before our servers close them.
 
-The other side may be an instance, whose code is anybody's: what it may send before it is hung up on is bounded.
+The other side may be an instance that runs untrusted code, so the size of a response is bounded.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 10.0
 IDLE_CONNECTIONS = 64
 IDLE_SECONDS = 45.0
-"""A connection that was idle for longer is not used again: the server may be about to close it."""
+"""Drop a connection that was idle for longer: the server may be about to close it."""
 MAX_HEADER_BYTES = 64 * 1024
-"""Of an answer: its head, the heads of interim answers before it, and its trailers, together."""
+"""Limit for the head of a response, the interim responses before it, and its trailers, together."""
 MAX_ANSWER = 64 * 1024 * 1024
-"""Bytes of a body that is held as a whole, unless a caller sets another limit."""
+"""Limit for a response body, unless the caller sets another one."""
 FRAMING = 8
-"""Bytes of chunk headers for each byte of a body, at the most. One byte in a chunk of its own takes five."""
-HEADS = 256  # request heads kept ready, one per method and path
+"""Limit for bytes of chunk headers per byte of body. A chunk of one byte needs five."""
+HEADS = 256  # cached request heads, one per method and path
 
 
 class ClientResponse(NamedTuple):
-    """A whole answer."""
+    """A complete response."""
 
     status: int
     body: bytes
@@ -49,31 +48,31 @@ class ClientResponse(NamedTuple):
 
 
 class ConnectFailed(NetworkError):
-    """The server could not be reached, so nothing was sent: trying again is safe."""
+    """The server could not be reached, so nothing was sent: a retry is safe."""
 
     code = "not_connected"
 
 
 class ConnectionLost(NetworkError):
-    """The connection ended after the request was sent and before its answer: it may have been acted on."""
+    """The connection ended after the request was sent and before its response: it may have been executed."""
 
     code, retryable = "connection_broke", False
 
 
 class ResponseTooLarge(ConnectionLost):
-    """The answer has more bytes, in its head or its body, than are read. The request was acted on."""
+    """The head or the body of the response exceeds the limit. The request was executed."""
 
     code = "answer_too_large"
 
 
 class DeadlineExceeded(NetworkError, TimeoutError):
-    """No answer within the time given."""
+    """No response within the time given."""
 
     code, fault, retryable = "deadline", "timeout", False
 
 
 class HttpClient:
-    """Requests to one server."""
+    """HTTP client for one server, with a pool of idle connections."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class HttpClient:
         headers: Iterable[tuple[str, str]] = (),
         certificates: str = "",
     ) -> None:
-        """``certificates``: the file or folder of those to trust; empty: those of the system."""
+        """``certificates``: file or folder of trusted certificates; empty: those of the system."""
         self.url = url
         self._certificates = certificates
         self._idle: list[ClientConnection] = []
@@ -106,15 +105,15 @@ class HttpClient:
         timeout: float | None = None,
         limit: int = MAX_ANSWER,
     ) -> ClientResponse:
-        """One exchange. ``limit``: bytes that the body of the answer may have.
+        """Send a request and return its response. ``limit``: maximum size of the response body in bytes.
 
         Raises:
-            NotConnected: nothing was sent.
-            ConnectionBroke: it was sent, and no answer came, or one that is too large.
+            ConnectFailed: nothing was sent.
+            ConnectionLost: the request was sent, and no response came, or one that is too large.
             DeadlineExceeded: ``timeout`` seconds passed, connecting included.
         """
         loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # a second asyncio.run: the old connections ended with their loop
+        if loop is not self._loop:  # a second asyncio.run: the old connections died with their loop
             self.close()
             self._loop = loop
         now = loop.time()
@@ -148,14 +147,14 @@ class HttpClient:
         return answer
 
     def head(self, method: str, path: str) -> bytes:
-        """The head of a request, whole but for its length and the empty line."""
+        """Return the head of a request, without its length and the final empty line."""
         head = b"%s %s%s HTTP/1.1\r\n%s" % (method.encode(), self._prefix, path.encode(), self._head)
         if len(self._heads) < HEADS:
             self._heads[method, path] = head
         return head
 
     def close(self) -> None:
-        """Close every connection; requests under way fail."""
+        """Close all connections. Requests in flight fail."""
         for connection in [*self._idle, *self._busy]:
             connection.close()
         self._idle.clear()
@@ -182,22 +181,22 @@ class HttpClient:
                     )
         except TimeoutError as error:
             if timeout is not None and timeout <= CONNECT_SECONDS:
-                raise DeadlineExceeded(f"{url} did not take the connection within {timeout:g} s") from error
-            raise ConnectFailed(f"{url} did not take the connection within {limit:g} s") from error
+                raise DeadlineExceeded(f"{url} did not accept the connection within {timeout:g} s") from error
+            raise ConnectFailed(f"{url} did not accept the connection within {limit:g} s") from error
         except OSError as error:
             raise ConnectFailed(f"cannot reach {url}: {error.strerror or error}") from error
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:
         if self._tls is None:
-            import ssl  # most calls stay on the machine and need none of it
+            import ssl  # most calls stay on the machine and do not need it
 
             given = self._certificates or None
             folder = given if given and os.path.isdir(given) else None
             try:
                 self._tls = ssl.create_default_context(cafile=None if folder else given, capath=folder)
             except OSError as error:
-                raise NetworkError(f"the certificates in {given} cannot be read: {error}") from None
+                raise NetworkError(f"cannot read the certificates in {given}: {error}") from None
         return self._tls
 
 
@@ -205,28 +204,30 @@ _shared: dict[tuple[asyncio.AbstractEventLoop, str], HttpClient] = {}
 
 
 def shared(url: ServerUrl) -> HttpClient:
-    """A client for all who talk to that server on this event loop. Its connections are open for as long as the loop
-    runs: who makes and releases one instance after another would otherwise connect anew for each.
+    """Return the client of this event loop for that server, shared by all callers.
+
+    Its connections stay open while the loop runs. Without it, a program that creates and releases one instance after
+    another would connect anew for each.
     """
     key = (asyncio.get_running_loop(), str(url))
     client = _shared.get(key)
     if client is None:
-        _forget_ended_loops()
+        _drop_closed_loops()
         client = _shared[key] = HttpClient(url, headers=[("accept", "application/json")])
     return client
 
 
-def _forget_ended_loops() -> None:
+def _drop_closed_loops() -> None:
     for key in [key for key in _shared if key[0].is_closed()]:
         _shared.pop(key).close()
 
 
-atexit.register(_forget_ended_loops)
-os.register_at_fork(after_in_child=_shared.clear)  # one connection, two who read from it
+atexit.register(_drop_closed_loops)
+os.register_at_fork(after_in_child=_shared.clear)  # parent and child must not read from the same connection
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection: one exchange at a time."""
+    """A connection that carries one exchange at a time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -241,14 +242,14 @@ class ClientConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._ends_with_connection = False
         self._in_body = False
-        self._other_bytes = 0  # of what was received for this exchange, all but its body
+        self._other_bytes = 0  # bytes received in this exchange, without the body
         self._body_bytes = 0
         self._limit = MAX_ANSWER
         self.reusable = False
         self.idle_since = 0.0
 
     async def exchange(self, data: bytes, deadline: float | None, limit: int = MAX_ANSWER) -> ClientResponse:
-        """Send a request, wait for its answer."""
+        """Send a request and wait for its response."""
         if self._lost:
             raise ConnectFailed("the connection was closed")
         self._other_bytes = self._body_bytes = 0
@@ -270,7 +271,10 @@ class ClientConnection(asyncio.Protocol):
             self._waiter = None
 
     def is_alive(self) -> bool:
-        """Whether it can be used again. Asks the kernel: the loop may not have had time to notice the end."""
+        """Return whether the connection can be used again.
+
+        Asks the kernel: the event loop may not have noticed yet that the server closed it.
+        """
         if self._lost or self._transport.is_closing():
             return False
         if self._socket is None:
@@ -278,31 +282,32 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except BlockingIOError:
-            return True  # open, and nothing to read: as it should be between two exchanges
+            return True  # open and nothing to read, as expected between two exchanges
         except OSError:
             return False
-        return False  # closed by the server, or bytes that nobody asked for
+        return False  # closed by the server, or unsolicited bytes
 
     def close(self) -> None:
-        """Hang up."""
-        if self._loop.is_closed():  # asyncio.run ended while it was open: nothing but us can close it now
+        """Abort the connection."""
+        if self._loop.is_closed():  # asyncio.run ended while it was open, so no loop will close it
             if self._socket is not None:
                 self._socket.close()
-                self._transport._sock = None  # type: ignore[attr-defined]  # or it warns that it was forgotten
+                self._transport._sock = None  # type: ignore[attr-defined]  # or asyncio warns
         else:
             self._transport.abort()
 
     def _watch(self, deadline: float) -> None:
-        """Look at the clock no later than ``deadline``. One timer serves many exchanges: setting and cancelling
-        one for each would cost as much as the rest of the exchange.
+        """Set the timer to ``deadline`` or earlier.
+
+        One timer serves many exchanges: a timer for each would cost as much as the rest of the exchange.
         """
         if self._timer is not None:
             if self._timer.when() <= deadline:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(deadline, self._look)
+        self._timer = self._loop.call_at(deadline, self._check_deadline)
 
-    def _look(self) -> None:
+    def _check_deadline(self) -> None:
         self._timer = None
         if self._waiter is None or self._waiter.done() or self._deadline is None:
             return
@@ -311,7 +316,7 @@ class ClientConnection(asyncio.Protocol):
         else:
             self._watch(self._deadline)
 
-    # --- asyncio's side
+    # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -343,15 +348,15 @@ class ClientConnection(asyncio.Protocol):
             self._fail(ResponseTooLarge(f"the answer has over {MAX_HEADER_BYTES} bytes that are not its body"))
 
     def _fail(self, error: ConnectionLost) -> None:
-        """Read no more of the answer."""
+        """Fail the request and read no more of the response."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(error)
         self._transport.abort()
 
-    # --- the parser's side
+    # --- callbacks of the HTTP parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_body:  # else it is a trailer
+        if not self._in_body:  # otherwise it is a trailer
             self._headers[name.lower()] = value
 
     def on_headers_complete(self) -> None:
@@ -359,16 +364,16 @@ class ClientConnection(asyncio.Protocol):
         if status < 200:
             self._headers = {}
             if status < 100 or status == 101:
-                self._fail(ConnectionLost(f"the answer has the status {status}"))
+                self._fail(ConnectionLost(f"the answer has the invalid status {status}"))
             return
         self._in_body = True
-        if self._other_bytes > MAX_HEADER_BYTES and size_of(headers.items()) > MAX_HEADER_BYTES:
+        if self._other_bytes > MAX_HEADER_BYTES and header_size(headers.items()) > MAX_HEADER_BYTES:
             self._fail(ResponseTooLarge(f"the headers of the answer are over {MAX_HEADER_BYTES} bytes"))
             return
         length, encoding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
         self._ends_with_connection = length is None and encoding is None
         if encoding is not None and encoding.strip().lower() != b"chunked":
-            self._fail(ConnectionLost("the answer has a transfer-encoding that is not understood"))
+            self._fail(ConnectionLost("the answer has an unsupported transfer-encoding"))
         elif length is not None and int(length) > self._limit:
             self._fail(ResponseTooLarge(f"the answer is over the limit of {self._limit} bytes"))
 
@@ -392,12 +397,12 @@ class ClientConnection(asyncio.Protocol):
             self._waiter.set_result(ClientResponse(status, body, self._headers))
 
 
-def size_of(headers: Iterable[tuple[bytes, bytes]]) -> int:
-    """Bytes of all names and values."""
+def header_size(headers: Iterable[tuple[bytes, bytes]]) -> int:
+    """Return the number of bytes in all names and values."""
     return sum(len(name) + len(value) for name, value in headers)
 
 
 def _one_line(value: str) -> str:
     if "\r" in value or "\n" in value:
-        raise NetworkError("a header or token has a line break in it")
+        raise NetworkError("a header or token contains a line break")
     return value

@@ -1,13 +1,13 @@
-"""Which connections a server keeps: how many, from whom, and how long in silence.
+"""Connection limits of a server: total, per peer, and idle time.
 
-Whoever can reach a server can open connections to it before they have shown a token, and each costs a descriptor and
-some memory. So their number is bounded, for the server and for each peer; when there is no place left, the oldest
-connection that has not yet sent a whole request makes room; and silent ones are closed.
+A client can open connections before it has shown a token, and each costs a file descriptor and some memory. So their
+number is bounded, for the server and for each peer. When a limit is reached, the oldest connection that has not yet
+sent a complete request is closed to make room. Silent connections are closed.
 
-An idle server must cost nothing, so there is no timer while there is nothing to close: one is set when the first
-connection comes, looks at all of them every `TICK` seconds, and is gone with the last one. The server of an instance
-keeps a single connection of the platform or the SDK open without a timer: with thousands of idle instances, one timer
-each would keep the machine busy.
+An idle server must cost nothing, so no timer runs while there is nothing to close: the first connection starts one, it
+checks all connections every `TICK` seconds, and it stops with the last connection. The server of an instance keeps a
+single connection of the platform or the SDK open without a timer: with thousands of idle instances, one timer each
+would keep the machine busy.
 """
 
 from __future__ import annotations
@@ -23,69 +23,69 @@ from typing import Protocol
 
 TICK = 30.0
 SILENT_TICKS = 1
-"""A connection on which no whole request has ever come is closed after so many ticks of silence."""
+"""Close a connection that never carried a complete request after this many silent ticks."""
 IDLE_TICKS = 4
-"""One on which requests have come, after so many: 120 to 150 s. Our clients stop using one after 45 s."""
+"""Close any other idle connection after this many ticks: 120 to 150 s. Our clients reuse one for at most 45 s."""
 STALLED_TICKS = 4
-"""One whose peer does not read what is written to it, after so many."""
-MOST = 32 * 1024
-"""Connections of one server, at the most; fewer where the process may not open that many files."""
+"""Close a connection whose peer does not read its responses after this many ticks."""
+MAX_CONNECTIONS = 32 * 1024
+"""Connections per server; fewer where RLIMIT_NOFILE is lower."""
 OUTSIDE = "outside"
-"""The peer of a server in a sandbox that is not in it: the platform, or the SDK of the platform's own user."""
+"""Peer of a sandbox's server outside the sandbox: the platform, or the SDK of the user who runs the platform."""
 _CREDENTIALS = struct.Struct("3i")
 
 
 class Watched(Protocol):
-    """What has to be known of a connection."""
+    """A connection as seen by `Connections`."""
 
     quiet: int
-    """Ticks since the last request began on it, while none was under way."""
+    """Ticks since the last request started, counted while idle."""
     stalled: int
-    """Ticks for which the peer has not read what was written."""
+    """Ticks in which the peer read nothing of what was written."""
     proven: bool
-    """Whether a whole request has come on it."""
+    """True once a complete request has arrived."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way: no request, and no part of one."""
+        """True while neither a request nor a part of one is in progress."""
         ...
 
     @property
     def is_stalled(self) -> bool:
-        """Whether the peer does not keep up with what is written."""
+        """True while the peer reads too slowly."""
         ...
 
     @property
     def is_closing(self) -> bool:
-        """Whether it waits for its last bytes to go out."""
+        """True once closed, while the last bytes are being sent."""
         ...
 
     def close(self) -> None:
-        """Hang up when what was written has gone out."""
+        """Close once all written bytes are sent."""
 
     def abort(self) -> None:
-        """Hang up at once."""
+        """Close at once."""
 
 
 @dataclass(slots=True)
 class _Peer:
     count: int = 0
     unproven: dict[Watched, None] = field(default_factory=dict)
-    """The oldest first."""
+    """Connections without a complete request yet, the oldest first."""
 
 
 class Connections:
-    """The connections of one server."""
+    """All connections of one server."""
 
     def __init__(self, most: int | None = None, per_peer: int | None = None) -> None:
-        """``most``: in all; ``per_peer``: from one. Without, as many as the process may have, and seven eighths."""
+        """``most``: limit in total, by default from RLIMIT_NOFILE; ``per_peer``: by default seven eighths of it."""
         self._most = most
         self._per_peer = per_peer
         self._all: dict[Watched, str] = {}
         self._peers: dict[str, _Peer] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.on_empty: Callable[[], None] = lambda: None
-        """Called when the last one is gone."""
+        """Called when the last connection is gone."""
 
     def __iter__(self) -> Iterator[Watched]:
         return iter(list(self._all))
@@ -94,7 +94,7 @@ class Connections:
         return len(self._all)
 
     def add(self, connection: Watched, peer: str) -> bool:
-        """Take one in, if need be in place of another; False: there is no place for it."""
+        """Add a connection, evicting another if necessary. Returns False if the limit is reached and none can go."""
         most, per_peer = self._limits()
         own = self._peers.get(peer)
         if own is not None and own.count >= per_peer and not self._evict(own):
@@ -109,16 +109,16 @@ class Connections:
         return True
 
     def prove(self, connection: Watched) -> None:
-        """A whole request has come on it: it is not closed to make room for another."""
+        """Record that a complete request has arrived. The connection is no longer evicted."""
         connection.proven = True
         peer = self._all.get(connection)
         if peer is not None:
             self._peers[peer].unproven.pop(connection, None)
-        if self._may_stay():
+        if self._needs_no_timer():
             self._stop_timer()
 
     def forget(self, connection: Watched) -> None:
-        """One is gone."""
+        """Remove a connection that is gone."""
         peer = self._all.pop(connection, None)
         if peer is None:
             return
@@ -132,12 +132,12 @@ class Connections:
             self.on_empty()
 
     def watch(self) -> None:
-        """Look at all of them soon, and again for as long as there is something to wait for."""
-        if self._timer is None and self._all and not self._may_stay():
-            self._timer = asyncio.get_running_loop().call_later(TICK, self._look)
+        """Start the timer, unless it runs or there is nothing to wait for."""
+        if self._timer is None and self._all and not self._needs_no_timer():
+            self._timer = asyncio.get_running_loop().call_later(TICK, self.sweep)
 
-    def _may_stay(self) -> bool:
-        """Whether there is one connection only, and it may be idle for as long as its client likes."""
+    def _needs_no_timer(self) -> bool:
+        """Return whether the only connection is one that may stay idle for as long as its client likes."""
         if len(self._all) != 1:
             return False
         [(connection, peer)] = self._all.items()
@@ -148,16 +148,17 @@ class Connections:
             self._timer.cancel()
             self._timer = None
 
-    def _look(self) -> None:
+    def sweep(self) -> None:
+        """Close connections that are due, and set the timer again if any remain to be checked."""
         self._timer = None
         waits = False
         for connection in list(self._all):
-            waits |= self._look_at(connection)
+            waits |= self._check(connection)
         if waits:
             self.watch()
 
-    def _look_at(self, connection: Watched) -> bool:
-        """Close it if it is time to; whether there is a reason to look at it again."""
+    def _check(self, connection: Watched) -> bool:
+        """Close the connection if it is due. Returns whether to check it again."""
         if connection.is_closing:
             connection.stalled += 1
             if connection.stalled > 1:
@@ -171,11 +172,11 @@ class Connections:
             if connection.quiet > (IDLE_TICKS if connection.proven else SILENT_TICKS):
                 connection.close()
         else:
-            return not connection.proven  # a request is under way; when it ends, `watch` is called
+            return not connection.proven  # a request is in progress; `watch` is called when it ends
         return True
 
     def _evict(self, peer: _Peer) -> bool:
-        """Close the oldest connection of a peer on which no whole request has come; False: it has none."""
+        """Close a peer's oldest connection without a complete request. Returns False if there is none."""
         for connection in list(peer.unproven):
             self.forget(connection)
             connection.abort()
@@ -185,18 +186,20 @@ class Connections:
     def _limits(self) -> tuple[int, int]:
         if self._most is None:
             files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-            self._most = MOST if files == resource.RLIM_INFINITY else max(16, min(MOST, files * 3 // 4))
+            self._most = (
+                MAX_CONNECTIONS if files == resource.RLIM_INFINITY else max(16, min(MAX_CONNECTIONS, files * 3 // 4))
+            )
         if self._per_peer is None:
             self._per_peer = self._most - self._most // 8
         return self._most, self._per_peer
 
 
-def peer_of(connection: socket.socket) -> str:
-    """Whom connections are counted for.
+def peer_key(connection: socket.socket) -> str:
+    """Return the key by which connections are counted.
 
-    An address; all of this machine's own are one, and so are those of one IPv6 network, as whoever has one has them
-    all. Over a unix socket it is the user; a process outside of our process namespace, such as the platform's for a
-    server in a sandbox, is another peer than every process inside.
+    For TCP it is the address; all addresses of this machine count as one, and so does an IPv6 /64 network, since one
+    host usually has all of it. For a unix socket it is the user. A process outside of our PID namespace, such as the
+    platform for a server in a sandbox, is a peer of its own.
     """
     if connection.family == socket.AF_UNIX:
         pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))

@@ -1,4 +1,4 @@
-"""What every server of ours asks of a request before it looks at what it wants."""
+"""Request checks that every server makes before routing: bearer token, Host and Origin."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from aenv.errors import Forbidden, Unauthorized
 from aenv.http.messages import Request
 
 
-def bearer_of(request: Request) -> str | None:
-    """The token that it carries; None when it carries none.
+def bearer_token(request: Request) -> str | None:
+    """Return the bearer token of a request, or None without an Authorization header.
 
     Raises:
-        Unauthorized: it carries something else.
+        Unauthorized: the Authorization header is not a bearer token.
     """
     given = request.header(b"authorization")
     if not given:
@@ -25,7 +25,13 @@ def bearer_of(request: Request) -> str | None:
 
 
 def refuse_web_pages(request: Request, hint: str) -> None:
-    """A web page that somebody has open may reach 127.0.0.1 under a name of its own choosing. Raises Forbidden."""
+    """Refuse requests whose Host or Origin is not this machine (DNS rebinding).
+
+    A web page in a local browser can reach 127.0.0.1 under a host name of its own choosing.
+
+    Raises:
+        Forbidden: Host or Origin names another machine.
+    """
     for name, value in request.headers:
         if name in (b"host", b"origin") and not is_loopback_name(value):
             raise Forbidden(f"{name.decode()} '{value.decode('latin-1')}' is not this machine", details={"hint": hint})
@@ -33,7 +39,7 @@ def refuse_web_pages(request: Request, hint: str) -> None:
 
 @lru_cache(maxsize=64)
 def is_loopback_name(value: bytes) -> bool:
-    """Whether a Host or Origin header means this machine."""
+    """Return whether a Host or Origin header names this machine."""
     text = value.decode("latin-1")
     host = text.partition("://")[2] or text
     host = host.split("/")[0]

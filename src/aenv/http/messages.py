@@ -1,4 +1,4 @@
-"""What goes in and out of an HTTP server: requests, answers, and the words of ASGI."""
+"""HTTP messages of the server: requests, responses, and the ASGI types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class _StatusLines(dict[int, bytes]):
-    """The first line of an answer, by its status. One that has no name in HTTP is valid, and has no phrase."""
+    """Status lines by status code. A code without a standard name is valid and gets an empty phrase."""
 
     def __missing__(self, status: int) -> bytes:
         if not 100 <= status <= 999:
@@ -36,7 +36,7 @@ STATUS_LINES = _StatusLines({s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n".encod
 
 
 class ServerConnection(Protocol):
-    """What a body, or an application, needs to know of the connection that it is on."""
+    """The parts of a server connection that bodies and ASGI applications use."""
 
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
@@ -45,11 +45,11 @@ class ServerConnection(Protocol):
     refused: bool
 
     def write(self, answer: Response, keep_alive: bool) -> None:
-        """Send a whole answer."""
+        """Send a complete response."""
 
 
 class Timing:
-    """How long an instance takes for one request, and the author's code for its part of that."""
+    """Measures one request to an instance, and the share of it spent in the author's code."""
 
     __slots__ = ("_began", "_ended", "_started", "place")
 
@@ -58,16 +58,16 @@ class Timing:
         self._started = time.perf_counter()
         self._began = self._ended = 0.0
 
-    def begins(self) -> None:
-        """The author's code does."""
+    def mark_tool_start(self) -> None:
+        """Record that the author's code starts."""
         self._began = time.perf_counter()
 
-    def ended(self) -> None:
-        """And is done."""
+    def mark_tool_end(self) -> None:
+        """Record that the author's code has finished."""
         self._ended = time.perf_counter()
 
     def header(self) -> bytes:
-        """As a line of the answer's head."""
+        """Return the measurements as a ``server-timing`` header line."""
         now = time.perf_counter()
         line = f"server-timing: runtime;dur={(now - self._started) * 1000:.3f}"
         if self._began:
@@ -76,36 +76,36 @@ class Timing:
 
 
 class Request:
-    """One request, whole: bodies are bounded, so they are held in memory."""
+    """A complete request. Bodies have a size limit, so they are held in memory."""
 
     __slots__ = ("body", "headers", "method", "path", "query", "stream", "target", "timing")
 
     def __init__(self) -> None:
         self.method = ""
         self.target = b""
-        """Path and query as they were sent."""
+        """Path and query as sent."""
         self.path = ""
         self.query = b""
         self.headers: list[tuple[bytes, bytes]] = []
-        """As sent, names in lower case."""
+        """Headers as sent, names in lower case."""
         self.body = b""
         self.stream: BodyStream | None = None
-        """The body, where the server passes large ones on as they come; ``body`` is empty then."""
+        """The body while it arrives, where the server streams large bodies; ``body`` is empty then."""
         self.timing: Timing | None = None
-        """How long it takes, where a trace asks for that."""
+        """Measurements, if the request belongs to a trace."""
 
     @property
-    def shown(self) -> str:
-        """The path as it may be written down: a signature in it opens something."""
+    def loggable_path(self) -> str:
+        """The path without signatures (long hex strings), which grant access and must not be logged."""
         return re.sub(r"[0-9a-f]{32,}", "...", self.path)[:500]
 
-    def wants_to_speak(self, protocol: bytes) -> bool:
-        """Whether it asks for another protocol, and for this one."""
+    def wants_upgrade_to(self, protocol: bytes) -> bool:
+        """Return whether the request asks for an upgrade to this protocol."""
         asks = b"upgrade" in [word.strip() for word in self.header(b"connection").lower().split(b",")]
         return asks and self.header(b"upgrade").lower() == protocol and self.method == "GET"
 
     def header(self, name: bytes) -> bytes:
-        """The first header of that (lower case) name, or nothing."""
+        """Return the first header of that (lower case) name, or an empty value."""
         for key, value in self.headers:
             if key == name:
                 return value
@@ -113,11 +113,11 @@ class Request:
 
 
 class BodyIncomplete(ConnectionResetError):
-    """Whoever sends a body has stopped before its end, or was stopped."""
+    """The body ended before it was complete: the client stopped sending, or the request was refused."""
 
 
 class BodyStream:
-    """A body that is read while it comes. Whoever sends it is held back when nobody reads."""
+    """A body that is read while it arrives. Reading from the connection pauses when the consumer falls behind."""
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
@@ -128,7 +128,7 @@ class BodyStream:
         self.ended = False
 
     def feed(self, data: bytes) -> None:
-        """Some more of it."""
+        """Append received bytes."""
         self._chunks.append(data)
         self._held += len(data)
         if self._held > HIGH_WATER and not self._paused:
@@ -137,7 +137,7 @@ class BodyStream:
         self._wake()
 
     def end(self) -> None:
-        """That was all."""
+        """Mark the body as complete."""
         self.ended = True
         self._wake()
 
@@ -165,7 +165,7 @@ class BodyStream:
 
 
 class Response:
-    """One answer, whole."""
+    """A complete response."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -173,29 +173,29 @@ class Response:
         self.status = status
         self.body = body
         self.headers = headers
-        """Raw lines, each ended by CRLF; the length is added."""
+        """Raw header lines, each ended by CRLF. The server adds content-length."""
 
 
 class Stream:
-    """An answer that an ASGI application writes itself."""
+    """A response that an ASGI application writes itself."""
 
     __slots__ = ("app", "status")
 
     def __init__(self, app: ASGIApp, status: int = 200) -> None:
         self.app = app
         self.status = status
-        """For who counts answers: what the application says is what counts."""
+        """Status for request counters. The client sees the status that the application sends."""
 
 
 class Takeover:
-    """An answer after which the connection is somebody else's, to speak what was agreed on."""
+    """A response (101) after which ``run`` owns the connection and speaks the agreed protocol."""
 
     __slots__ = ("head", "run")
     status = 101
 
     def __init__(self, head: bytes, run: Callable[[RawStream], Awaitable[None]]) -> None:
         self.head = head
-        """What is said first, whole."""
+        """The complete head of the response, sent first."""
         self.run = run
 
 

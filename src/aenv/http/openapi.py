@@ -1,4 +1,4 @@
-"""An OpenAPI document of what a server says of its routes."""
+"""Builds an OpenAPI document from a server's operations."""
 
 from __future__ import annotations
 
@@ -9,63 +9,63 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter
 
-_HOME = "#/components/schemas/{model}"
+_SCHEMA_REF = "#/components/schemas/{model}"
 _BINARY = "application/octet-stream"
-_NUMBERED: dict[str, Any] = {
+_LEGACY_ERROR: dict[str, Any] = {
     "type": "object",
     "properties": {"success": {"const": False}, "code": {"type": "integer"}, "message": {"type": "string"}},
     "required": ["code", "message", "success"],
 }
-"""A refusal as older clients read it."""
+"""Error body in the shape of older clients."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One method of one path: what it takes and gives."""
+    """A method of a path, with its parameters, body and response."""
 
     method: str
     path: str
     summary: str
     handler: Any = None
-    """Who answers, where the server finds its routes here."""
+    """Function that answers, on servers that route by these operations."""
     answer: Any = None
-    """The type of ``data`` in the answer; bytes for something that is not JSON."""
+    """Type of ``data`` in the response; bytes for a response that is not JSON."""
     query: type[BaseModel] | None = None
     body: type[BaseModel] | type[bytes] | None = None
     needs: str = ""
-    """The scope, or the role, of the token that it takes; nothing: none."""
+    """Scope or role that the token must have; empty: no token needed."""
     legacy: bool = False
-    """In the shape that older clients know."""
+    """Uses the response envelope of older clients."""
     tag: str = field(default="environments")
     media: tuple[str, ...] = ()
-    """What else an answer may be besides JSON, or instead of it where ``answer`` is bytes."""
+    """Media types of the response besides JSON, or instead of it where ``answer`` is bytes."""
     body_optional: bool = False
 
     @property
     def parameters(self) -> list[str]:
-        """The names in the path."""
+        """Names of the path parameters."""
         return re.findall(r"\{(\w+)\}", self.path)
 
 
 @dataclass(frozen=True)
 class ApiInfo:
-    """What a document says besides its routes."""
+    """Title, version and shared parts of a document."""
 
     title: str
     version: str
     description: str
     problem: type[BaseModel]
-    """Why a request failed, in the newer shape."""
+    """Body of an error response in the current shape."""
     refusals: Mapping[str, str]
-    """Statuses, and what they mean."""
+    """Error statuses and their descriptions."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Schemas of names in paths; others are any text."""
+    """Schemas of path parameters; a parameter without one is any string."""
     token: str = "scope"
-    """What a token has that a route asks for."""
+    """Word for what a token must have: scope or role."""
 
 
 def document(operations: Iterable[Operation], about: ApiInfo) -> dict[str, Any]:
-    """What every route takes and gives."""
+    """Return the OpenAPI document of these operations."""
     schemas: dict[str, Any] = {}
     found: dict[str, dict[str, Any]] = {}
     for each in operations:
@@ -83,11 +83,11 @@ def document(operations: Iterable[Operation], about: ApiInfo) -> dict[str, Any]:
     }
 
 
-def joined(first: dict[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
-    """One document of several, of which the first gives the title.
+def merge_documents(first: dict[str, Any], *others: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge documents; the first one gives the title.
 
     Raises:
-        ValueError: they call two things by one name.
+        ValueError: two documents define the same name differently.
     """
     paths, parts = dict(first["paths"]), {name: dict(part) for name, part in first["components"].items()}
     for other in others:
@@ -141,7 +141,7 @@ def _refusals(of: Operation, about: ApiInfo) -> dict[str, Any]:
 
 
 def _refused(about: ApiInfo, legacy: bool) -> dict[str, Any]:
-    body = _NUMBERED if legacy else {"$ref": _HOME.format(model=about.problem.__name__)}
+    body = _LEGACY_ERROR if legacy else {"$ref": _SCHEMA_REF.format(model=about.problem.__name__)}
     return {
         _name(about, status, legacy): {"description": words, "content": {"application/json": {"schema": body}}}
         for status, words in about.refusals.items()
@@ -153,7 +153,7 @@ def _name(about: ApiInfo, status: str, legacy: bool) -> str:
 
 
 def _query(model: type[BaseModel], schemas: dict[str, Any]) -> list[dict[str, Any]]:
-    schema = model.model_json_schema(ref_template=_HOME)
+    schema = model.model_json_schema(ref_template=_SCHEMA_REF)
     schemas.update(schema.pop("$defs", {}))
     return [
         {
@@ -169,7 +169,7 @@ def _query(model: type[BaseModel], schemas: dict[str, Any]) -> list[dict[str, An
 
 def _schema(of: Any, schemas: dict[str, Any], mode: str = "serialization") -> dict[str, Any]:
     schema = TypeAdapter(of).json_schema(
-        ref_template=_HOME, mode="validation" if mode == "validation" else "serialization"
+        ref_template=_SCHEMA_REF, mode="validation" if mode == "validation" else "serialization"
     )
     schemas.update(schema.pop("$defs", {}))
     return schema

@@ -1,4 +1,4 @@
-"""A connection that speaks something of which we know nothing: its bytes, both ways."""
+"""Byte streams for protocols that the server does not parse, such as WebSocket."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 from collections import deque
 
 HELD = 256 * 1024
-"""Bytes that wait for who reads them; then the other side has to wait."""
+"""Unread bytes at which reading from the connection pauses."""
 IDLE_SECONDS = 900.0
-"""Two joined pipes are closed when nothing has gone either way for so long. WebSocket clients send pings far sooner."""
+"""Joined streams are closed after this long without traffic. WebSocket clients send pings far more often."""
 
 
 class RawStream(asyncio.Protocol):
-    """One end of it."""
+    """A connection as a stream of bytes."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
@@ -23,22 +23,22 @@ class RawStream(asyncio.Protocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self.sent = 0
-        """Bytes that were written to it."""
+        """Bytes written so far."""
 
     @classmethod
-    def over(cls, transport: asyncio.Transport, come_already: bytes = b"") -> RawStream:
-        """Take a connection, which is not being read, over from whoever had it."""
-        pipe = cls()
-        pipe._transport, pipe._ended = transport, transport.is_closing()
-        if come_already:
-            pipe.data_received(come_already)
-        transport.set_protocol(pipe)
-        if not pipe._ended:
+    def take_over(cls, transport: asyncio.Transport, received: bytes = b"") -> RawStream:
+        """Take over a paused connection from its protocol. ``received``: bytes that were read already."""
+        stream = cls()
+        stream._transport, stream._ended = transport, transport.is_closing()
+        if received:
+            stream.data_received(received)
+        transport.set_protocol(stream)
+        if not stream._ended:
             transport.resume_reading()
-        return pipe
+        return stream
 
     async def read(self) -> bytes:
-        """What has come; nothing at the end."""
+        """Return the bytes received so far, waiting for some; empty at the end."""
         while not self._chunks:
             if self._ended:
                 return b""
@@ -52,17 +52,17 @@ class RawStream(asyncio.Protocol):
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send it; waits while the other side does not keep up."""
+        """Send bytes. Waits while the other side reads too slowly."""
         if not self._ended:
             self._transport.write(data)
         await self._writable.wait()
         self.sent += len(data)
 
     def close(self) -> None:
-        """Hang up, when what was written has gone out."""
+        """Close the connection once all written bytes are sent."""
         self._transport.close()
 
-    # --- asyncio's side
+    # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
@@ -91,19 +91,19 @@ class RawStream(asyncio.Protocol):
 
 
 async def join(one: RawStream, other: RawStream) -> None:
-    """Have each hear what the other says, until one of them hangs up or both are silent for long."""
-    ways = [asyncio.ensure_future(_copy(one, other)), asyncio.ensure_future(_copy(other, one))]
+    """Copy bytes both ways until one side closes or both are silent for `IDLE_SECONDS`."""
+    copies = [asyncio.ensure_future(_copy(one, other)), asyncio.ensure_future(_copy(other, one))]
     moved: tuple[int, int] | None = None
     try:
         while (one.sent, other.sent) != moved:
             moved = (one.sent, other.sent)
-            done, _ = await asyncio.wait(ways, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(copies, timeout=IDLE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if done:
                 break
     finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.wait(ways)
+        for copy in copies:
+            copy.cancel()
+        await asyncio.wait(copies)
         one.close()
         other.close()
 

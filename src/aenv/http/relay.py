@@ -1,6 +1,6 @@
-"""Exchanges that are passed on and not read: what comes back is handed out as it comes.
+"""Requests that are forwarded without being parsed: the response is passed on while it arrives.
 
-A brief answer is handed out whole, since most are brief and a stream costs more than they do.
+A short response is passed on whole, since most are short and a stream costs more than they do.
 """
 
 from __future__ import annotations
@@ -31,177 +31,179 @@ if TYPE_CHECKING:
 
 IDLE = 32
 WHOLE = 64 * 1024
-"""Bytes up to which an answer whose length is known is handed out whole."""
+"""Pass on a response of known length whole up to this many bytes."""
 HELD = 256 * 1024
-"""Bytes of an answer that wait for who reads it; then the other side has to wait."""
+"""Unread bytes of a response at which reading from the server pauses."""
 
 HEAD_SECONDS = 30.0
-"""How long the head of an answer may take from its first byte on. How long the first byte takes is up to the caller."""
+"""Time limit for the head of a response, from its first byte on. The wait for the first byte is up to the caller."""
 REASON_BYTES = 64 * 1024
-"""Of an answer that only says why not."""
+"""Limit for the body of a refusal."""
 
 Headers = list[tuple[bytes, bytes]]
 
 
 class Relay:
-    """The way to one server."""
+    """Forwards requests to one server, over pooled connections."""
 
     def __init__(self, url: ServerUrl, certificate: str | None = None, through: bytes | None = None) -> None:
-        """``certificate``: the SHA-256 of the only one that the server may show, whoever signed it.
+        """``certificate``: SHA-256 of the only certificate to accept from the server, whoever signed it.
 
-        ``through``: a request, whole, that the server answers by becoming the way to something behind it.
+        ``through``: a complete request that makes the server a tunnel to another server behind it.
         """
         self.url = url
         self._certificate = certificate
         self._through = through
-        self._idle: list[_Passage] = []
-        self._busy: set[_Passage] = set()
+        self._idle: list[_RelayConnection] = []
+        self._busy: set[_RelayConnection] = set()
 
     async def send(self, head: bytes, body: bytes | AsyncIterable[bytes]) -> RelayedResponse:
-        """Send a request: its head, whole but for the empty line, and its body. Returns with the answer's head.
+        """Send a request: its head without the final empty line, and its body. Returns with the head of the response.
 
         Raises:
-            NotConnected: nothing was sent.
-            ConnectionBroke: the request went out, at least in part, and no answer came.
+            ConnectFailed: nothing was sent.
+            ConnectionLost: the request went out, at least in part, and no response came.
         """
-        passage = self._take() or await self._connect()
-        self._busy.add(passage)
-        passed = RelayedResponse(self, passage)
+        connection = self._take() or await self._connect()
+        self._busy.add(connection)
+        response = RelayedResponse(self, connection)
         try:
-            await passage.begin(head, body)
+            await connection.begin(head, body)
         except BaseException:
-            passed.close()
+            response.close()
             raise
-        return passed
+        return response
 
     async def switch(self, head: bytes) -> RelayedResponse | UpgradedConnection:
-        """Send a request, whole, that asks for another protocol: what is spoken from then on, or why not.
+        """Send a complete upgrade request. Returns the upgraded connection, or the response that refuses it.
 
         Raises as `send` does.
         """
-        passage = await self._connect()
-        self._busy.add(passage)
+        connection = await self._connect()
+        self._busy.add(connection)
         try:
-            pipe = await passage.switch(head)
+            stream = await connection.switch(head)
         except BaseException:
-            passage.close()
+            connection.close()
             raise
         finally:
-            self._busy.discard(passage)
-        if pipe is None:
-            return RelayedResponse(self, passage)
-        return UpgradedConnection(passage.fields, pipe)
+            self._busy.discard(connection)
+        if stream is None:
+            return RelayedResponse(self, connection)
+        return UpgradedConnection(connection.fields, stream)
 
     def close(self) -> None:
-        """Hang up, everywhere."""
-        for passage in [*self._idle, *self._busy]:
-            passage.close()
+        """Close all connections."""
+        for connection in [*self._idle, *self._busy]:
+            connection.close()
         self._idle.clear()
 
-    def done(self, passage: _Passage) -> None:
-        """An exchange is over: keep its connection if it can be used again."""
-        self._busy.discard(passage)
-        if passage.reusable and len(self._idle) < IDLE:
-            passage.idle_since = asyncio.get_running_loop().time()
-            self._idle.append(passage)
+    def release(self, connection: _RelayConnection) -> None:
+        """Keep the connection of a finished exchange if it can be used again, else close it."""
+        self._busy.discard(connection)
+        if connection.reusable and len(self._idle) < IDLE:
+            connection.idle_since = asyncio.get_running_loop().time()
+            self._idle.append(connection)
         else:
-            passage.close()
+            connection.close()
 
-    def _take(self) -> _Passage | None:
+    def _take(self) -> _RelayConnection | None:
         now = asyncio.get_running_loop().time()
         while self._idle:
-            passage = self._idle.pop()
-            if now - passage.idle_since < client.IDLE_SECONDS and passage.is_alive():
-                return passage
-            passage.close()
+            connection = self._idle.pop()
+            if now - connection.idle_since < client.IDLE_SECONDS and connection.is_alive():
+                return connection
+            connection.close()
         return None
 
-    async def _connect(self) -> _Passage:
+    async def _connect(self) -> _RelayConnection:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 if self.url.uds:
-                    passage = await unix_sockets.connect(self.url.uds, _Passage)
+                    connection = await unix_sockets.connect(self.url.uds, _RelayConnection)
                 else:
                     tls = self._tls() if self.url.tls else None
-                    _, passage = await loop.create_connection(_Passage, self.url.host, self.url.port, ssl=tls)
-                    self._check(passage)
-                return await self._behind(passage)
+                    _, connection = await loop.create_connection(
+                        _RelayConnection, self.url.host, self.url.port, ssl=tls
+                    )
+                    self._check(connection)
+                return await self._enter_tunnel(connection)
         except ConnectionLost as error:
             raise ConnectFailed(error.message) from error
-        except OSError as error:  # TimeoutError is one of them
+        except OSError as error:  # includes TimeoutError
             raise ConnectFailed(f"cannot reach {self.url}: {error.strerror or 'no connection in time'}") from error
 
-    async def _behind(self, passage: _Passage) -> _Passage:
-        """Go through what is there to what is behind it."""
+    async def _enter_tunnel(self, connection: _RelayConnection) -> _RelayConnection:
+        """Open the tunnel, if there is one to go through."""
         if self._through is None:
-            return passage
+            return connection
         try:
-            pipe = await passage.switch(self._through)
+            stream = await connection.switch(self._through)
         except BaseException:
-            passage.close()
+            connection.close()
             raise
-        if pipe is None:
-            refused = await RelayedResponse(self, passage).read(REASON_BYTES)
+        if stream is None:
+            refused = await RelayedResponse(self, connection).read(REASON_BYTES)
             raise RelayFailed(refused.decode(errors="replace")[:1000])
-        return passage.renewed()
+        return connection.tunnelled()
 
     def _tls(self) -> ssl.SSLContext:
         import ssl
 
         context = ssl.create_default_context()
-        if self._certificate is not None:  # compared as a whole, below
+        if self._certificate is not None:  # compared by digest in _check
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return context
 
-    def _check(self, passage: _Passage) -> None:
+    def _check(self, connection: _RelayConnection) -> None:
         if self._certificate is None:
             return
-        shown = passage.certificate()
+        shown = connection.certificate()
         if shown is None or hashlib.sha256(shown).hexdigest() != self._certificate:
-            passage.close()
-            raise ConnectFailed(f"{self.url} shows another certificate than it should")
+            connection.close()
+            raise ConnectFailed(f"{self.url} presented an unexpected certificate")
 
 
 class RelayFailed(ConnectFailed):
-    """What is in between did not become the way to what is behind it; the message is what it said."""
+    """The server did not become a tunnel; the message is its response."""
 
 
 class UpgradedConnection(NamedTuple):
-    """A server that speaks something else from now on."""
+    """A connection after a successful upgrade."""
 
     headers: Headers
-    pipe: RawStream
+    stream: RawStream
 
 
 class RelayedResponse:
-    """The answer of a request that was passed on."""
+    """Response to a forwarded request."""
 
-    def __init__(self, relay: Relay, passage: _Passage) -> None:
+    def __init__(self, relay: Relay, connection: _RelayConnection) -> None:
         self._relay = relay
-        self._passage = passage
+        self._connection = connection
         self._over = False
 
     @property
     def status(self) -> int:
         """The HTTP status."""
-        return self._passage.status
+        return self._connection.status
 
     @property
     def headers(self) -> Headers:
-        """As they were sent, names in lower case."""
-        return self._passage.fields
+        """Headers as sent, names in lower case."""
+        return self._connection.fields
 
-    def whole(self) -> bytes | None:
-        """The body, if it has come in one piece; None: read it with `chunks`."""
-        if not self._passage.complete:
+    def complete_body(self) -> bytes | None:
+        """Return the body if it has arrived completely; None: read it with `chunks`."""
+        if not self._connection.complete:
             return None
-        body = b"".join(self._passage.chunks)
+        body = b"".join(self._connection.chunks)
         self._end()
         return body
 
     async def read(self, limit: int) -> bytes:
-        """The body, whole. Raises AnswerTooLarge when it has more than ``limit`` bytes, else as `chunks` does."""
+        """Return the body. Raises ResponseTooLarge above ``limit`` bytes, otherwise as `chunks` does."""
         found, size = [], 0
         async for data in self.chunks():
             size += len(data)
@@ -212,27 +214,27 @@ class RelayedResponse:
         return b"".join(found)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes. Raises ConnectionBroke when it ends too early."""
+        """Yield the body while it arrives. Raises ConnectionLost if it ends too early."""
         try:
-            while (data := await self._passage.read()) is not None:
+            while (data := await self._connection.read()) is not None:
                 yield data
             self._end()
         finally:
             self.close()
 
     def close(self) -> None:
-        """Hang up, unless it was read to its end."""
+        """Close the connection, unless the body was read to its end."""
         if not self._over:
-            self._passage.reusable = False
+            self._connection.reusable = False
             self._end()
 
     def _end(self) -> None:
         self._over = True
-        self._relay.done(self._passage)
+        self._relay.release(self._connection)
 
 
-class _Passage(ClientConnection):
-    """One connection, for one exchange at a time."""
+class _RelayConnection(ClientConnection):
+    """A connection of a relay, for one exchange at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -245,14 +247,14 @@ class _Passage(ClientConnection):
         self._head_timer: asyncio.TimerHandle | None = None
         self._half_sent = False
         self._switching = False
-        self._behind = b""
+        self._after_upgrade = b""
         self.status = 0
         self.fields: Headers = []
         self.chunks: deque[bytes] = deque()
         self.complete = False
 
     def certificate(self) -> bytes | None:
-        """What the other side has shown."""
+        """Return the certificate that the server presented."""
         tls = self._transport.get_extra_info("ssl_object")
         shown: bytes | None = tls.getpeercert(binary_form=True) if tls is not None else None
         return shown
@@ -273,7 +275,7 @@ class _Passage(ClientConnection):
         try:
             await asyncio.wait({sending, begun}, return_when=asyncio.FIRST_COMPLETED)
             if not begun.done():
-                sending.result()  # the caller's body broke off
+                sending.result()  # the caller's body ended early
             await begun
         finally:
             if not sending.done():
@@ -281,21 +283,21 @@ class _Passage(ClientConnection):
                 self._half_sent, self.reusable = True, False
             await asyncio.wait({sending})
             for future in (sending, begun):
-                future.add_done_callback(lambda future: future.cancelled() or future.exception())  # seen
+                future.add_done_callback(lambda future: future.cancelled() or future.exception())  # mark it retrieved
 
     async def switch(self, head: bytes) -> RawStream | None:
-        """Ask for another protocol; None: the answer is one in this one."""
+        """Send an upgrade request. Returns None if the server answers without upgrading."""
         if self._lost:
             raise ConnectFailed("the connection was closed")
         self._switching = True
         self._begun = self._loop.create_future()
         self._transport.write(head)
         await self._begun
-        return RawStream.over(self._transport, self._behind) if self.status == 101 else None
+        return RawStream.take_over(self._transport, self._after_upgrade) if self.status == 101 else None
 
-    def renewed(self) -> _Passage:
-        """The same connection, which leads to somebody else now."""
-        other = _Passage()
+    def tunnelled(self) -> _RelayConnection:
+        """Return this connection with fresh protocol state, for the server at the end of the tunnel."""
+        other = _RelayConnection()
         self._transport.set_protocol(other)
         other.connection_made(self._transport)
         return other
@@ -310,7 +312,7 @@ class _Passage(ClientConnection):
         self._transport.write(b"0\r\n\r\n")
 
     async def read(self) -> bytes | None:
-        """The next of the body; None at its end."""
+        """Return the next bytes of the body; None at its end."""
         while not self.chunks:
             if self.complete:
                 return None
@@ -344,7 +346,7 @@ class _Passage(ClientConnection):
         self._wake()
 
     def _fail(self, error: ConnectionLost) -> None:
-        """Read no more of the answer."""
+        """Fail the request and read no more of the response."""
         self._break(error)
         self._transport.abort()
 
@@ -357,7 +359,7 @@ class _Passage(ClientConnection):
         self._head_timer = None
         self._fail(ConnectionLost(f"the head of the instance's answer took over {HEAD_SECONDS:g} s"))
 
-    # --- asyncio's side
+    # --- asyncio.Protocol
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -384,11 +386,11 @@ class _Passage(ClientConnection):
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
             if self._switching and self.status == 101:
-                self._behind = data[upgrade.args[0] :]
+                self._after_upgrade = data[upgrade.args[0] :]
                 self._transport.pause_reading()
                 self._start()
                 return
-            self._fail(ConnectionLost("the instance switched to a protocol that nobody asked for"))
+            self._fail(ConnectionLost("the instance sent an upgrade that was not requested"))
         except httptools.HttpParserError as error:
             self._fail(ConnectionLost(f"the instance's answer is not HTTP: {error}"))
         if self._other_bytes > MAX_HEADER_BYTES + FRAMING * self._body_bytes:
@@ -398,10 +400,10 @@ class _Passage(ClientConnection):
         elif not self.status and self._head_timer is None and self._broken is None:
             self._head_timer = self._loop.call_later(HEAD_SECONDS, self._head_is_late)
 
-    # --- the parser's side
+    # --- callbacks of the HTTP parser
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_body:  # else it is a trailer, and comes too late to be passed on
+        if not self._in_body:  # else it is a trailer, which comes too late to be passed on
             self.fields.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -412,17 +414,17 @@ class _Passage(ClientConnection):
         if status < 200:
             self.fields = []
             if status < 100:
-                self._fail(ConnectionLost(f"the instance's answer has the status {status}"))
+                self._fail(ConnectionLost(f"the instance's answer has the invalid status {status}"))
             return
         self._in_body = True
         self._stop_head_timer()
-        if self._other_bytes > MAX_HEADER_BYTES and client.size_of(self.fields) > MAX_HEADER_BYTES:
+        if self._other_bytes > MAX_HEADER_BYTES and client.header_size(self.fields) > MAX_HEADER_BYTES:
             self._fail(ResponseTooLarge(f"the headers of the instance's answer are over {MAX_HEADER_BYTES} bytes"))
             return
         names = dict(self.fields)
         length, encoding = names.get(b"content-length"), names.get(b"transfer-encoding")
         if encoding is not None and encoding.strip().lower() != b"chunked":
-            self._fail(ConnectionLost("the instance's answer has a transfer-encoding that is not understood"))
+            self._fail(ConnectionLost("the instance's answer has an unsupported transfer-encoding"))
             return
         self.status = status
         self._ends_with_connection = length is None and encoding is None and status not in (204, 304)

@@ -1,9 +1,8 @@
-"""A small HTTP/1.1 server: one parsed request in, one answer out, or an ASGI application for streams.
+"""A small HTTP/1.1 server: one parsed request in, one response out, or an ASGI application for streams.
 
-It exists for two figures. A general ASGI server and framework spend more on a call than the call itself costs,
-and they wake up ten times a second with nothing to do; a thousand idle instances must cost nothing.
-Parsing is llhttp's (through httptools), TLS is asyncio's. HTTP/2, static files and the rest are left to a proxy in
-front.
+It exists for two figures. A general-purpose ASGI server and framework spend more on a call than the call itself costs,
+and they wake up ten times a second with nothing to do; a thousand idle instances must cost nothing. llhttp (through
+httptools) does the parsing, asyncio does TLS. HTTP/2, static files and the rest are left to a proxy in front.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import httptools
 
 from aenv.http import unix_sockets
 from aenv.http.asgi import AsgiExchange
-from aenv.http.connections import Connections, peer_of
+from aenv.http.connections import Connections, peer_key
 from aenv.http.messages import (
     HIGH_WATER,
     STATUS_LINES,
@@ -44,15 +43,15 @@ log = logging.getLogger("aenv.http")
 BACKLOG = 1024
 MAX_HEADER_BYTES = 64 * 1024
 HANDSHAKE_SECONDS = 15.0
-HEADER_SECONDS = 30.0  # a client that sends half a request holds a connection no longer than this
+HEADER_SECONDS = 30.0  # time limit for the head of a request, so that half a request cannot hold a connection
 BODY_SECONDS, BODY_LEAST = 60.0, 16 * 1024
-"""So many bytes of a body have to come in so many seconds, while we listen: 273 in each."""
+"""Minimum rate of a request body: 16 KiB in 60 s, or 273 bytes per second, while the server reads."""
 FRAMING = 8
-"""Bytes of chunk headers for each byte of a body, at the most. One byte in a chunk of its own takes five."""
+"""Limit for bytes of chunk headers per byte of body. A chunk of one byte needs five."""
 MAX_HELD = 512 * 1024 * 1024
-"""Bytes of bodies that are not whole yet, of all connections together: who sends them has shown no token."""
+"""Limit for incomplete bodies of all connections together: their senders have shown no token yet."""
 PIPELINED = 256
-"""Requests on one connection that wait for the one before them."""
+"""Limit for pipelined requests that wait on one connection."""
 _TCP_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -60,8 +59,8 @@ _TCP_OPTIONS = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
-"""Connections have them from the socket that they were accepted on. With these, the kernel finds out within two minutes
-that the machine of a peer is gone."""
+"""Accepted connections inherit these from the listening socket. With them the kernel detects within two minutes that a
+peer's machine is gone."""
 
 
 class HttpServer:
@@ -79,21 +78,21 @@ class HttpServer:
         most: int | None = None,
         per_peer: int | None = None,
     ) -> None:
-        """``most``, ``per_peer``: connections, as of `Connections`."""
+        """``most``, ``per_peer``: connection limits, see `Connections`."""
         self.handler = handler
         self.unbounded = unbounded
-        """Says of a request, by its head, whether its body may have any length: it reaches the handler as it comes."""
+        """Decides from the head of a request whether its body may have any length. Such a body is streamed."""
         self.stream_over = stream_over
-        """Bodies of more bytes, or of an unknown length, reach the handler while they come. None: no body does."""
+        """Stream bodies that are longer than this, or of unknown length, to the handler. None: never."""
         self.prompt = prompt
-        """Says of a request that the handler often has its answer without waiting for anything, and that until it first
-        waits it does without ``asyncio.current_task()``."""
+        """Tells whether the handler can often answer a request without waiting. It then runs outside of a task until it
+        first waits, so it must not use ``asyncio.current_task()`` before."""
         self.admit = admit
-        """Looks at a new connection; one that it does not like is closed unheard."""
+        """Checks a new connection. A connection that it rejects is closed without a response."""
         self.max_body = max_body
         self.closing = False
         self.held = 0
-        """Bytes of bodies that wait for their rest."""
+        """Bytes held of incomplete bodies."""
         self.connections = Connections(most, per_peer)
         self._listeners: list[unix_sockets.Listener] = []
         self._handshakes: set[asyncio.Task[None]] = set()
@@ -108,14 +107,14 @@ class HttpServer:
         tls: ssl.SSLContext | None = None,
     ) -> Listening:
         """Accept connections on a TCP address."""
-        sockets = await bound_to(host, port)
+        sockets = await bind_addresses(host, port)
         for listener in sockets:
             listener.listen(BACKLOG)
-        self._listeners += [_Door(listener, self, tls) for listener in sockets]
+        self._listeners += [_ServerListener(listener, self, tls) for listener in sockets]
         return Listening(sockets)
 
     async def open(self, host: str, port: int, uds: str | None) -> str:
-        """Accept connections on a unix socket, if one is named, and else on a TCP address; its URL."""
+        """Listen on a unix socket, if one is given, otherwise on a TCP address. Returns the URL."""
         if uds:
             self.listen_at(uds)
             return f"unix:{uds}"
@@ -124,46 +123,46 @@ class HttpServer:
         return f"http://{shown}:{listener.sockets[0].getsockname()[1]}"
 
     def listen_at(self, path: str) -> None:
-        """Accept connections on a unix socket of that name; one that somebody left there is replaced."""
-        self.accept_on(unix_sockets.bound(path))
+        """Listen on a unix socket at that path, replacing a stale socket there."""
+        self.accept_on(unix_sockets.bind_path(path))
 
     def accept_on(self, listener: socket.socket) -> None:
-        """Accept connections on a unix socket that has a name already."""
-        listener.listen(BACKLOG)  # it may do so already; who did so last is whom the kernel names to those who connect
-        self._listeners.append(_Door(listener, self))
+        """Listen on a unix socket that is bound already."""
+        listener.listen(BACKLOG)  # repeat it if it listens already: SO_PEERCRED shows clients the last process that did
+        self._listeners.append(_ServerListener(listener, self))
 
     def adopt(self, connection: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-        """Serve a socket that is connected already."""
+        """Serve a connected socket."""
         connection.setblocking(False)
-        made = _Connection(self)
+        protocol = _Connection(self)
         try:
-            accepted = self.connections.add(made, peer_of(connection))
-        except OSError:  # the other side is gone already
+            accepted = self.connections.add(protocol, peer_key(connection))
+        except OSError:  # the peer is gone already
             accepted = False
         if not accepted:
             connection.close()
         elif tls is None:
-            unix_sockets.UnixTransport(made.loop, connection, made).read()
+            unix_sockets.UnixTransport(protocol.loop, connection, protocol).read()
         else:
-            made.opening = connection
-            task = made.loop.create_task(self._open(connection, made, tls))
+            protocol.opening = connection
+            task = protocol.loop.create_task(self._handshake(connection, protocol, tls))
             self._handshakes.add(task)
             task.add_done_callback(self._handshakes.discard)
 
-    async def _open(self, connection: socket.socket, made: _Connection, tls: ssl.SSLContext) -> None:
-        """Agree on keys. Until that is done the connection counts like any other that is silent."""
+    async def _handshake(self, connection: socket.socket, protocol: _Connection, tls: ssl.SSLContext) -> None:
+        """Do the TLS handshake. Until it is done, the connection counts as a silent one."""
         try:
-            await made.loop.connect_accepted_socket(
-                lambda: made, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            await protocol.loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
             )
-        except OSError as error:  # what it sent is not TLS, or no TLS that we speak, or took too long
+        except OSError as error:  # not TLS, an unsupported version, or too slow
             log.debug("a TLS handshake failed: %s", error)
         finally:
-            if made.opening is not None:
-                self.forget(made)
+            if protocol.opening is not None:
+                self.forget(protocol)
 
     async def close(self, grace: float) -> bool:
-        """Stop accepting, let what is under way finish within ``grace`` seconds; whether it did."""
+        """Stop accepting and wait up to ``grace`` seconds for open requests. Returns whether all finished."""
         self.closing = True
         for listener in self._listeners:
             listener.close()
@@ -182,14 +181,14 @@ class HttpServer:
         for left in self.connections:
             left.abort()
         for task in tasks:
-            if task not in self._handshakes:  # they end with their sockets
+            if task not in self._handshakes:  # handshakes end with their sockets
                 task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
         return finished
 
     def forget(self, connection: _Connection) -> None:
-        """A connection is gone."""
+        """Remove a connection that is gone."""
         self.connections.forget(connection)
 
 
@@ -199,8 +198,8 @@ class Listening(NamedTuple):
     sockets: list[socket.socket]
 
 
-class _Door(unix_sockets.Listener):
-    """Where connections come in."""
+class _ServerListener(unix_sockets.Listener):
+    """Passes accepted connections to the server."""
 
     def __init__(self, listener: socket.socket, server: HttpServer, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(listener, lambda: _Connection(server))
@@ -211,8 +210,8 @@ class _Door(unix_sockets.Listener):
         self._server.adopt(connection, self._tls)
 
 
-async def bound_to(host: str, port: int) -> list[socket.socket]:
-    """Sockets for all addresses that a name stands for."""
+async def bind_addresses(host: str, port: int) -> list[socket.socket]:
+    """Bind sockets for all addresses of a host name."""
     loop, bound = asyncio.get_running_loop(), []
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     try:
@@ -232,7 +231,7 @@ async def bound_to(host: str, port: int) -> list[socket.socket]:
 
 
 class _Connection(asyncio.Protocol):
-    """One client. Requests on a connection are answered in turn, as HTTP/1.1 wants it."""
+    """A client's connection. Requests on it are answered in turn, as HTTP/1.1 requires."""
 
     def __init__(self, server: HttpServer) -> None:
         self.server = server
@@ -240,31 +239,31 @@ class _Connection(asyncio.Protocol):
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
         self.parser = httptools.HttpRequestParser(self)
         self.task: asyncio.Task[None] | None = None
-        self.opening: socket.socket | None = None  # while keys are agreed on
+        self.opening: socket.socket | None = None  # during the TLS handshake
         self.quiet = self.stalled = 0
         self.proven = False
-        self.waiting: list[tuple[Request, bool]] = []  # pipelined behind the one under way
+        self.waiting: list[tuple[Request, bool]] = []  # pipelined behind the current request
         self.request = Request()
         self.chunks: list[bytes] = []
         self.size = 0
         self.held = 0
         self.header_bytes = 0
-        self.other_bytes = 0  # of what was received of a request, all but its body
+        self.other_bytes = 0  # bytes received of a request, without the body
         self.url = b""
         self.in_head = False
         self.in_body = False
-        self.looked_at = 0  # bytes of the body when its pace was last looked at
+        self.checked_size = 0  # size of the body when its rate was last checked
         self.deadline: asyncio.TimerHandle | None = None
         self.refused = False
-        self.endless = False  # an event stream that ends only when somebody hangs up
-        self.behind = b""  # what came after a wish for another protocol
-        self.unbounded = False  # the body that comes may have any length
-        self.streaming = False  # an ASGI application has the request; it is told of a hang-up, not cancelled
+        self.endless = False  # an event stream that ends only when a side closes
+        self.after_upgrade = b""  # bytes that followed an upgrade request
+        self.unbounded = False  # the body may have any length
+        self.streaming = False  # an ASGI application has the request; on a disconnect it is told, not cancelled
         self.gone = asyncio.Event()
         self.writable = asyncio.Event()
         self.writable.set()
 
-    # --- asyncio's side
+    # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment]
@@ -273,7 +272,7 @@ class _Connection(asyncio.Protocol):
         if self.server.admit is not None and not self.server.admit(transport.get_extra_info("socket")):
             self.transport.abort()
 
-    # --- for whoever watches over connections
+    # --- Watched, for Connections
 
     @property
     def is_idle(self) -> bool:
@@ -290,15 +289,15 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         self.transport.close()
 
-    # --- asyncio's side, again
+    # --- asyncio.Protocol, continued
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.gone.set()
         self.writable.set()
         self._stop_deadline()
-        self._let_go()
+        self._drop_body()
         if self.task is not None and not self.streaming:
-            # Nobody waits for the answer any more. An application decides for itself: MCP's older clients hang up
+            # The response is no longer wanted. An ASGI application decides for itself: older MCP clients disconnect
             # as soon as they have read the handshake's result, and the session must outlive that.
             self.task.cancel()
         self.server.forget(self)
@@ -318,23 +317,23 @@ class _Connection(asyncio.Protocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # A server may ignore the wish: the request is answered, and what follows it is only for another protocol.
+            # A server may ignore the upgrade: the request is answered, and what follows is for the new protocol.
             self.refused = True
-            self.behind = data[upgrade.args[0] :]
+            self.after_upgrade = data[upgrade.args[0] :]
             self.transport.pause_reading()
         except httptools.HttpParserError as error:
             self._refuse(400, f"not HTTP: {error}")
         if self.other_bytes > MAX_HEADER_BYTES + FRAMING * self.size:
             self._refuse(431, f"over {MAX_HEADER_BYTES} bytes of the request are not its body")
         if self.in_head and self.deadline is None:
-            self.deadline = self.loop.call_later(HEADER_SECONDS, self._too_slow)
+            self.deadline = self.loop.call_later(HEADER_SECONDS, self._head_timed_out)
         elif self.deadline is not None and not self.in_head and not self.in_body:
             self._stop_deadline()
         if self.in_body and self.deadline is None:
-            self.looked_at = self.size
-            self.deadline = self.loop.call_later(BODY_SECONDS, self._listen_for_body)
+            self.checked_size = self.size
+            self.deadline = self.loop.call_later(BODY_SECONDS, self._check_body_rate)
 
-    # --- the parser's side
+    # --- callbacks of the HTTP parser
 
     def on_message_begin(self) -> None:
         self.request = Request()
@@ -349,8 +348,8 @@ class _Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value))
-        if self.in_head:  # else it is a trailer, which comes too late to be a header
-            self.request.headers.append((name.lower(), value.rstrip(b" \t")))  # llhttp leaves what follows the value
+        if self.in_head:  # otherwise it is a trailer, which comes too late to be a header
+            self.request.headers.append((name.lower(), value.rstrip(b" \t")))  # llhttp keeps trailing whitespace
 
     def on_headers_complete(self) -> None:
         self.in_head, self.in_body = False, True
@@ -366,8 +365,8 @@ class _Connection(asyncio.Protocol):
         if int(request.header(b"content-length") or 0) > self.server.max_body and not self.unbounded:
             self._refuse(413, f"the body is over the limit of {self.server.max_body} bytes")
         elif any(name == b"transfer-encoding" and value.lower() != b"chunked" for name, value in request.headers):
-            # llhttp says so as well, but only after this: too late for what is passed on as it comes.
-            self._refuse(400, "this transfer-encoding is not understood")
+            # llhttp reports it as well, but only after this callback: too late for a streamed body.
+            self._refuse(400, "unsupported transfer-encoding")
         elif request.header(b"expect").lower() == b"100-continue":
             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         if (self.unbounded or self._is_long(request)) and not self.refused and self.task is None:
@@ -392,7 +391,7 @@ class _Connection(asyncio.Protocol):
         elif self.request.stream is not None:
             self.request.stream.feed(body)
         elif self.server.held + len(body) > MAX_HELD:
-            self._refuse(503, "the server has too many requests that are not whole yet")
+            self._refuse(503, "the server holds too many incomplete requests")
         else:
             self.chunks.append(body)
             self.held += len(body)
@@ -409,7 +408,7 @@ class _Connection(asyncio.Protocol):
             request.stream.end()
             return
         request.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        self._let_go()
+        self._drop_body()
         keep_alive = self.parser.should_keep_alive() and not self.parser.should_upgrade()
         if self.task is not None:
             if len(self.waiting) >= PIPELINED:
@@ -426,7 +425,7 @@ class _Connection(asyncio.Protocol):
     # --- answering
 
     def _begin(self, request: Request, keep_alive: bool) -> None:
-        """Go as far as needs no waiting, and make a task only for the rest: it costs as much as a brief call."""
+        """Run the handler up to its first wait, and make a task for the rest: a task costs as much as a brief call."""
         answering = self._answer(request)
         try:
             pending = answering.send(None)
@@ -435,9 +434,9 @@ class _Connection(asyncio.Protocol):
             if isinstance(answer, Response) and keep_alive and not self.server.closing:
                 self.write(answer, keep_alive)
                 return
-            rest: Awaitable[Answer] = _said(answer)
+            rest: Awaitable[Answer] = _completed(answer)
         else:
-            rest = _resumed(answering, pending)
+            rest = _resume(answering, pending)
         self.task = self.loop.create_task(self._serve(request, keep_alive, rest))
 
     async def _serve(self, request: Request, keep_alive: bool, answering: Awaitable[Answer]) -> None:
@@ -446,19 +445,19 @@ class _Connection(asyncio.Protocol):
                 keep_alive = keep_alive and not self.refused and not self.server.closing
                 answer = await answering
                 if request.stream is not None and not request.stream.ended:
-                    keep_alive = False  # what is still to come of the body would be taken for the next request
+                    keep_alive = False  # the rest of the body would be read as the next request
                 if isinstance(answer, Stream):
                     self.endless = request.method == "GET"
                     self.streaming = True
                     keep_alive = await AsgiExchange(self, request, keep_alive).run(answer.app)
                     self.streaming = False
                 elif isinstance(answer, Takeover):
-                    await self._give_away(answer)
+                    await self._hand_over(answer)
                     return
                 else:
                     self.write(answer, keep_alive)
                 if not keep_alive or self.server.closing or self.gone.is_set():
-                    self._hang_up(still_coming=request.stream is not None and not request.stream.ended)
+                    self._close_after_response(body_pending=request.stream is not None and not request.stream.ended)
                     return
                 if not self.waiting:
                     return
@@ -470,14 +469,14 @@ class _Connection(asyncio.Protocol):
             self.task = None
             self.server.connections.watch()
 
-    async def _give_away(self, answer: Takeover) -> None:
+    async def _hand_over(self, answer: Takeover) -> None:
         self.endless = True
-        pipe = RawStream.over(self.transport, self.behind)
+        stream = RawStream.take_over(self.transport, self.after_upgrade)
         try:
             self.transport.write(answer.head)
-            await answer.run(pipe)
+            await answer.run(stream)
         finally:
-            pipe.close()
+            stream.close()
             self.gone.set()
             self._stop_deadline()
             self.server.forget(self)
@@ -488,7 +487,7 @@ class _Connection(asyncio.Protocol):
         except BodyIncomplete:
             return Response(400, b'{"success":false,"error":"the body broke off"}')
         except Exception:
-            log.exception("%s %s failed", request.method, request.shown)
+            log.exception("%s %s failed", request.method, request.loggable_path)
             return Response(500, b'{"success":false,"error":"internal error; see the log","code":"internal"}')
 
     def write(self, answer: Response, keep_alive: bool) -> None:
@@ -509,30 +508,30 @@ class _Connection(asyncio.Protocol):
             self.transport.write(body)
 
     def _refuse(self, status: int, why: str) -> None:
-        """Answer a request that is not even one, and hang up."""
+        """Answer a request that cannot be handled, and close the connection."""
         if self.refused:
             return
         self.refused = True
-        self._let_go()
+        self._drop_body()
         if self.task is None:
             message = b'{"success":false,"error":"%s"}' % why.replace('"', "'").encode()
             self.write(Response(status, message), keep_alive=False)
-            self._hang_up(still_coming=True)
+            self._close_after_response(body_pending=True)
         else:
             self.transport.close()
 
-    def _let_go(self) -> None:
-        """Hold no more of a body."""
+    def _drop_body(self) -> None:
+        """Drop what is held of a body."""
         self.chunks = []
         self.server.held -= self.held
         self.held = 0
 
-    def _hang_up(self, *, still_coming: bool) -> None:
-        if still_coming and not self.gone.is_set() and self.transport.can_write_eof():
-            # Closing at once would reset the connection, and the client, still sending, would never see why.
+    def _close_after_response(self, *, body_pending: bool) -> None:
+        if body_pending and not self.gone.is_set() and self.transport.can_write_eof():
+            # Closing at once would reset the connection, and a client that still sends would never see the reason.
             self.refused = True
             self.transport.resume_reading()
-            with contextlib.suppress(OSError):  # it may be gone, and we be the last to know
+            with contextlib.suppress(OSError):  # the peer may be gone already
                 self.transport.write_eof()
             self.loop.call_later(1.0, self._close_watched)
         else:
@@ -540,25 +539,25 @@ class _Connection(asyncio.Protocol):
 
     def _close_watched(self) -> None:
         self.transport.close()
-        self.server.connections.watch()  # its last bytes may never be read
+        self.server.connections.watch()  # the peer may never read the last bytes
 
     def _count(self, size: int) -> None:
         self.header_bytes += size
         if self.header_bytes > MAX_HEADER_BYTES:
             self._refuse(431, f"the headers are over {MAX_HEADER_BYTES} bytes")
 
-    def _too_slow(self) -> None:
+    def _head_timed_out(self) -> None:
         self._refuse(408, f"the request's head took over {HEADER_SECONDS:g} s")
 
-    def _listen_for_body(self) -> None:
+    def _check_body_rate(self) -> None:
         self.deadline = None
         if not self.in_body:
             return
-        if self.transport.is_reading() and self.size - self.looked_at < BODY_LEAST:
+        if self.transport.is_reading() and self.size - self.checked_size < BODY_LEAST:
             self._refuse(408, f"under {BODY_LEAST} bytes of the body came in {BODY_SECONDS:g} s")
             return
-        self.looked_at = self.size
-        self.deadline = self.loop.call_later(BODY_SECONDS, self._listen_for_body)
+        self.checked_size = self.size
+        self.deadline = self.loop.call_later(BODY_SECONDS, self._check_body_rate)
 
     def _stop_deadline(self) -> None:
         if self.deadline is not None:
@@ -574,20 +573,20 @@ class _Connection(asyncio.Protocol):
     def abort(self) -> None:
         if self.opening is not None:
             with contextlib.suppress(OSError):
-                self.opening.shutdown(socket.SHUT_RDWR)  # which ends the handshake
+                self.opening.shutdown(socket.SHUT_RDWR)  # ends the handshake
             return
         if self.task is not None:
             self.task.cancel()
         self.transport.abort()
 
 
-async def _said(answer: Answer) -> Answer:
+async def _completed(answer: Answer) -> Answer:
     return answer
 
 
 @types.coroutine
-def _resumed(begun: Coroutine[Any, Any, Answer], pending: Any) -> Generator[Any, Any, Answer]:
-    """The rest of a coroutine that was begun outside of a task and waits for ``pending``."""
+def _resume(begun: Coroutine[Any, Any, Answer], pending: Any) -> Generator[Any, Any, Answer]:
+    """Continue a coroutine that was started outside of a task and waits for ``pending``."""
     try:
         while True:
             try:

@@ -14,7 +14,7 @@ from pydantic_core import from_json, to_json
 from aenv._version import __version__
 from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound, TooLarge
 from aenv.http.messages import Answer, Message, Receive, Request, Response, Scope, Send, Stream
-from aenv.http.openapi import joined
+from aenv.http.openapi import merge_documents
 from aenv.platform.access.audit_log import AuditLog
 from aenv.platform.access.platform_tokens import OWNER, Authenticator, Caller
 from aenv.platform.gateway.gateway import Gateway
@@ -148,7 +148,7 @@ class PlatformApp:
         if self._beside is None:
             return to_json(own)
         request.method = "GET"
-        return to_json(joined(own, from_json((await self._beside(request)).body)))
+        return to_json(merge_documents(own, from_json((await self._beside(request)).body)))
 
     def _find(self, request: Request) -> tuple[str, Route, str] | None:
         for method, pattern, action, route in self._routes:

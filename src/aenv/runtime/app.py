@@ -143,7 +143,7 @@ class App:
         call = _call(name, request.timing)
         outcome = await self.catalog.call_tool(name, read, call)
         if request.timing is not None:
-            request.timing.ended()
+            request.timing.mark_tool_end()
         content = outcome.content
         data: dict[str, Any] = {"content": content.blocks, "is_error": content.is_error}
         if content.is_json:
@@ -181,7 +181,7 @@ class App:
             return await self.catalog.call_function(endpoint, arguments, call)
         finally:
             if timing is not None:
-                timing.ended()
+                timing.mark_tool_end()
 
     async def _reward(self, request: Request) -> Response:
         query = dict(parse_qsl(request.query.decode("latin-1")))
@@ -223,7 +223,7 @@ class App:
 def _call(name: str, timing: Timing | None) -> Call:
     if timing is None:
         return Call(name)
-    timing.begins()
+    timing.mark_tool_start()
     return Call(name, trace=timing.place)
 
 

@@ -61,7 +61,7 @@ class SandboxRoutes:
             return await self._file(request)
         if request.path == paths.ARCHIVE and request.method in ("GET", "PUT"):
             return await (self._pack if request.method == "GET" else self._unpack)(request)
-        if request.path.startswith(_PORT) and request.wants_to_speak(b"tcp"):
+        if request.path.startswith(_PORT) and request.wants_upgrade_to(b"tcp"):
             return await self._port(request.path.removeprefix(_PORT))
         return None
 

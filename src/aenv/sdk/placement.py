@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from aenv.client import local_lease
-from aenv.client.caller_variables import of_caller
+from aenv.client.caller_variables import caller_variables
 from aenv.client.instance_client import PATIENCE, InstanceClient
 from aenv.errors import AEnvError, EnvironmentError, InstanceEnded, InstanceUnreachable, NotFound, UsageError
 from aenv.http.url import Planes, ServerUrl
@@ -212,7 +212,7 @@ class PlatformPlacement(Placement):
     def _complete(self, request: CreateRequest) -> CreateRequest:
         rest = {name: value for name, value in request.items() if name != "envName"}
         hub = _hub_access() if self.is_local and self._source is None else None
-        own = {"hub": hub, "fetching": of_caller() or None} if self.is_local else {}
+        own = {"hub": hub, "fetching": caller_variables() or None} if self.is_local else {}
         return {**rest, "source": self._source, "lease": self._lease, **own}
 
     async def wait(self, instance: EnvInstance, timeout: float) -> EnvInstance:

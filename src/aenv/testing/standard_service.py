@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic_core import from_json, to_json
 
-from aenv.http.guard import bearer_of
+from aenv.http.guard import bearer_token
 from aenv.http.messages import Request, Response
 from aenv.http.server import HttpServer
 from aenv.schema import paths
@@ -108,7 +108,7 @@ class StandardService:
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request."""
-        if self._token and bearer_of(request) != self._token:
+        if self._token and bearer_token(request) != self._token:
             return _refused(401, "the service's token is required")
         first, _, rest = request.path.removeprefix(paths.STANDARD).lstrip("/").partition("/")
         if not request.path.startswith(paths.STANDARD):

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from aenv._version import __version__
 from aenv.errors import AEnvError, InvalidArguments, NotFound, problem
-from aenv.http.guard import bearer_of, refuse_web_pages
+from aenv.http.guard import bearer_token, refuse_web_pages
 from aenv.http.messages import Request, Response
 from aenv.hub.access.hub_tokens import ANYONE, OWNER, HubCaller, HubTokens
 from aenv.hub.catalog import Catalog
@@ -110,7 +110,7 @@ class HubApp:
             if self._only_loopback:
                 refuse_web_pages(request, "Serve with --auth to be reached under other names.")
             return OWNER
-        text = bearer_of(request)
+        text = bearer_token(request)
         caller = ANYONE if text is None else await self._authenticate(text)
         behalf = unquote(request.header(_BEHALF).decode("latin-1"))
         return replace(caller, behalf=behalf) if behalf else caller

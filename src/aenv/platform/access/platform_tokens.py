@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from aenv.errors import Forbidden, Unauthorized
-from aenv.http.guard import bearer_of, refuse_web_pages
+from aenv.http.guard import bearer_token, refuse_web_pages
 from aenv.http.messages import Request
 from aenv.storage.tokens import TokenRecord, TokenStore
 
@@ -127,7 +127,7 @@ class Authenticator:
             if self._only_loopback:
                 refuse_web_pages(request, "Serve with --auth to be reached under other names.")
             return OWNER
-        text = bearer_of(request)
+        text = bearer_token(request)
         if text is None:
             raise Unauthorized(
                 "this needs a token", details={"hint": "Set one: export AENV_API_KEY=TOKEN, or api_key= in code."}

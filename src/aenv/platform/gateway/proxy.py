@@ -53,19 +53,19 @@ async def pass_on(relay: Relay, head: bytes, request: Request) -> Answer:
         NotConnected: nothing was sent.
         ConnectionBroke: the request went out, at least in part, and no answer came.
     """
-    if not request.wants_to_speak(b"websocket"):
+    if not request.wants_upgrade_to(b"websocket"):
         return pass_back(await relay.send(head, body_of(request)), request)
     switched = await relay.switch(head + b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n")
     if isinstance(switched, RelayedResponse):
         return pass_back(switched, request)
     lines = b"".join(b"%s: %s\r\n" % pair for pair in switched.headers)
     head = STATUS_LINES[101] + lines + b"\r\n"
-    return Takeover(head, lambda pipe: join(pipe, switched.pipe))
+    return Takeover(head, lambda stream: join(stream, switched.stream))
 
 
 def pass_back(passed: RelayedResponse, request: Request) -> Response | Stream:
     """What the other side answered: whole if it is brief, else as it comes."""
-    whole = passed.whole()
+    whole = passed.complete_body()
     if whole is None:
         return Stream(_Answer(passed), passed.status)
     lines = b"".join(b"%s: %s\r\n" % pair for pair in passed.headers if pair[0] not in _NOT_PASSED_BACK)

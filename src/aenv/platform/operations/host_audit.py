@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aenv.client.local_platforms import LocalPaths, for_sockets, is_alive
+from aenv.client.local_platforms import LocalPaths, is_alive, socket_parent
 from aenv.isolation.limits.cgroups import TOP, is_held
 
 YOUNG = 60.0
@@ -49,7 +49,7 @@ class HostAudit:
         """``runtime``: of the local platform."""
         self._runtime = runtime
         self._groups = groups
-        self._temporary = temporary or Path(for_sockets())
+        self._temporary = temporary or Path(socket_parent())
         self._young = young
         self._processes = {process.pid: process for process in _processes()}
 

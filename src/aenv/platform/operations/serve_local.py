@@ -27,8 +27,8 @@ from aenv.client.local_platforms import (
     LocalPaths,
     PlatformInfo,
     all_of_user,
-    forget_old,
     is_alive,
+    remove_old,
     retire,
 )
 from aenv.client.platform_identity import Identity
@@ -189,7 +189,7 @@ def _settle_in(paths: LocalPaths, own: Identity) -> None:
         about = PlatformInfo.read(other) if other.key != paths.key and is_alive(other) else None
         if about is not None and own.replaces(about.identity):
             retire(other)
-    forget_old(paths, time.time())
+    remove_old(paths, time.time())
 
 
 class LocalPorts(Ports):

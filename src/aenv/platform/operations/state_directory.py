@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import IO
 
-from aenv.client.local_lease import for_sockets
+from aenv.client.local_lease import socket_parent
 from aenv.engines.fd_holders import FdHolderClient
 from aenv.platform.operations.serve_local import start_janitor
 
@@ -49,7 +49,7 @@ class StateDirectory:
         if keeper is not None:
             await keeper.end()
         # A short name: a unix socket's path has 107 bytes.
-        runtime = Path(tempfile.mkdtemp(prefix="aenv-serve-", dir=for_sockets()))
+        runtime = Path(tempfile.mkdtemp(prefix="aenv-serve-", dir=socket_parent()))
         home = cls(place, lock, runtime, None)
         home._janitor = start_janitor(runtime, runtime.name)
         before.unlink(missing_ok=True)
