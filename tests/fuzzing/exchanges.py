@@ -94,11 +94,11 @@ def gateway_answers(data: st.DataObject) -> None:
                 with contextlib.suppress(ConnectionError):
                     await way.writer.wait_closed()
 
-    looks, gateway.LOOKS = gateway.LOOKS, 1  # the instance is never over, and half a second is long here
+    looks, gateway.CHECKS = gateway.CHECKS, 1  # the instance is never over, and half a second is long here
     try:
         watched(work)
     finally:
-        gateway.LOOKS = looks
+        gateway.CHECKS = looks
 
 
 TARGETS: dict[str, Target] = {"HTTP messages": http_messages, "gateway": gateway_answers}

@@ -58,7 +58,7 @@ async def ask(ready: Readiness) -> tuple[int, Any]:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readiness, "FRESH", -1.0)
+    monkeypatch.setattr(readiness, "CACHE_SECONDS", -1.0)
     monkeypatch.setattr(create_probe, "PROBE_INTERVAL", 0.0)
 
 

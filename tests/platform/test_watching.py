@@ -160,7 +160,7 @@ def test_doctor_says_what_memory_nobody_counts(platform: Served) -> None:
     )  # fmt: skip
     [line] = [line for line in done.stdout.splitlines() if "control groups" in line]
     assert "memory, pids, cpu cannot be limited here" in line
-    assert "Not limited then: memory that processes share without a file" in line
+    assert "Not limited: memory that processes share without a file" in line
 
 
 def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path) -> None:

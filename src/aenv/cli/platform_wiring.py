@@ -11,7 +11,7 @@ from aenv.hub.local_hub import LocalHub
 from aenv.hub.open_hub import HubLocation, open_catalog, open_hub
 from aenv.platform.access.platform_tokens import Authenticator, Role
 from aenv.platform.instances.env_sources import OpenHub
-from aenv.platform.operations.serve import Beside, OpenBeside
+from aenv.platform.operations.serve import EmbeddedHub, OpenEmbeddedHub
 from aenv.platform.operations.settings import ServeSettings
 from aenv.schema.envhub import Hub
 from aenv.schema.instances import HubAccess
@@ -20,11 +20,11 @@ SCOPES: dict[Role, Scope | None] = {"metrics": None, "read-only": "read", "user"
 """What a role of the platform may do in the hub beside it; None: no more than who has no token."""
 
 
-def hub_beside(place: HubLocation, settings: ServeSettings) -> OpenBeside:
+def hub_beside(place: HubLocation, settings: ServeSettings) -> OpenEmbeddedHub:
     """The hub that is served with the platform."""
 
     @asynccontextmanager
-    async def open_beside(door: Authenticator) -> AsyncIterator[Beside]:
+    async def open_embedded_hub(door: Authenticator) -> AsyncIterator[EmbeddedHub]:
         async def authenticate(text: str) -> HubCaller:
             caller = await door.authenticate(text)
             return HubCaller(caller.name, SCOPES[caller.role])
@@ -33,7 +33,7 @@ def hub_beside(place: HubLocation, settings: ServeSettings) -> OpenBeside:
             only_loopback = not settings.open_to_others
             yield embedded_app(catalog, None if door.open else authenticate, only_loopback=only_loopback)
 
-    return open_beside
+    return open_embedded_hub
 
 
 def hub_of(place: HubLocation | None) -> OpenHub:

@@ -1,1 +1,1 @@
-"""The platform's server: creates, finds, proxies and ends instances for callers with a token."""
+"""The platform server: creates instances and services for many users, and routes calls to them."""

@@ -1,4 +1,4 @@
-"""The platform's routes, with the envelope that existing clients know."""
+"""Routes of the platform, in the envelope that existing clients expect."""
 
 from __future__ import annotations
 
@@ -24,42 +24,43 @@ from aenv.platform.gateway.ports import Ports
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.openapi import PAGE, TtlRequest, document
 from aenv.platform.operations.metrics_routes import metrics_answer
-from aenv.platform.request_context import More, RequestContext, Route, body, envelope, number, ok, refusal, wait
+from aenv.platform.request_context import RequestContext, Route, RouteEntry, body, envelope, number, ok, refusal, wait
 from aenv.schema import paths
 from aenv.schema.instances import EnvInstanceCreateRequest, EnvStatus, InstancePage, PresignedUrl, PresignRequest
 
-MAX_WISH = 4 * 1024 * 1024
-"""Bytes of a wish for an instance: much of it is kept, and written down."""
+MAX_CREATE_BYTES = 4 * 1024 * 1024
+"""Limit for a create request: much of it is kept in memory and in the store."""
 
 
 class PlatformApp:
-    """Answers requests to the control plane, and those for instances that come the same way."""
+    """Handles requests to the control plane, and requests to instances on the same address."""
 
     def __init__(
         self,
         instances: Instances,
         *,
-        door: Authenticator | None = None,
+        authenticator: Authenticator | None = None,
         gateway: Gateway | None = None,
         audit: AuditLog | None = None,
-        beside: Callable[[Request], Awaitable[Response]] | None = None,
+        fallback: Callable[[Request], Awaitable[Response]] | None = None,
         peers: Peers | None = None,
         ports: Ports | None = None,
-        more: Sequence[More] = (),
+        more: Sequence[RouteEntry] = (),
     ) -> None:
-        """``beside``: answers what is none of ours; without ``door``, whoever gets here is the owner.
+        """Wire up the routes.
 
-        ``more``: other routes of ours.
+        ``authenticator``: without one, every caller is the owner. ``fallback`` handles paths that are not the
+        platform's, such as those of an embedded hub. ``more``: further routes.
         """
         self._peers = peers
         self._ports = ports
         self._instances = instances
-        self._door = door
+        self._authenticator = authenticator
         self._gateway = gateway
         self._audit = audit
-        self._beside = beside
+        self._fallback = fallback
         base, one = re.escape(paths.INSTANCES), r"(?P<name>[^/]+)"
-        self._routes: list[More] = [
+        self._routes: list[RouteEntry] = [
             (method, re.compile(f"{base}{path}"), action, route)
             for method, path, action, route in (
                 ("POST", "", "create", self._create),
@@ -81,7 +82,7 @@ class PlatformApp:
         self._routes += more
 
     async def __call__(self, request: Request) -> Answer:
-        """Answer one request."""
+        """Handle a request."""
         if self._gateway is not None and Gateway.wants(request):
             try:
                 return await self._gateway(request)
@@ -90,21 +91,26 @@ class PlatformApp:
         found = self._find(request)
         if request.stream is not None and (found is None or found[1] != self._inside):
             try:
-                if self._door is not None:
-                    await self._door.caller(request)  # before anything of it is held
+                if self._authenticator is not None:
+                    await self._authenticator.caller(request)  # before any of the body is held
             except AEnvError as error:
                 return refusal(error)
             request.body, request.stream = b"".join([data async for data in request.stream]), None
-        if self._beside is not None and found is None and request.path != paths.OPENAPI and not _is_ours(request.path):
-            return await self._beside(request)
+        if (
+            self._fallback is not None
+            and found is None
+            and request.path != paths.OPENAPI
+            and not _is_platform_path(request.path)
+        ):
+            return await self._fallback(request)
         if request.path == paths.OPENAPI and request.method in ("GET", "HEAD"):
             return Response(200, await self._document(request))
         began = time.perf_counter()
-        ask, status = None, 500
+        context, status = None, 500
         try:
             if request.path == paths.HEALTH:
                 return ok({"status": "healthy", "version": __version__})
-            caller = await self._door.caller(request) if self._door is not None else OWNER
+            caller = await self._authenticator.caller(request) if self._authenticator is not None else OWNER
             if request.path == paths.METRICS:
                 caller.need("metrics")
                 return metrics_answer(self._instances.metrics)
@@ -112,43 +118,43 @@ class PlatformApp:
                 caller.need("user")
                 return Stream(self._lease)
             if found is None:
-                raise NotFound(f"nothing at {request.method} {request.path}", details=_advice(request.path))
-            caller.need("read-only" if found[0] in _READING else "user")
+                raise NotFound(f"nothing at {request.method} {request.path}", details=_hint(request.path))
+            caller.need("read-only" if found[0] in _READ_ONLY else "user")
             if found[2] and found[0] != "list" and request.path.startswith(paths.INSTANCES):
-                elsewhere = await self._elsewhere(found[0], found[2], request, caller)
-                if elsewhere is not None:
-                    status = elsewhere.status if isinstance(elsewhere, Response) else 200
-                    return elsewhere
+                response = await self._from_peer(found[0], found[2], request, caller)
+                if response is not None:
+                    status = response.status if isinstance(response, Response) else 200
+                    return response
             query = parse_qsl(request.query.decode("latin-1"), keep_blank_values=True)
-            ask = RequestContext(request, caller, found[2], query)
-            answer = await found[1](ask)
+            context = RequestContext(request, caller, found[2], query)
+            answer = await found[1](context)
             status = answer.status if isinstance(answer, Response) else 200
         except AEnvError as error:
             answer, status = refusal(error), error.status
             self._instances.metrics.count("refused_total", code=error.code)
         finally:
             if found is not None:
-                self._done(request, found[0], found[2], ask, status, (time.perf_counter() - began) * 1000)
+                self._record(request, found[0], found[2], context, status, (time.perf_counter() - began) * 1000)
         return answer
 
-    async def _elsewhere(self, action: str, name: str, request: Request, caller: Caller) -> Answer | None:
-        """What the server answers that has the instance, where that is another one."""
+    async def _from_peer(self, action: str, name: str, request: Request, caller: Caller) -> Answer | None:
+        """Return the response of the server that runs the instance, if that is another one."""
         if self._peers is None or self._instances.peek(name) is not None:
             return None
         try:
             return await self._peers.answer(name, request, caller)
         except InstanceEnded:
-            if action not in ("get", "delete", "logs", "events"):  # what is still known of it is in the store
+            if action not in ("get", "delete", "logs", "events"):  # the store still has the record, log and events
                 raise
             return None
 
     async def _document(self, request: Request) -> bytes:
-        """All that is answered here, the routes of what is beside us included."""
+        """Return the OpenAPI document, including the routes of ``fallback``."""
         own = document()
-        if self._beside is None:
+        if self._fallback is None:
             return to_json(own)
         request.method = "GET"
-        return to_json(merge_documents(own, from_json((await self._beside(request)).body)))
+        return to_json(merge_documents(own, from_json((await self._fallback(request)).body)))
 
     def _find(self, request: Request) -> tuple[str, Route, str] | None:
         for method, pattern, action, route in self._routes:
@@ -156,106 +162,111 @@ class PlatformApp:
                 return action, route, match.groupdict().get("name", "")
         return None
 
-    def _done(
-        self, request: Request, action: str, name: str, ask: RequestContext | None, status: int, spent: float
+    def _record(
+        self, request: Request, action: str, name: str, context: RequestContext | None, status: int, spent: float
     ) -> None:
         metrics = self._instances.metrics
         metrics.count("requests_total", method=request.method, endpoint=action, status=str(status))
         metrics.observe("request_duration_ms", spent, endpoint=action)
-        if self._audit is not None and action not in _READING and ask is not None:
+        if self._audit is not None and action not in _READ_ONLY and context is not None:
             trace = request.header(b"env-instance-trace-id").decode("latin-1")
             facts = {"service" if action.startswith("service-") else "instance": name} if name else {}
             self._audit.write(
-                action, user=ask.caller.name, token=ask.caller.token_id, status=status, trace=trace[:64], **facts
+                action,
+                user=context.caller.name,
+                token=context.caller.token_id,
+                status=status,
+                trace=trace[:64],
+                **facts,
             )
 
     # --- routes
 
-    async def _create(self, ask: RequestContext) -> Answer:
-        if len(ask.request.body) > MAX_WISH:
-            raise TooLarge(f"a wish for an instance has at most {MAX_WISH} bytes", details={"hint": "Use upload()."})
-        wish = body(EnvInstanceCreateRequest, ask.request)
+    async def _create(self, context: RequestContext) -> Answer:
+        if len(context.request.body) > MAX_CREATE_BYTES:
+            raise TooLarge(f"a create request has at most {MAX_CREATE_BYTES} bytes", details={"hint": "Use upload()."})
+        spec = body(EnvInstanceCreateRequest, context.request)
         longest = self._instances.admission.capacity.longest_wait
-        if wish.queue_timeout is not None and wish.queue_timeout > longest:
-            wish = wish.model_copy(update={"queue_timeout": longest})
-        if self._peers is not None and wish.request_id:
-            elsewhere = await self._peers.claim(ask.request, ask.caller, wish.request_id)
-            if elsewhere is not None:
-                return elsewhere
-        if wish.count is not None:
-            return ok(await self._instances.create_many(wish, wish.count, ask.caller))
-        return ok(await self._instances.create(wish, ask.caller))
+        if spec.queue_timeout is not None and spec.queue_timeout > longest:
+            spec = spec.model_copy(update={"queue_timeout": longest})
+        if self._peers is not None and spec.request_id:
+            response = await self._peers.claim(context.request, context.caller, spec.request_id)
+            if response is not None:
+                return response
+        if spec.count is not None:
+            return ok(await self._instances.create_many(spec, spec.count, context.caller))
+        return ok(await self._instances.create(spec, context.caller))
 
-    async def _list(self, ask: RequestContext) -> Answer:
-        page = await self._pages(ask.name, ask)
+    async def _list(self, context: RequestContext) -> Answer:
+        page = await self._pages(context.name, context)
         return Response(200, to_json({**envelope(page.items), "next": page.next}))
 
-    async def _page(self, ask: RequestContext) -> Answer:
-        return ok(await self._pages(ask.one("envName") or "*", ask))
+    async def _page(self, context: RequestContext) -> Answer:
+        return ok(await self._pages(context.one("envName") or "*", context))
 
-    async def _pages(self, env: str, ask: RequestContext) -> InstancePage:
-        filters = _filters(ask)
-        own = await self._instances.page(env, ask.caller, **filters)
+    async def _pages(self, env: str, context: RequestContext) -> InstancePage:
+        filters = _filters(context)
+        own = await self._instances.page(env, context.caller, **filters)
         if self._peers is None:
             return own
-        return await self._peers.page(own, ask.request, ask.caller, {"env": env, **filters})
+        return await self._peers.page(own, context.request, context.caller, {"env": env, **filters})
 
-    async def _get(self, ask: RequestContext) -> Answer:
-        deleted = ask.one("deleted") in ("1", "true")
-        return ok(await self._instances.get(ask.name, wait(ask.one("wait")), ask.caller, deleted=deleted))
+    async def _get(self, context: RequestContext) -> Answer:
+        deleted = context.one("deleted") in ("1", "true")
+        return ok(await self._instances.get(context.name, wait(context.one("wait")), context.caller, deleted=deleted))
 
-    async def _delete(self, ask: RequestContext) -> Answer:
-        await self._instances.delete(ask.name, ask.caller)
+    async def _delete(self, context: RequestContext) -> Answer:
+        await self._instances.delete(context.name, context.caller)
         return ok("Deleted successfully")
 
-    async def _renew(self, ask: RequestContext) -> Answer:
-        wish = body(TtlRequest, ask.request) if ask.request.body else TtlRequest()
-        return ok(await self._instances.renew(ask.name, wish.ttl, ask.caller))
+    async def _renew(self, context: RequestContext) -> Answer:
+        spec = body(TtlRequest, context.request) if context.request.body else TtlRequest()
+        return ok(await self._instances.renew(context.name, spec.ttl, context.caller))
 
-    async def _events(self, ask: RequestContext) -> Answer:
+    async def _events(self, context: RequestContext) -> Answer:
         try:
-            return ok(self._instances.events(ask.name, ask.caller))
+            return ok(self._instances.events(context.name, context.caller))
         except NotFound:
-            return ok((await self._instances.get_ended(ask.name, ask.caller)).events)
+            return ok((await self._instances.get_ended(context.name, context.caller)).events)
 
-    async def _logs(self, ask: RequestContext) -> Answer:
+    async def _logs(self, context: RequestContext) -> Answer:
         try:
-            text = self._instances.logs(ask.name, ask.caller)
+            text = self._instances.logs(context.name, context.caller)
         except NotFound:
-            text = (await self._instances.get_ended(ask.name, ask.caller)).log
-        return log_answer(ask, text, lambda: self._news(ask))
+            text = (await self._instances.get_ended(context.name, context.caller)).log
+        return log_answer(context, text, lambda: self._news(context))
 
-    def _news(self, ask: RequestContext) -> News:
+    def _news(self, context: RequestContext) -> News:
         position = 0
-        with contextlib.suppress(InstanceEnded, NotFound):  # one that has ended has no news
-            _, position = self._instances.log_since(ask.name, 0, ask.caller)
+        with contextlib.suppress(InstanceEnded, NotFound):  # an ended instance writes nothing more
+            _, position = self._instances.log_since(context.name, 0, context.caller)
 
         def news() -> str:
             nonlocal position
-            text, position = self._instances.log_since(ask.name, position, ask.caller)
+            text, position = self._instances.log_since(context.name, position, context.caller)
             return text
 
         return news
 
-    async def _inside(self, ask: RequestContext) -> Answer:
+    async def _inside(self, context: RequestContext) -> Answer:
         if self._gateway is None:
-            raise NotFound("this platform's instances are called at their own address")
-        path, mark, query = ask.request.target.partition(b"?")
+            raise NotFound("this platform does not forward requests; call the instance at its own address")
+        path, mark, query = context.request.target.partition(b"?")
         target = path[path.rindex(b"/") :] + mark + query
-        record = await self._instances.require(ask.name, ask.caller)
-        return await self._gateway.forward(record, ask.request, target)
+        record = await self._instances.require(context.name, context.caller)
+        return await self._gateway.forward(record, context.request, target)
 
-    async def _presign(self, ask: RequestContext) -> Answer:
-        record = await self._instances.require(ask.name, ask.caller)
-        wish = body(PresignRequest, ask.request)
+    async def _presign(self, context: RequestContext) -> Answer:
+        record = await self._instances.require(context.name, context.caller)
+        spec = body(PresignRequest, context.request)
         if self._ports is None:
-            raise NotFound("this platform gives out no URLs of ports")
+            raise NotFound("this platform does not issue URLs of ports")
         await self._ports.open()
-        url = self._ports.url(record.id, wish.port, wish.expiration_time_in_minutes, ask.request)
+        url = self._ports.url(record.id, spec.port, spec.expiration_time_in_minutes, context.request)
         return ok(PresignedUrl(url=url))
 
     async def _lease(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Say its name, and hold it for as long as the connection is open."""
+        """Send the name of a new lease, and hold it while the connection is open."""
         name = self._instances.open_lease()
         try:
             headers = [(paths.LEASE_HEADER.encode(), name.encode())]
@@ -267,40 +278,41 @@ class PlatformApp:
             await self._instances.end_lease(name)
 
 
-_READING = ("list", "get", "logs", "events", "service-list", "service-get", "service-logs", "service-events")
-"""What changes nothing: every role may do it, and it is not written down."""
+_READ_ONLY = ("list", "get", "logs", "events", "service-list", "service-get", "service-logs", "service-events")
+"""Actions that change nothing: every role may do them, and they are not in the audit log."""
 
 
-def _advice(path: str) -> dict[str, str]:
+def _hint(path: str) -> dict[str, str]:
     if not path.startswith(paths.SERVICES):
         return {}
-    return {"hint": "Services need a platform that 'aenv serve' serves; one for this user alone has none."}
+    return {"hint": "Services need a platform started with 'aenv serve'; the local platform of a user has none."}
 
 
 def takes_any_body(request: Request) -> bool:
-    """Whether the body of a request is passed on to an instance as it comes, and so may have any length."""
+    """Return whether the body is streamed to an instance and so may have any length."""
     if request.method != "PUT" or not request.path.endswith(paths.ARCHIVE):
         return False
     return (request.path.startswith(paths.INSTANCES + "/") and request.path.count("/") == 3) or Gateway.wants(request)
 
 
-def _is_ours(path: str) -> bool:
+def _is_platform_path(path: str) -> bool:
     return path in (paths.HEALTH, paths.METRICS, paths.LEASE) or path.startswith((paths.INSTANCES, paths.SERVICES))
 
 
-def _filters(ask: RequestContext) -> dict[str, Any]:
+def _filters(context: RequestContext) -> dict[str, Any]:
     labels = {}
-    for text in [value for name, value in ask.query if name == "label"]:
+    for text in [value for name, value in context.query if name == "label"]:
         name, equals, value = text.partition("=")
         if not equals:
-            raise InvalidArguments(f"label: write it like label=experiment=e1, not '{text}'")
+            raise InvalidArguments(f"invalid label '{text}'; expected label=KEY=VALUE")
         labels[name] = value
-    status = ask.one("status")
+    status = context.one("status")
     if status is not None and status not in list(EnvStatus):
-        raise InvalidArguments(f"status: '{status}' is none; use one of {', '.join(EnvStatus)}")
-    limit = number("limit", ask.one("limit"))
+        raise InvalidArguments(f"invalid status '{status}'; expected one of {', '.join(EnvStatus)}")
+    limit = number("limit", context.one("limit"))
     if limit is not None and not 1 <= limit <= PAGE:
-        raise InvalidArguments(f"limit: between 1 and {PAGE}")
+        raise InvalidArguments(f"invalid limit {limit}; expected 1 to {PAGE}")
     return {
-        "owner": ask.one("owner"), "labels": labels, "status": status, "limit": limit, "after": ask.one("after"),
+        "owner": context.one("owner"), "labels": labels, "status": status, "limit": limit,
+        "after": context.one("after"),
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""The OpenAPI document of the control plane."""
+"""OpenAPI document of the control plane."""
 
 from __future__ import annotations
 
@@ -27,98 +27,98 @@ from aenv.schema.instances import (
 )
 
 PAGE = 1000
-"""Instances in one page, at the most."""
+"""Maximum number of instances in a page."""
 TITLE = "AEnvironment platform"
 _ONE = f"{paths.INSTANCES}/{{id}}"
 _PROBLEMS = {
-    "400": "It cannot be understood, or a value has the wrong shape",
-    "401": "The token is missing, wrong, revoked or expired",
-    "403": "The token is not good for this, or uses as much as it may",
-    "404": "There is no such thing, or it is somebody else's",
-    "405": "Another method is meant",
-    "408": "It came too slowly",
-    "409": "It is there already",
+    "400": "Malformed request, or a value of the wrong type",
+    "401": "The token is missing, invalid, revoked or expired",
+    "403": "The token does not allow this, or its quota is used up",
+    "404": "Not found, or owned by another user",
+    "405": "Wrong method",
+    "408": "The request arrived too slowly",
+    "409": "It exists already",
     "410": "The instance has ended; the message says why",
-    "413": "It is too large",
-    "422": "The instance does not understand it",
-    "429": "Too many for now; `Retry-After` says for how long",
+    "413": "The body is too large",
+    "422": "The instance rejected the arguments",
+    "429": "Too many requests; retry after `Retry-After` seconds",
     "431": "The headers are too large",
-    "502": "The instance, or the server that it is on, does not answer",
-    "503": "The store cannot be reached just now; try again",
+    "502": "The instance, or the server that runs it, does not answer",
+    "503": "The store is not reachable at the moment; try again",
 }
 
 
 class QueryModel(BaseModel):
-    """A question after the question mark."""
+    """Base of query parameters."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 class FilterQuery(QueryModel):
-    """Which instances to list."""
+    """Filters for instances."""
 
     owner: str | None = None
     status: EnvStatus | None = None
-    """Ended ones are listed only when they are asked for so."""
+    """Ended instances are listed only if this asks for their status."""
     label: list[Annotated[str, Field(pattern="^[^=]*=")]] = Field(default_factory=list)
-    """Like `key=value`; all must fit."""
+    """A label as `key=value`; an instance must have all of them."""
     limit: Annotated[int, Field(ge=1, le=PAGE)] | None = None
     after: str | None = None
-    """The `next` of the page before."""
+    """`next` of the previous page."""
 
 
 class InstanceListQuery(FilterQuery):
-    """Which instances to list."""
+    """Filters for instances, with the environment."""
 
     envName: str | None = None
-    """Of which environment: `name`, `name@version` or `*`."""
+    """Environment: `name`, `name@version` or `*`."""
 
 
 class ServiceQuery(QueryModel):
-    """Which services to list."""
+    """Filters for services."""
 
     envName: str | None = None
-    """Of which environment: `name`, `name@version` or `*`."""
+    """Environment: `name`, `name@version` or `*`."""
 
 
 class DeleteQuery(QueryModel):
-    """What goes with it."""
+    """Options for deleting a service."""
 
     deleteStorage: bool = False
-    """Its storage, too."""
+    """Delete its storage, too."""
 
 
 class WaitQuery(QueryModel):
-    """How long to wait."""
+    """Time to wait for a change."""
 
     wait: Annotated[float, Field(ge=0, le=20)] = 0.0
-    """Seconds, for one that is being made."""
+    """Seconds to wait while it is being created."""
 
 
 class InstanceQuery(WaitQuery):
-    """Which instances count."""
+    """Options for getting an instance."""
 
     deleted: bool = False
-    """Also one that was deleted within the last hour."""
+    """Also find an instance that was deleted within the last hour."""
 
 
 class LogQuery(QueryModel):
-    """Which part of a log."""
+    """Part of a log."""
 
     tail: Annotated[int, Field(ge=0, le=999_999_999)] | None = None
-    """Only so many lines."""
+    """Only this many lines from the end."""
     follow: bool = False
-    """As plain text that goes on until the instance ends."""
+    """Stream the log as plain text until the instance ends."""
 
 
 class PathQuery(QueryModel):
-    """Where in the instance."""
+    """Path of a file or folder in the instance."""
 
     path: Annotated[str, Field(min_length=1)]
 
 
 class TtlRequest(BaseModel):
-    """How long from now; nothing: as long as before."""
+    """New time to live, from now; empty: as long as before."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -126,7 +126,7 @@ class TtlRequest(BaseModel):
 
 
 class CommandResult(BaseModel):
-    """What came of a command."""
+    """Exit code and output of a command."""
 
     exit_code: int
     stdout: str
@@ -135,17 +135,17 @@ class CommandResult(BaseModel):
 
 
 class InstanceRefusal(BaseModel):
-    """Why an instance refused a request."""
+    """Error response of an instance."""
 
     model_config = ConfigDict(extra="allow")
 
     success: Literal[False]
     code: str | int
-    """What instances refuse has a word here, what the platform refuses the HTTP status."""
+    """Error code as a word from instances; HTTP status from the platform."""
 
 
 class WrittenFile(BaseModel):
-    """What was written."""
+    """Path and size of what was written."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -182,25 +182,23 @@ OPERATIONS = (
     _instances(
         "POST",
         paths.INSTANCES,
-        "Make an instance, or with `count` several",
+        "Create an instance, or several with `count`",
         EnvInstance | list[EnvInstance],
         body=EnvInstanceCreateRequest,
     ),
     _read(f"{paths.INSTANCES}/list", "List instances, the oldest first", InstancePage, query=InstanceListQuery),
     _read(
         f"{paths.INSTANCES}/{{environment}}/list",
-        "List instances of an environment, or with `*` all, as older clients ask",
+        "List instances of an environment, or all with `*`, in the shape of older clients",
         list[EnvInstance],
         query=FilterQuery,
     ),
     _read(_ONE, "Get an instance", EnvInstance, query=InstanceQuery),
-    _instances("DELETE", _ONE, "End an instance", str),
-    _instances(
-        "PUT", f"{_ONE}/ttl", "Have its time to live count from now", EnvInstance, body=TtlRequest, body_optional=True
-    ),
-    _read(f"{_ONE}/events", "What happened to it, the oldest first", list[InstanceEvent]),
-    _read(f"{_ONE}/logs", "What its tools wrote", str, query=LogQuery, media=("text/plain",)),
-    _instances("POST", f"{_ONE}/presign-url", "A URL of a port inside it", PresignedUrl, body=PresignRequest),
+    _instances("DELETE", _ONE, "Delete an instance", str),
+    _instances("PUT", f"{_ONE}/ttl", "Restart its time to live", EnvInstance, body=TtlRequest, body_optional=True),
+    _read(f"{_ONE}/events", "List its events, the oldest first", list[InstanceEvent]),
+    _read(f"{_ONE}/logs", "Get the output of its tools", str, query=LogQuery, media=("text/plain",)),
+    _instances("POST", f"{_ONE}/presign-url", "Create a URL of a port inside it", PresignedUrl, body=PresignRequest),
     _inside("POST", paths.EXEC, "Run a command in it", CommandResult, body=Command),
     _inside("GET", paths.FILES, "Read a file in it", bytes, query=PathQuery),
     _inside("PUT", paths.FILES, "Write a file in it, of at most 64 MiB", WrittenFile, query=PathQuery, body=bytes),
@@ -209,27 +207,27 @@ OPERATIONS = (
     _services(
         "POST",
         "",
-        "Make a service; its replicas are being made when the answer comes",
+        "Create a service; its replicas start after the response",
         EnvService,
         body=EnvServiceCreateRequest,
     ),
     _services("GET", "/list", "List services", list[EnvService], query=ServiceQuery),
-    _services("GET", "/{environment}/list", "List services of an environment, or with `*` all", list[EnvService]),
+    _services("GET", "/{environment}/list", "List services of an environment, or all with `*`", list[EnvService]),
     _services("GET", "/{id}", "Get a service", EnvService, query=WaitQuery),
-    _services("PUT", "/{id}", "Change what is wanted of it", EnvService, body=EnvServiceUpdateRequest),
-    _services("DELETE", "/{id}", "End a service", str, query=DeleteQuery),
-    _services("GET", "/{id}/events", "What happened to it, the oldest first", list[InstanceEvent]),
-    _services("GET", "/{id}/logs", "What its replicas wrote", str, query=LogQuery, media=("text/plain",)),
+    _services("PUT", "/{id}", "Update a service", EnvService, body=EnvServiceUpdateRequest),
+    _services("DELETE", "/{id}", "Delete a service", str, query=DeleteQuery),
+    _services("GET", "/{id}/events", "List its events, the oldest first", list[InstanceEvent]),
+    _services("GET", "/{id}/logs", "Get the output of its replicas", str, query=LogQuery, media=("text/plain",)),
     _tokens("GET", "", "List tokens", list[PlatformTokenResponse]),
-    _tokens("POST", "", "Make a token; it is shown once", PlatformTokenResponse, body=PlatformTokenRequest),
+    _tokens("POST", "", "Create a token; it is shown once", PlatformTokenResponse, body=PlatformTokenRequest),
     _tokens("DELETE", "/{id}", "Revoke a token", PlatformTokenResponse),
 )
 
 
 def document(version: str = __version__) -> dict[str, Any]:
-    """What every route takes and gives."""
+    """Return the OpenAPI document."""
     about = openapi.ApiInfo(
-        TITLE, version, "Instances of environments, for many.", InstanceRefusal, _PROBLEMS, token="role"
+        TITLE, version, "Create and use instances of environments.", InstanceRefusal, _PROBLEMS, token="role"
     )
     return openapi.document(OPERATIONS, about)
 

@@ -1,4 +1,4 @@
-"""One request, as a route of the platform sees it, and the envelope of its answer."""
+"""Request context of the platform's routes, and the envelope of their responses."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from aenv.http.messages import Answer, Request, Response
 from aenv.platform.access.platform_tokens import Caller
 
 MAX_WAIT = 20.0
-"""Seconds that a request for a status waits at the most for it to change."""
+"""Maximum seconds that a request waits for a status to change."""
 _M = TypeVar("_M", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request, as a route sees it."""
+    """A request with its caller, as a route gets it."""
 
     request: Request
     caller: Caller
     name: str
-    """Of the instance or the service that is meant."""
+    """Id of the instance or service."""
     query: list[tuple[str, str]]
 
     def one(self, name: str) -> str | None:
-        """A value of the query."""
+        """Return a query parameter, or None."""
         return next((value for key, value in self.query if key == name), None)
 
 
 Route = Callable[[RequestContext], Awaitable[Answer]]
-More = tuple[str, re.Pattern[str], str, Route]
-"""A method, what its path looks like, what it is called in metrics and in the audit log, and who answers."""
+RouteEntry = tuple[str, re.Pattern[str], str, Route]
+"""Method, path pattern, action name (for metrics and the audit log) and handler of a route."""
 
 
 def refusal(error: AEnvError) -> Response:
-    """Why not. Existing clients read a number in `code` and the words in `message`."""
+    """Return an error as a response. Existing clients read a number in `code` and the text in `message`."""
     status = 400 if error.status == 422 else error.status
     body = {
         "success": False, "code": status, "message": error.message, "data": None, "error": error.message,
@@ -56,16 +56,16 @@ def refusal(error: AEnvError) -> Response:
 
 
 def number(name: str, text: str | None) -> int | None:
-    """A whole number of the query."""
+    """Parse an integer query parameter."""
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidArguments(f"{name}: '{text}' is not a number")
+        raise InvalidArguments(f"invalid {name} '{text}'; expected a number")
     return int(text)
 
 
 def wait(text: str | None) -> float:
-    """Seconds, as many as anybody may wait."""
+    """Parse the seconds to wait, capped at `MAX_WAIT`; 0 if invalid."""
     try:
         asked = float(text or "0")
     except ValueError:
@@ -74,10 +74,10 @@ def wait(text: str | None) -> float:
 
 
 def body(model: type[_M], request: Request) -> _M:
-    """The JSON that was sent.
+    """Parse the JSON body of a request.
 
     Raises:
-        InvalidArguments: it is none, or not of that shape.
+        InvalidArguments: it is not JSON, or does not fit the model.
     """
     try:
         return model.model_validate_json(request.body)
@@ -88,10 +88,10 @@ def body(model: type[_M], request: Request) -> _M:
 
 
 def envelope(data: Any) -> dict[str, Any]:
-    """As existing clients know it."""
+    """Wrap data in the envelope that existing clients expect."""
     return {"success": True, "code": 0, "message": "", "data": data}
 
 
 def ok(data: Any) -> Response:
-    """An answer in it."""
+    """Return a successful response."""
     return Response(200, to_json(envelope(data)))

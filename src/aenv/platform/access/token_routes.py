@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field
 
 from aenv.http.messages import Answer
 from aenv.platform.access.platform_tokens import Allowance, Authenticator, PlatformToken, PlatformTokens, Role
-from aenv.platform.request_context import More, RequestContext, body, ok
+from aenv.platform.request_context import RequestContext, RouteEntry, body, ok
 from aenv.schema import paths
 from aenv.schema.envhub import Text
 from aenv.schema.instances import Message
@@ -58,7 +58,7 @@ class PlatformTokenResponse(Message):
 
 def token_routes(
     tokens: PlatformTokens, authenticator: Authenticator, clock: Callable[[], float] = time.time
-) -> list[More]:
+) -> list[RouteEntry]:
     """Return the routes that create, list and revoke tokens."""
 
     async def create(context: RequestContext) -> Answer:

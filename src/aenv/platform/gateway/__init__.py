@@ -1,1 +1,1 @@
-"""The data plane: requests passed on to instances, published ports, log streams, and other servers."""
+"""The data plane: requests forwarded to instances, published ports, log streams, and other servers."""

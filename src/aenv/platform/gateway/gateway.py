@@ -1,7 +1,7 @@
-"""The data plane: requests for instances, passed on after a look at who sends them.
+"""The data plane: authenticates requests to instances and forwards them.
 
-Where a request goes is decided by the id of an instance and by nothing else. Older clients name a URL in a header;
-the host in it is what the platform told them, an id and a secret, and whatever else it names is refused.
+Only the id of an instance decides where a request goes. Older clients name a URL in a header; its host is what the
+platform gave them, an id and a secret, and any other host is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aenv.http.relay import Relay, RelayFailed
 from aenv.http.url import ServerUrl
 from aenv.platform.access.platform_tokens import OWNER, Authenticator, Caller
 from aenv.platform.gateway.ports import Port, Ports, port_of
-from aenv.platform.gateway.proxy import OF_ONE_CONNECTION, head_of, kept_apart, pass_on
+from aenv.platform.gateway.proxy import HOP_BY_HOP, forward, forwarded_head, isolate_origin
 from aenv.platform.instances.instance_record import InstanceRecord
 from aenv.platform.instances.lifecycle import Instances
 from aenv.schema import paths
@@ -29,14 +29,14 @@ from aenv.schema.instances import EnvStatus
 
 INSTANCE, PROXY = paths.INSTANCE_HEADER.lower().encode(), paths.PROXY_HEADER.lower().encode()
 PEER = paths.PEER_HEADER.encode()
-LOOKS, LOOK_SECONDS = 25, 0.02
+CHECKS, CHECK_SECONDS = 25, 0.02
 _PREFIX, _SERVICE_PREFIX = paths.INSTANCE_PATH + "/", paths.SERVICE_PATH + "/"
 _SIGNED = paths.PORT + "/"
 _PREFIXES = (_PREFIX, _SERVICE_PREFIX, _SIGNED)
-_NOT_PASSED_ON = OF_ONE_CONNECTION | {b"authorization", b"origin", b"cookie", INSTANCE, PROXY, PEER}
-"""Those of this one connection, and those that are for us and not for the author's code."""
-_NOT_TO_PORTS = OF_ONE_CONNECTION | {b"cookie", INSTANCE, PROXY, PEER}
-"""Who has a URL of a port needs no token of ours: what is in `authorization` is for the server there."""
+_NOT_FORWARDED = HOP_BY_HOP | {b"authorization", b"origin", b"cookie", INSTANCE, PROXY, PEER}
+"""Hop-by-hop headers, and headers for the platform that the author's code must not see."""
+_NOT_TO_PORTS = HOP_BY_HOP | {b"cookie", INSTANCE, PROXY, PEER}
+"""The URL of a port needs no token of the platform, so `authorization` is for the server on that port."""
 _PORT_HEAD = (
     b"GET " + paths.PORT.encode() + b"/%d HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer %s\r\n"
     b"connection: Upgrade\r\nupgrade: tcp\r\n\r\n"
@@ -44,72 +44,72 @@ _PORT_HEAD = (
 
 
 class OtherServer(Protocol):
-    """Instances of other servers."""
+    """Forwards requests for instances of other servers."""
 
     async def answer(self, name: str, request: Request, caller: Caller | None) -> Answer | None:
-        """What the server of that instance answers; None: it is on this one, or on none."""
+        """Return the response of the instance's server; None if it is this one or there is none."""
 
 
 class Gateway:
-    """Passes requests on."""
+    """Forwards requests to instances."""
 
     def __init__(
         self,
         instances: Instances,
-        door: Authenticator,
-        elsewhere: OtherServer | None = None,
+        authenticator: Authenticator,
+        peers: OtherServer | None = None,
         ports: Ports | None = None,
     ) -> None:
         self._instances = instances
-        self._elsewhere = elsewhere
-        self._door = door
+        self._peers = peers
+        self._authenticator = authenticator
         self._ports = ports
         self._relays: dict[str, dict[int, Relay]] = {}
         self.services: Handler | None = None
-        """Answers requests for services."""
-        instances.on_gone = self._hang_up
+        """Handles requests for services."""
+        instances.on_gone = self._close_relays
 
     @staticmethod
     def wants(request: Request) -> bool:
-        """Whether a request is for an instance and not for the platform."""
+        """Return whether a request is for an instance and not for the platform."""
         return request.path.startswith(_PREFIXES) or bool(request.header(INSTANCE) or request.header(PROXY))
 
     async def __call__(self, request: Request) -> Answer:
-        """Answer one request with what the instance answers."""
+        """Handle a request and return the instance's response."""
         if request.path.startswith(_SIGNED):
             return await self._signed(request)
         if self.services is not None and request.path.startswith(_SERVICE_PREFIX):
             return await self.services(request)
-        found = await self._meant(request)
+        found = await self._resolve(request)
         if not isinstance(found, tuple):
             return found
         record, target = found
         return await self.forward(record, request, target)
 
     async def forward(self, record: InstanceRecord, request: Request, target: bytes) -> Answer:
-        """Pass a request on to an instance that its sender may use.
+        """Forward a request to an instance that its sender may use.
 
         Raises:
-            InstanceEnded: it is there no more; nothing was sent.
-            InstanceUnreachable: it cannot be reached, or went away in the middle.
+            InstanceEnded: the instance is gone; nothing was sent.
+            InstanceUnreachable: no connection, or it broke.
         """
         port = port_of(target)
         if port is not None:
-            return await self._to_port(record, request, port, _NOT_PASSED_ON)
+            return await self._to_port(record, request, port, _NOT_FORWARDED)
         if record.status is not EnvStatus.RUNNING or record.ref is None:
             raise await self._not_running(record)
         own = ((b"host", b"localhost"), (b"authorization", b"Bearer " + record.ref.token.encode()))
-        head = head_of(request, target, own, _NOT_PASSED_ON)
-        return await self._pass_on(record, self._relay(record), head, request, _family(target))
+        head = forwarded_head(request, target, own, _NOT_FORWARDED)
+        return await self._forward(record, self._relay(record), head, request, _path_kind(target))
 
     async def _signed(self, request: Request) -> Answer:
-        """Somebody has a URL of a port, and needs no token."""
+        """Handle a request to the signed URL of a port, which needs no token."""
         if self._ports is None:
-            raise NotFound("this platform gives out no URLs of ports")
+            raise NotFound("this platform does not issue URLs of ports")
         name, port = self._ports.read(request)
         record = self._instances.peek(name)
         if record is None:
-            answer = await self._from_elsewhere(name, request, None)
+            answer = await self._from_peer(name, request, None)
             if answer is None:
                 raise await self._instances.ended_error(name) or NotFound(f"no instance {name}")
             return answer
@@ -119,58 +119,56 @@ class Gateway:
         if record.status is not EnvStatus.RUNNING or record.ref is None:
             raise await self._not_running(record)
         own = ((b"host", b"localhost:%d" % port.number),)
-        head = head_of(request, port.target, own, without)
+        head = forwarded_head(request, port.target, own, without)
         relay = self._relay(record, port.number)
-        answer = await self._pass_on(record, relay, head, request, paths.PORT)
-        return kept_apart(answer)
+        answer = await self._forward(record, relay, head, request, paths.PORT)
+        return isolate_origin(answer)
 
     async def _not_running(self, record: InstanceRecord) -> AEnvError:
         await self._instances.check(record)
         return InstanceUnreachable(f"instance {record.id} is {record.status}", details={"sent": False})
 
-    async def _pass_on(
-        self, record: InstanceRecord, relay: Relay, head: bytes, request: Request, family: str
-    ) -> Answer:
+    async def _forward(self, record: InstanceRecord, relay: Relay, head: bytes, request: Request, kind: str) -> Answer:
         began = time.perf_counter()
         record.calls += 1
         try:
-            answer = await pass_on(relay, head, request)
+            answer = await forward(relay, head, request)
         except RelayFailed as error:
-            raise InstanceUnreachable(f"{record.id}: {_said(error.message)}", details={"sent": False}) from None
+            raise InstanceUnreachable(f"{record.id}: {_reason(error.message)}", details={"sent": False}) from None
         except ConnectFailed:
-            await self._look(record)
-            raise InstanceUnreachable(f"{record.id} takes no connection", details={"sent": False}) from None
+            await self._check_ended(record)
+            raise InstanceUnreachable(f"{record.id} accepts no connection", details={"sent": False}) from None
         except ConnectionLost as error:
-            raise await self._broke(record, error) from None
+            raise await self._broken(record, error) from None
         metrics = self._instances.metrics
-        metrics.count("mcp_requests_total", method=request.method, endpoint=family, status=str(answer.status))
-        metrics.observe("mcp_request_duration_ms", (time.perf_counter() - began) * 1000, endpoint=family)
+        metrics.count("mcp_requests_total", method=request.method, endpoint=kind, status=str(answer.status))
+        metrics.observe("mcp_request_duration_ms", (time.perf_counter() - began) * 1000, endpoint=kind)
         return answer
 
-    async def _broke(self, record: InstanceRecord, error: ConnectionLost) -> AEnvError:
+    async def _broken(self, record: InstanceRecord, error: ConnectionLost) -> AEnvError:
         try:
-            await self._look(record)
+            await self._check_ended(record)
         except InstanceEnded as ended:
             return InstanceUnreachable(f"{ended.message}; the request may have been acted on", details={"sent": True})
         return InstanceUnreachable(error.message, details={"sent": True})
 
-    async def _look(self, record: InstanceRecord) -> None:
-        """Whether it has ended. The news of that may be on its way still, so look for a moment.
+    async def _check_ended(self, record: InstanceRecord) -> None:
+        """Check for a moment whether the instance has ended: the news may not have arrived yet.
 
         Raises:
-            InstanceEnded: it has.
+            InstanceEnded: the instance has ended.
         """
-        for _ in range(LOOKS):
+        for _ in range(CHECKS):
             await self._instances.check(record)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
 
     def close(self) -> None:
-        """Hang up, everywhere."""
+        """Close all connections."""
         for name in list(self._relays):
-            self._hang_up(name)
+            self._close_relays(name)
 
     def _relay(self, record: InstanceRecord, port: int = 0) -> Relay:
-        """The way to an instance's own server, or through it to a port in its network."""
+        """Return the relay to an instance's own server, or through it to a port in its network."""
         assert record.ref is not None
         own = self._relays.setdefault(record.id, {})
         relay = own.get(port)
@@ -179,43 +177,43 @@ class Gateway:
             relay = own[port] = Relay(ServerUrl.parse(record.ref.data_url), through=through)
         return relay
 
-    def _hang_up(self, name: str) -> None:
+    def _close_relays(self, name: str) -> None:
         for relay in self._relays.pop(name, {}).values():
             relay.close()
 
-    # --- who, and where to
+    # --- resolving the instance and the caller
 
-    async def _meant(self, request: Request) -> tuple[InstanceRecord, bytes] | Answer:
-        """The instance, and the path in it; or what another server answers, if it is there.
+    async def _resolve(self, request: Request) -> tuple[InstanceRecord, bytes] | Answer:
+        """Return the instance and the path in it, or the response of the server that runs it.
 
         Raises:
-            InstanceEnded: it was there, and was deleted, ended, or was lost in a restart.
-            Unauthorized, Forbidden: who asks may not use it, or there never was one.
+            InstanceEnded: it was deleted, ended, or was lost in a restart.
+            Unauthorized, Forbidden: the caller may not use it, or it never existed.
         """
         named, target = self._named(request)
         if not target.startswith(b"/"):
-            raise Forbidden("a request for an instance names a path in it, and no address")
+            raise Forbidden("a request to an instance must name a path, not an absolute URL")
         proxy = request.header(PROXY)
         caller = await self._caller(request, carries_secret=bool(proxy))
         if proxy:
-            name, secret = _in_proxy_header(proxy)
+            name, secret = _parse_proxy_header(proxy)
             if named is not None and named != name:
-                raise Forbidden(f"{paths.PROXY_HEADER} and the instance's id name two instances")
-            answer = await self._from_elsewhere(name, request, caller)
+                raise Forbidden(f"{paths.PROXY_HEADER} and the instance's id name two different instances")
+            answer = await self._from_peer(name, request, caller)
             if answer is not None:
                 return answer
             return await self._by_secret(name, secret, caller), target
         if named is None:
-            raise NotFound("say which instance is meant", details={"hint": f"In a header: {paths.INSTANCE_HEADER}: ID"})
+            raise NotFound("no instance named", details={"hint": f"Send its id as {paths.INSTANCE_HEADER}: ID"})
         assert caller is not None
         caller.need("user")
-        answer = await self._from_elsewhere(named, request, caller)
+        answer = await self._from_peer(named, request, caller)
         return answer if answer is not None else (await self._of_caller(named, caller), target)
 
-    async def _from_elsewhere(self, name: str, request: Request, caller: Caller | None) -> Answer | None:
-        if self._elsewhere is None or self._instances.peek(name) is not None:
+    async def _from_peer(self, name: str, request: Request, caller: Caller | None) -> Answer | None:
+        if self._peers is None or self._instances.peek(name) is not None:
             return None
-        return await self._elsewhere.answer(name, request, caller)
+        return await self._peers.answer(name, request, caller)
 
     @staticmethod
     def _named(request: Request) -> tuple[str | None, bytes]:
@@ -226,9 +224,9 @@ class Gateway:
         return given.decode("latin-1") if given else None, request.target
 
     async def _caller(self, request: Request, *, carries_secret: bool) -> Caller | None:
-        """None: somebody without a token, who may still know an instance's secret."""
+        """Authenticate the caller. None: no token was sent, but the request carries an instance's secret."""
         try:
-            return await self._door.caller(request)
+            return await self._authenticator.caller(request)
         except Unauthorized:
             if carries_secret and not request.header(b"authorization"):
                 return None
@@ -246,7 +244,7 @@ class Gateway:
             caller.need("user")
             return await self._of_caller(name, caller)
         ended = None
-        if record is None:  # who has a token needs no secret to be told
+        if record is None:  # a caller with a token needs no secret to learn why it ended
             known = None if caller is not None else secret
             ended = await self._instances.ended_error(name, caller or OWNER, secret=known)
         raise ended or Forbidden(f"{paths.PROXY_HEADER} names no instance of yours")
@@ -255,11 +253,11 @@ class Gateway:
         try:
             return await self._instances.require(name, caller)
         except NotFound:
-            raise Forbidden(f"there is no instance of yours with the id {name[:100]}") from None
+            raise Forbidden(f"you have no instance with the id {name[:100]}") from None
 
 
-def _in_proxy_header(value: bytes) -> tuple[str, str]:
-    """The instance's id and its secret, from ``http://ID.SECRET:8081``."""
+def _parse_proxy_header(value: bytes) -> tuple[str, str]:
+    """Return the instance's id and secret from ``http://ID.SECRET:8081``."""
     try:
         parts = urlsplit(value.decode("ascii"))
         host, port = parts.hostname or "", parts.port
@@ -272,16 +270,16 @@ def _in_proxy_header(value: bytes) -> tuple[str, str]:
     return (name, secret) if name else (secret, "")
 
 
-def _said(answer: str) -> str:
-    """What an instance gave as its reason."""
+def _reason(answer: str) -> str:
+    """Return the reason in an instance's error response."""
     try:
         return str(from_json(answer)["error"])
     except (ValueError, KeyError, TypeError):
         return "the port cannot be reached"
 
 
-def _family(target: bytes) -> str:
-    """What kind of path it is: names of tools are not for metrics, as there is no end to them."""
+def _path_kind(target: bytes) -> str:
+    """Return the kind of a path, for metrics. Names of tools are unbounded and must not become labels."""
     first = target.split(b"?")[0].split(b"/")[1:2]
     known = ("mcp", "tools", "functions", "task", "health", "exec", "files", "sse")
     text = first[0].decode("latin-1") if first else ""

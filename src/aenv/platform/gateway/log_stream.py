@@ -1,4 +1,4 @@
-"""A log that is followed: what is there, and what is added to it."""
+"""Log responses: the last lines of a log, or a stream that follows it."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from aenv.errors import InstanceEnded, NotFound
 from aenv.http.messages import Answer, Message, Receive, Scope, Send, Stream
 from aenv.platform.request_context import RequestContext, number, ok
 
-SECONDS = 0.25
-"""How often it is looked at."""
+POLL_SECONDS = 0.25
+"""Interval for polling the log."""
 
 News = Callable[[], str]
-"""What was added since it was called last; raises InstanceEnded or NotFound when there will be no more."""
+"""Returns the text added since its last call; raises InstanceEnded or NotFound once the log is complete."""
 
 
-def log_answer(ask: RequestContext, text: str, news: Callable[[], News]) -> Answer:
-    """A log as it was asked for: the last lines of it, or on and on. ``news`` begins to watch it."""
-    text = last_lines(text, number("tail", ask.one("tail")))
-    if ask.one("follow") in (None, "", "0", "false"):
+def log_answer(context: RequestContext, text: str, news: Callable[[], News]) -> Answer:
+    """Return a log as requested: its last lines, or a stream that follows it. ``news`` starts to watch the log."""
+    text = last_lines(text, number("tail", context.one("tail")))
+    if context.one("follow") in (None, "", "0", "false"):
         return ok(text)
-    return Stream(_Following(text, news()))
+    return Stream(_LogStream(text, news()))
 
 
 def last_lines(text: str, count: int | None) -> str:
-    """So many lines of a log; None: all."""
+    """Return the last lines of a log; None: all."""
     return text if count is None else "".join(text.splitlines(keepends=True)[-count:] if count else ())
 
 
-class _Following:
+class _LogStream:
     def __init__(self, text: str, news: News) -> None:
         self._text = text
         self._news = news
@@ -41,7 +41,7 @@ class _Following:
         headers = [(b"content-type", b"text/plain; charset=utf-8")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
-            with contextlib.suppress(InstanceEnded, NotFound):  # there will be no more of it
+            with contextlib.suppress(InstanceEnded, NotFound):  # the log is complete
                 await self._follow(gone, send)
         finally:
             gone.cancel()
@@ -52,5 +52,5 @@ class _Following:
         while not gone.done():
             if text:
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
-            await asyncio.wait({gone}, timeout=SECONDS)
+            await asyncio.wait({gone}, timeout=POLL_SECONDS)
             text = self._news()

@@ -1,7 +1,7 @@
-"""Removes what a killed server leaves behind: its folder of sockets, and its control groups.
+"""Removes what a killed server leaves behind: its folder of sockets and its control groups.
 
-Processes and mounts need nobody: the kernel ends them with the server, or with the keeper that it had. Run as a script
-of its own, with the standard library alone, so that it costs little while it waits.
+Processes and mounts need no cleanup: the kernel ends them with the server or with its fd holder. This runs as a script
+of its own with the standard library alone, so that it costs little while it waits.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from pathlib import Path
 
 
 def main() -> None:
-    """``janitor.py RUNTIME GROUP [FOLDER]``: without a folder in it, all of the server's runtime folder goes.
+    """Run ``crash_cleanup.py RUNTIME GROUP [FOLDER]``.
 
-    Wait until nobody has the other end of the standard input any more, then tidy up. What comes through it are the
-    process ids of servers.
+    Wait until every holder of the other end of the standard input is gone, then remove FOLDER in the server's runtime
+    folder, or without FOLDER all of it. The standard input delivers the process ids of servers.
     """
     runtime, group, *folder = sys.argv[1:]
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to a whole unit; what counts is the server's end
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # systemd sends it to a whole unit, but only the server's end counts
     groups = {place for line in sys.stdin for place in _possible_groups(line.strip(), group)}
     for place in groups:
         _remove(place)
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _possible_groups(server: str, name: str) -> list[Path]:
-    """Wherever the server can make some; asked while it is there to tell which group it is in itself."""
+    """Return all places of the server's groups. Called while it still runs, since its own group is one of them."""
     top = Path("/sys/fs/cgroup")
     parents = [top / controller for controller in ("memory", "pids", "cpu", "")]
     with contextlib.suppress(OSError), open(f"/proc/{server}/cgroup") as file:
@@ -42,9 +42,9 @@ def _possible_groups(server: str, name: str) -> list[Path]:
 
 
 def _remove_names(folder: Path) -> None:
-    """The killed server's socket and what it wrote about itself, unless another server is in its place by now.
+    """Remove the socket and the description of the killed server, unless another server has taken its place.
 
-    Nobody waits for this: who holds the lock is a server that lives, or one that is just ending.
+    Whoever holds the lock is a running server or one that is just ending, so this does not wait for it.
     """
     names = [folder / "platform.sock", folder / "about.json"]
     for _ in range(200):
@@ -61,7 +61,7 @@ def _remove(group: Path) -> None:
     for _ in range(200):  # its last processes may still be ending
         if not group.is_dir():
             return
-        with contextlib.suppress(OSError):  # somebody else may be removing it, too
+        with contextlib.suppress(OSError):  # another process may be removing it, too
             for child in group.iterdir():
                 if child.is_dir():
                     with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""What servers have left behind on this machine. There should be nothing: looked for, never removed, here.
+"""Finds leftovers of servers on this machine. There should be none; this only reports them.
 
-Something is left behind when no process that lives knows of it. What is younger than a minute may belong to a server
-that is just starting or ending, and is let alone.
+A leftover is something that no living process knows. Anything younger than a minute is skipped: it may belong to a
+server that is just starting or ending.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ends by itself when no server and no fd holder is left."""
 
 @dataclass(frozen=True, slots=True)
 class HostLeftover:
-    """Something that belongs to nobody."""
+    """A leftover without an owner."""
 
     kind: str
     """``cgroup``, ``folder``, ``mount`` or ``process``."""
     what: str
     hint: str
-    """How to get rid of it."""
+    """How to remove it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class _Process:
 
 
 class HostAudit:
-    """Looks for them."""
+    """Finds leftovers."""
 
     def __init__(self, runtime: Path, groups: Path = TOP, temporary: Path | None = None, young: float = YOUNG) -> None:
-        """``runtime``: of the local platform."""
+        """``runtime``: runtime folder of the local platforms."""
         self._runtime = runtime
         self._groups = groups
         self._temporary = temporary or Path(socket_parent())
@@ -54,7 +54,7 @@ class HostAudit:
         self._processes = {process.pid: process for process in _processes()}
 
     def all(self) -> list[HostLeftover]:
-        """Everything that was found."""
+        """Return all leftovers."""
         return [*self._cgroups(), *self._folders(), *self._mounts(), *self._orphans()]
 
     def _cgroups(self) -> Iterator[HostLeftover]:
@@ -77,13 +77,13 @@ class HostAudit:
         candidates = [*self._temporary.glob("aenv-serve-*"), *self._runtime.glob("*/i-*")]
         for path in candidates:
             name = path.name.removeprefix("i-")
-            if is_alive(LocalPaths(self._runtime, key=path.parent.name)):  # whatever its process id is called here
+            if is_alive(LocalPaths(self._runtime, key=path.parent.name)):  # its pid may differ in another namespace
                 continue
             if path.is_dir() and _is_ours(path) and not self._is_known(name) and not self._is_young(path):
                 yield HostLeftover("folder", str(path), f"rm -r {path}")
 
     def _mounts(self) -> Iterator[HostLeftover]:
-        """Sandboxes mount in namespaces of their own, so here there is never one of theirs."""
+        """Find mounts. Sandboxes mount in their own namespaces, so none of theirs should be visible here."""
         places = (f"{self._runtime}/", f"{self._temporary}/aenv-serve-")
         with contextlib.suppress(OSError):
             for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -103,7 +103,7 @@ class HostAudit:
                 )
 
     def _is_known(self, name: str) -> bool:
-        """Whether a process that lives has that id and is ours, or says that name."""
+        """Return whether a living process of ours has that pid, or mentions that name."""
         if name.isdigit():
             process = self._processes.get(int(name))
             return process is not None and "aenv" in process.command
@@ -112,7 +112,7 @@ class HostAudit:
     def _is_young(self, path: Path) -> bool:
         try:
             return time.time() - path.stat().st_ctime < self._young
-        except OSError:  # gone meanwhile
+        except OSError:  # removed meanwhile
             return True
 
 
@@ -135,7 +135,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _members(group: Path) -> bool:
-    """Whether a process is in it, or below it."""
+    """Return whether a process is in the group or one level below it."""
     for path in (group, *_folders(group)):
         with contextlib.suppress(OSError):
             if (path / "cgroup.procs").read_text().strip():

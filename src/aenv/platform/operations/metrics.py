@@ -1,4 +1,4 @@
-"""What the platform counts, as Prometheus reads it."""
+"""Metrics of the platform in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from dataclasses import dataclass, field
 
 PREFIX = "aenv_api_"
 BUCKETS = tuple(float(2**power) for power in range(20))
-"""Milliseconds."""
+"""Upper bounds of histogram buckets, in milliseconds."""
 SERIES = 2000
-"""Sets of labels of one metric; those beyond are counted together."""
+"""Maximum number of label sets per metric; further ones are counted together as ``other``."""
 
 HELP = {
     "requests_total": "Requests to the control plane.",
-    "request_duration_ms": "How long requests to the control plane took.",
-    "instance_operations_total": "What was done with instances.",
-    "active_instances": "Instances that are there.",
-    "create_duration_ms": "How long an instance took to be made.",
-    "create_phase_duration_ms": "How long each part of that took: source, record, engine, and queue where one waits.",
-    "mcp_requests_total": "Requests that were passed on to instances.",
-    "mcp_request_duration_ms": "How long instances took to begin their answers.",
-    "instances_ended_total": "Instances that are there no more, by how they ended.",
-    "auto_cleanup_success_total": "Instances that their time to live has ended.",
-    "auto_cleanup_failure_total": "Instances that could not be ended by it.",
-    "leaks_found_total": "Sandboxes that belonged to nobody.",
-    "sweep_duration_ms": "How long it took to compare what there should be with what there is.",
-    "server_cpu_seconds": "CPU that the server itself has used; instances are not in it.",
-    "server_resident_bytes": "Memory of the server itself.",
-    "server_open_files": "Files and connections that the server has open.",
-    "server_uptime_seconds": "For how long it has been there.",
-    "queue_length": "Instances that wait for a place.",
-    "queue_wait_ms": "How long those waited that were let in.",
-    "queue_total": "How waiting for a place ended.",
-    "places": "Instances that there is room for, that are there, and that are being made.",
-    "services": "Services that are kept running.",
-    "service_replicas": "Replicas of services: wanted, and available.",
-    "service_restarts_total": "Replicas that were started again after they had ended.",
-    "service_operations_total": "What was done with services.",
-    "refused_total": "Requests that were refused, by the error's code.",
+    "request_duration_ms": "Duration of requests to the control plane, in milliseconds.",
+    "instance_operations_total": "Operations on instances.",
+    "active_instances": "Instances that exist now.",
+    "create_duration_ms": "Duration of instance creation, in milliseconds.",
+    "create_phase_duration_ms": "Duration of each phase of creation (source, record, engine, queue), in milliseconds.",
+    "mcp_requests_total": "Requests forwarded to instances.",
+    "mcp_request_duration_ms": "Time until an instance starts its response, in milliseconds.",
+    "instances_ended_total": "Instances that ended, by the way they ended.",
+    "auto_cleanup_success_total": "Instances stopped because their time to live expired.",
+    "auto_cleanup_failure_total": "Instances whose time to live expired and that could not be stopped.",
+    "leaks_found_total": "Orphaned sandboxes that were found.",
+    "sweep_duration_ms": "Duration of reconciling records with running sandboxes, in milliseconds.",
+    "server_cpu_seconds": "CPU time used by the server itself, without instances.",
+    "server_resident_bytes": "Resident memory of the server itself.",
+    "server_open_files": "Open file descriptors of the server.",
+    "server_uptime_seconds": "Time since the server started.",
+    "queue_length": "Creates waiting for capacity.",
+    "queue_wait_ms": "Queue wait of admitted creates, in milliseconds.",
+    "queue_total": "Creates that left the queue, by outcome.",
+    "places": "Capacity for instances: total, in use, and being created.",
+    "services": "Services kept running.",
+    "service_replicas": "Replicas of services: desired and available.",
+    "service_restarts_total": "Replicas restarted after they ended.",
+    "service_operations_total": "Operations on services.",
+    "refused_total": "Refused requests, by error code.",
 }
 
 Labels = tuple[tuple[str, str], ...]
@@ -60,13 +60,13 @@ class Metrics:
         self._gauges: dict[str, Gauge] = {}
 
     def count(self, name: str, **labels: str) -> None:
-        """One more."""
+        """Increment a counter."""
         series = self._counters.setdefault(name, {})
         key = _key(series, labels)
         series[key] = series.get(key, 0.0) + 1
 
     def observe(self, name: str, value: float, **labels: str) -> None:
-        """One measurement, in milliseconds."""
+        """Record a measurement, in milliseconds."""
         series = self._histograms.setdefault(name, {})
         key = _key(series, labels)
         histogram = series.get(key)
@@ -76,11 +76,11 @@ class Metrics:
         histogram.total += value
 
     def gauge(self, name: str, read: Gauge) -> None:
-        """Something that is read when somebody asks."""
+        """Register a gauge, which is read on each scrape."""
         self._gauges[name] = read
 
     def text(self) -> str:
-        """All of it, in Prometheus' text format."""
+        """Return all metrics in the Prometheus text format."""
         lines: list[str] = []
         for name, counters in sorted(self._counters.items()):
             lines += _head(name, "counter")
@@ -98,7 +98,7 @@ class Metrics:
 def _key(
     series: dict[Labels, object] | dict[Labels, float] | dict[Labels, _Histogram], labels: dict[str, str]
 ) -> Labels:
-    """A metric without an end to its labels would be a leak."""
+    """Return the label set, replaced by ``other`` beyond `SERIES`: unbounded labels would leak memory."""
     key = tuple(labels.items())
     if key not in series and len(series) >= SERIES:
         return tuple((name, "other") for name in labels)

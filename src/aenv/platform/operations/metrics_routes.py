@@ -1,4 +1,4 @@
-"""Metrics over HTTP: with a token on the control plane, and without one on a port of loopback that a setting opens."""
+"""Metrics over HTTP: with a token on the control plane, and without one on an optional loopback port."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _TEXT = b"content-type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
 def metrics_answer(metrics: Metrics) -> Response:
-    """All metrics, as Prometheus reads them."""
+    """Return all metrics as a response."""
     return Response(200, metrics.text().encode(), _TEXT)
 
 
 def metrics_plane(metrics: Metrics) -> Handler:
-    """Answer ``GET /metrics`` and nothing else, to programs of this machine."""
+    """Return a handler of ``GET /metrics`` alone, for programs on this machine."""
 
     async def answer(request: Request) -> Answer:
         try:
@@ -35,7 +35,7 @@ def metrics_plane(metrics: Metrics) -> Handler:
 
 
 async def listen(metrics: Metrics, port: int) -> tuple[HttpServer, str]:
-    """Serve the metrics on loopback; the server, and the URL of the metrics."""
+    """Serve metrics on loopback. Returns the server and the URL of the metrics."""
     server = HttpServer(metrics_plane(metrics), max_body=0)
     try:
         listener = await server.listen(host=LOOPBACK, port=port)

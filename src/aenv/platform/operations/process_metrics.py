@@ -1,4 +1,4 @@
-"""What the server itself uses, among its metrics."""
+"""Metrics of the server process: CPU time, memory, open files, uptime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aenv.platform.operations.metrics import Gauge, Metrics
 
 
 def watch(metrics: Metrics) -> None:
-    """Have it read when somebody asks."""
+    """Register the gauges."""
     began = time.monotonic()
     metrics.gauge("server_cpu_seconds", _one(time.process_time))
     metrics.gauge("server_resident_bytes", _one(_resident))

@@ -1,4 +1,4 @@
-"""Whether to send requests here: ``/health`` says that the server lives, ``/ready`` that it can do its work."""
+"""Readiness probe: ``/health`` says that the server lives, ``/ready`` that it can do its work."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from aenv.schema import paths
 from aenv.storage.base import Store
 
 SECONDS = 5.0
-FRESH = 1.0
-"""Seconds for which an answer is good: everybody may ask, and asking costs the store and the engine something."""
+CACHE_SECONDS = 1.0
+"""Seconds for which a result is reused: anyone may ask, and checks cost the store and the engine something."""
 
 
 class Readiness:
-    """Asks the parts that nothing works without."""
+    """Checks the parts that the server cannot work without."""
 
     def __init__(
         self,
@@ -32,28 +32,28 @@ class Readiness:
         creates: CreateHealth | None = None,
         folders: Sequence[Path] = (),
     ) -> None:
-        """``creates``: what became of the last ones; ``folders``: where instances are made, and need room."""
-        self._looks: dict[str, Callable[[], Awaitable[object]]] = {"engine": lambda: _first(engine)}
+        """``creates``: outcome of recent creates; ``folders``: where instances are created and need disk space."""
+        self._checks: dict[str, Callable[[], Awaitable[object]]] = {"engine": lambda: _list_one(engine)}
         self._probe: CreateProbe | None = None
         if creates is not None:
             self._probe = CreateProbe(engine, creates, folders[0] if folders else None)
-            self._looks["creates"] = self._probe.check
+            self._checks["creates"] = self._probe.check
         if folders:
-            self._looks["disk"] = lambda: check_free_space(folders)
+            self._checks["disk"] = lambda: check_free_space(folders)
         if store is not None:
-            self._looks["store"] = lambda: store.get("meta", "health")
-        self._known: tuple[float, dict[str, str]] | None = None
+            self._checks["store"] = lambda: store.get("meta", "health")
+        self._cached: tuple[float, dict[str, str]] | None = None
         self._lock = asyncio.Lock()
         self.draining = False
-        """The server finishes what it has begun, and goes."""
+        """The server finishes open requests and then exits."""
 
     async def close(self) -> None:
-        """Stop what it has begun."""
+        """Stop a running probe."""
         if self._probe is not None:
             await self._probe.close()
 
-    def before(self, handler: Handler) -> Handler:
-        """The same handler, with this one path answered here."""
+    def wrap(self, handler: Handler) -> Handler:
+        """Wrap a handler and answer ``/ready`` here."""
 
         async def answer(request: Request) -> Answer:
             return await self._answer() if request.path == paths.READY else await handler(request)
@@ -61,27 +61,27 @@ class Readiness:
         return answer
 
     async def _answer(self) -> Response:
-        checks = {"server": "draining"} if self.draining else await self._checks()
-        ready = all(said == "ok" for said in checks.values())
+        checks = {"server": "draining"} if self.draining else await self._results()
+        ready = all(outcome == "ok" for outcome in checks.values())
         status = 200 if ready else 503
-        wrong = "; ".join(f"{name}: {said}" for name, said in checks.items() if said != "ok")
+        wrong = "; ".join(f"{name}: {outcome}" for name, outcome in checks.items() if outcome != "ok")
         body = {
             "success": ready, "code": 0 if ready else status, "message": wrong, "data": {"ready": ready, **checks},
         }  # fmt: skip
         return Response(status, to_json(body))
 
-    async def _checks(self) -> dict[str, str]:
+    async def _results(self) -> dict[str, str]:
         async with self._lock:
-            if self._known is None or time.monotonic() - self._known[0] > FRESH:
-                said = await asyncio.gather(*(_said(look) for look in self._looks.values()))
-                self._known = time.monotonic(), dict(zip(self._looks, said, strict=True))
-            return self._known[1]
+            if self._cached is None or time.monotonic() - self._cached[0] > CACHE_SECONDS:
+                outcomes = await asyncio.gather(*(_outcome(check) for check in self._checks.values()))
+                self._cached = time.monotonic(), dict(zip(self._checks, outcomes, strict=True))
+            return self._cached[1]
 
 
-async def _said(look: Callable[[], Awaitable[object]]) -> str:
+async def _outcome(check: Callable[[], Awaitable[object]]) -> str:
     try:
         async with asyncio.timeout(SECONDS):
-            await look()
+            await check()
     except TimeoutError:
         return f"no answer within {SECONDS:g} s"
     except AEnvError as error:
@@ -89,6 +89,6 @@ async def _said(look: Callable[[], Awaitable[object]]) -> str:
     return "ok"
 
 
-async def _first(engine: Engine) -> None:
+async def _list_one(engine: Engine) -> None:
     async for _ in engine.running():
         return

@@ -1,4 +1,4 @@
-"""``aenv serve``: the platform for many, over TCP, with tokens, limits and records that outlive it."""
+"""``aenv serve``: a platform for many users over TCP, with tokens, quotas and records that outlive the process."""
 
 from __future__ import annotations
 
@@ -54,58 +54,61 @@ MAX_BODY = 64 * 1024 * 1024
 STREAM_OVER = 64 * 1024
 SWEEP_SECONDS = 2.0
 
-Beside = Callable[[Request], Awaitable[Response]]
-OpenBeside = Callable[[Authenticator], AbstractAsyncContextManager[Beside]]
-"""Opens what is served beside the platform: the hub."""
+EmbeddedHub = Callable[[Request], Awaitable[Response]]
+OpenEmbeddedHub = Callable[[Authenticator], AbstractAsyncContextManager[EmbeddedHub]]
+"""Opens the hub that is served by the same process."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformReady:
-    """The server listens."""
+    """Addresses of a server that has started to listen."""
 
     url: str
-    """Of the control plane."""
+    """URL of the control plane."""
     data_url: str
     auth: bool
     callers: str
-    """Who may use it, in words."""
+    """Description of who may use it."""
     first_token: str | None
-    """An administrator's, for a platform that never had one: shown now and never again."""
+    """Administrator token of a platform that never had one. It is shown only now."""
 
 
 def serve(
     settings: ServeSettings,
     *,
     open_hub: OpenHub,
-    open_beside: OpenBeside | None,
+    open_embedded_hub: OpenEmbeddedHub | None,
     on_ready: Callable[[PlatformReady], None],
 ) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code. SIGUSR2 does the same and leaves instances running."""
+    """Serve until SIGTERM or SIGINT. SIGUSR2 stops the server, too, but leaves instances running.
+
+    Returns the exit code of the process.
+    """
     raise_open_files_limit()
     enter_delegated_group()
-    return asyncio.run(_serve(settings, open_hub, open_beside, on_ready))
+    return asyncio.run(_serve(settings, open_hub, open_embedded_hub, on_ready))
 
 
 async def _serve(
     settings: ServeSettings,
     open_hub: OpenHub,
-    open_beside: OpenBeside | None,
+    open_embedded_hub: OpenEmbeddedHub | None,
     on_ready: Callable[[PlatformReady], None],
 ) -> int:
     stop, hurry, all_ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def told_to_stop(*, ending: bool) -> None:
+    def request_stop(*, ending: bool) -> None:
         if ending:
             all_ends.set()
         (hurry if stop.is_set() else stop).set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: told_to_stop(ending=True))
-    loop.add_signal_handler(signal.SIGUSR2, lambda: told_to_stop(ending=False))
+        loop.add_signal_handler(number, lambda: request_stop(ending=True))
+    loop.add_signal_handler(signal.SIGUSR2, lambda: request_stop(ending=False))
 
     def at_the_end(close: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
-        """Should this server fail, at its start or later, instances wait for the next one."""
+        """Register how a part ends. If this server fails, at its start or later, instances wait for the next one."""
         parts.push_async_callback(lambda: (close if all_ends.is_set() else leave)())
 
     async with AsyncExitStack() as parts:
@@ -116,19 +119,19 @@ async def _serve(
         store = open_store(settings.store_url)
         parts.push_async_callback(store.close)
         tokens = PlatformTokens(store)
-        door = Authenticator(
+        authenticator = Authenticator(
             tokens if settings.with_auth else None,
             settings.limits.allowance,
             only_loopback=not settings.open_to_others,
         )
         ledger = Ledger(store, server=ServerEntry.own(home.id, patience))
-        if home.keeper is not None:
-            home.keeper.on_begun = ledger.set_fd_holder
-            ledger.set_fd_holder(home.keeper.pid)
+        if home.fd_holder is not None:
+            home.fd_holder.on_begun = ledger.set_fd_holder
+            ledger.set_fd_holder(home.fd_holder.pid)
         cleared = await ledger.open()
         at_the_end(ledger.close, lambda: ledger.close(hand_over=True))
         if cleared:
-            log.warning("%d instances of other servers have ended with them", cleared)
+            log.warning("%d instances of other servers ended with their servers", cleared)
         access = HubAccess(
             url=settings.hub,
             token=settings.hub_token,
@@ -143,32 +146,33 @@ async def _serve(
             engine, sources, direct=False, ledger=ledger, capacity=settings.capacity, ended=EndedInstances(store)
         )
         at_the_end(instances.close, instances.hand_over)
-        adopted = await instances.adopt(home.keeper)
+        adopted = await instances.adopt(home.fd_holder)
         if adopted:
-            log.info("%d instances of the server before this one go on", adopted)
+            log.info("adopted %d instances of the previous server", adopted)
         peers = None
         if settings.is_shared:
             peers = Peers(ledger)
             parts.callback(peers.close)
         ports = Ports(await signing_key(store), public_url=settings.public_url, prefix=settings.prefix, tls=bool(tls))
-        gateway = Gateway(instances, door, peers, ports)
+        gateway = Gateway(instances, authenticator, peers, ports)
         parts.callback(gateway.close)
         services = Services(instances, sources, ledger, settings.folder / "storage", grace=settings.grace, peers=peers)
-        gateway.services = Balancer(services, gateway, instances, door)
+        gateway.services = Balancer(services, gateway, instances, authenticator)
         audit = AuditLog(settings.audit_file)
         parts.callback(audit.close)
-        beside = None
-        if open_beside is not None:
-            beside = _forgetting(await parts.enter_async_context(open_beside(door)), sources)
+        embedded_hub = None
+        if open_embedded_hub is not None:
+            hub = await parts.enter_async_context(open_embedded_hub(authenticator))
+            embedded_hub = _clearing_cache(hub, sources)
         app = PlatformApp(
             instances,
-            door=door,
+            authenticator=authenticator,
             gateway=gateway,
             audit=audit,
-            beside=beside,
+            fallback=embedded_hub,
             peers=peers,
             ports=ports,
-            more=[*token_routes(tokens, door), *service_routes(services, ports.base)],
+            more=[*token_routes(tokens, authenticator), *service_routes(services, ports.base)],
         )
         process_metrics.watch(instances.metrics)
         folders = [home.runtime, settings.folder, config.cache_folder()]
@@ -177,11 +181,11 @@ async def _serve(
         ready = Readiness(engine, store, creates=instances.creates, folders=folders)
         parts.push_async_callback(ready.close)
         spans.begin("aenv-platform")
-        gc.freeze()  # what is there from the beginning stays: a collection need not look at it
-        planes = [ready.before(RequestLog(plane, level=logging.INFO)) for plane in (app, _data_plane(gateway))]
+        gc.freeze()  # start-up objects live as long as the process: exclude them from collections
+        planes = [ready.wrap(RequestLog(plane, level=logging.INFO)) for plane in (app, _data_plane(gateway))]
         control, data = (
             HttpServer(
-                _below(settings.prefix, plane),
+                _without_prefix(settings.prefix, plane),
                 max_body=MAX_BODY,
                 stream_over=STREAM_OVER,
                 unbounded=_unbounded(settings.prefix),
@@ -207,12 +211,12 @@ async def _serve(
         resumed = await services.open()
         at_the_end(services.close, lambda: services.close(hand_over=True))
         if resumed:
-            log.info("%d services run again", resumed)
+            log.info("resumed %d services", resumed)
         sweeping = asyncio.create_task(_sweep(instances))
         on_ready(PlatformReady(url, data_url, settings.with_auth, settings.who_may_call, first))
         await stop.wait()
         ready.draining = True
-        log.info("stopping; requests under way have %g s", settings.grace)
+        log.info("stopping; open requests have %g s to finish", settings.grace)
         await _close(servers, settings.grace, hurry)
         sweeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -220,8 +224,8 @@ async def _serve(
     return 0
 
 
-def _forgetting(hub: Beside, sources: Sources) -> Beside:
-    """Serve the hub, and have the next create see what a request has changed there, such as a revoked grant."""
+def _clearing_cache(hub: EmbeddedHub, sources: Sources) -> EmbeddedHub:
+    """Return a handler that clears cached sources after a change in the hub, such as a revoked grant."""
 
     async def answer(request: Request) -> Response:
         changes = request.method not in ("GET", "HEAD")
@@ -241,16 +245,16 @@ def _data_plane(gateway: Gateway) -> Handler:
                 return await gateway(request)
             if request.path == paths.HEALTH:
                 return Response(200, to_json({"status": "healthy", "message": "MCP Gateway is running"}))
-            hint = f"Say which instance is meant: {paths.INSTANCE_HEADER}: ID, or the path {paths.INSTANCE_PATH}/ID/mcp"
-            raise NotFound("no instance is named", details={"hint": hint})
+            hint = f"Name one in a header, {paths.INSTANCE_HEADER}: ID, or in the path, {paths.INSTANCE_PATH}/ID/mcp"
+            raise NotFound("no instance named", details={"hint": hint})
         except AEnvError as error:
             return refusal(error)
 
     return answer
 
 
-def _below(prefix: str, handler: Handler) -> Handler:
-    """The same, for a proxy that leaves a path before all paths; without it they are there as well."""
+def _without_prefix(prefix: str, handler: Handler) -> Handler:
+    """Return a handler that also accepts paths with the prefix, as a proxy in front may leave it on."""
     if not prefix:
         return handler
     start, raw = f"{prefix}/", prefix.encode()
@@ -264,7 +268,7 @@ def _below(prefix: str, handler: Handler) -> Handler:
 
 
 def _unbounded(prefix: str) -> Callable[[Request], bool]:
-    def look(request: Request) -> bool:
+    def takes_any(request: Request) -> bool:
         path = request.path
         try:
             request.path = path.removeprefix(prefix)
@@ -272,7 +276,7 @@ def _unbounded(prefix: str) -> Callable[[Request], bool]:
         finally:
             request.path = path
 
-    return look
+    return takes_any
 
 
 async def _listen(server: HttpServer, settings: ServeSettings, port: int, option: str, tls: Tls | None) -> str:
@@ -311,4 +315,4 @@ async def _sweep(instances: Instances) -> None:
         try:
             await instances.sweep()
         except Exception:
-            log.exception("the sweep failed")
+            log.exception("sweeping instances failed")

@@ -1,4 +1,4 @@
-"""``aenv serve --check``: whether a platform could be served like this, and if not, what to do."""
+"""``aenv serve --check``: checks whether a platform could be served with these settings, and what to do if not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     what: str
     ok: bool
@@ -33,8 +33,8 @@ class CheckResult:
 
 
 async def check(settings: ServeSettings, open_hub: OpenHub) -> list[CheckResult]:
-    """Look at everything, also after something was found wrong."""
-    looks: list[tuple[str, Callable[[ServeSettings], Awaitable[str]]]] = [
+    """Run all checks, also after one has failed."""
+    checks: list[tuple[str, Callable[[ServeSettings], Awaitable[str]]]] = [
         ("address", _address),
         *([("tls", _tls)] if settings.tls_cert or settings.tls_key else []),
         ("store", _store),
@@ -44,13 +44,13 @@ async def check(settings: ServeSettings, open_hub: OpenHub) -> list[CheckResult]
         ("access", _access),
     ]
     found = []
-    for what, look in looks:
+    for what, run in checks:
         try:
             async with asyncio.timeout(SECONDS):
-                found.append(CheckResult(what, True, await look(settings)))
+                found.append(CheckResult(what, True, await run(settings)))
         except AEnvError as error:
             found.append(CheckResult(what, False, error.message, str(error.details.get("hint", ""))))
-        except _Wrong as error:
+        except _CheckFailed as error:
             found.append(CheckResult(what, False, error.said, error.hint))
         except TimeoutError:
             found.append(CheckResult(what, False, f"no answer within {SECONDS:g} s"))
@@ -59,7 +59,7 @@ async def check(settings: ServeSettings, open_hub: OpenHub) -> list[CheckResult]
     return found
 
 
-class _Wrong(Exception):
+class _CheckFailed(Exception):
     def __init__(self, said: str, hint: str = "") -> None:
         super().__init__(said)
         self.said, self.hint = said, hint
@@ -68,7 +68,7 @@ class _Wrong(Exception):
 async def _address(settings: ServeSettings) -> str:
     ports = {"--port": settings.port} | ({} if settings.one_port else {"--data-port": settings.data_port})
     if len({port for port in ports.values() if port}) < sum(1 for port in ports.values() if port):
-        raise _Wrong("both planes have the same port", "Say --one-port if that is meant.")
+        raise _CheckFailed("both planes have the same port", "Add --one-port if that is intended.")
     for option, port in ports.items():
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         with socket.socket(family) as probe:
@@ -76,9 +76,9 @@ async def _address(settings: ServeSettings) -> str:
             try:
                 probe.bind((settings.host, port))
             except OSError as error:
-                raise _Wrong(
+                raise _CheckFailed(
                     f"cannot listen on {settings.host}:{port}: {error.strerror or error}",
-                    f"Stop what listens there, or choose another with {option}.",
+                    f"Stop what listens there, or choose another port with {option}.",
                 ) from None
     return f"{settings.host}, {' and '.join(str(port) for port in ports.values())}"
 
@@ -111,7 +111,7 @@ async def _engine(settings: ServeSettings) -> str:
     try:
         note = await asyncio.to_thread(check_host, settings.engine)
     except Unavailable as error:
-        raise _Wrong(f"{settings.engine}: {error.message}", "See --engine in 'aenv serve --help'.") from None
+        raise _CheckFailed(f"{settings.engine}: {error.message}", "See --engine in 'aenv serve --help'.") from None
     await _list_sandboxes(settings)
     return f"{settings.engine}: {note}" if note else settings.engine
 

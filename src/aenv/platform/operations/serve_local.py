@@ -1,7 +1,7 @@
 """``aenv serve --local``: a platform for one user of this machine and one interpreter, on a unix socket.
 
-The first `Environment` starts it, and it ends by itself when nothing has used it for a while. Platforms of other
-interpreters and versions run beside it, and share nothing with it but an account of what is in use on this machine.
+The first `Environment` starts it, and it exits after it was unused for a while. Platforms of other interpreters and
+versions run beside it, and share nothing with it but an account of what is in use on this machine.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ from aenv.tracing.logging import getLogger
 log = getLogger("local")
 
 FIRST_CLIENT = 30.0
-"""Seconds that whoever started us has to come."""
-HOLD_SECONDS = 1.0
-"""For others to be done with looking whether a platform is there."""
+"""Seconds that the process that started the platform has to connect."""
+LOCK_SECONDS = 1.0
+"""Seconds to wait for other processes that only test the lock."""
 MAX_BODY = 16 * 1024 * 1024
 STREAM_OVER = 64 * 1024
 
@@ -79,39 +79,39 @@ def serve(
     open_hub: OpenHub | None = None,
     fork: bool = True,
 ) -> int:
-    """Serve until nobody has needed us for ``linger`` seconds, or until SIGTERM; the process's exit code.
+    """Serve until unused for ``linger`` seconds, or until SIGTERM. Returns the exit code of the process.
 
     ``most``: instances of all platforms of this user together; 0: as many as the machine has room for.
     """
     raise_open_files_limit()
     enter_delegated_group()
-    alive = _hold(paths)
+    alive = _lock(paths)
     if alive is None:
         return OTHER_SERVES
     with alive:
-        _clear(paths)
-        janitor = start_janitor(paths.folder, group_name(), paths.instances.name)
+        _remove_leftovers(paths)
+        cleanup = start_crash_cleanup(paths.folder, group_name(), paths.instances.name)
         try:
             chosen = create_engine(engine, paths.instances, EngineOptions(pool, group_name(), fork, url=engine))
             return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), Capacity(most or instance_capacity())))
         finally:
             for path in (paths.socket, paths.about):
                 path.unlink(missing_ok=True)
-            janitor.stdin.close() if janitor.stdin else None
-            janitor.wait()
-            shutil.rmtree(paths.instances, ignore_errors=True)  # should the janitor have been killed before
+            cleanup.stdin.close() if cleanup.stdin else None
+            cleanup.wait()
+            shutil.rmtree(paths.instances, ignore_errors=True)  # in case the cleanup process was killed before
 
 
-def _clear(paths: LocalPaths) -> None:
-    """Remove what a platform before this one has left in its folder, should its janitor have been killed with it."""
+def _remove_leftovers(paths: LocalPaths) -> None:
+    """Remove leftovers of a former platform in this folder, in case its cleanup process was killed with it."""
     paths.socket.unlink(missing_ok=True)
     for folder in paths.folder.glob("i-*"):
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _hold(paths: LocalPaths) -> IO[str] | None:
-    """Be the platform in this folder, for as long as this process lives; None when another one is."""
-    deadline = time.monotonic() + HOLD_SECONDS
+def _lock(paths: LocalPaths) -> IO[str] | None:
+    """Lock the platform's folder for the life of this process; None if another process holds it."""
+    deadline = time.monotonic() + LOCK_SECONDS
     while True:
         paths.folder.mkdir(mode=0o700, exist_ok=True)
         file = paths.alive.open("w")
@@ -122,11 +122,11 @@ def _hold(paths: LocalPaths) -> IO[str] | None:
         file.close()
         if time.monotonic() > deadline:
             return None
-        time.sleep(0.01)  # somebody may only have looked whether it is held
+        time.sleep(0.01)  # another process may only be testing the lock
 
 
-def _may_be_ready(request: Request) -> bool:
-    """What is asked for may be in the pool."""
+def _may_be_immediate(request: Request) -> bool:
+    """Return whether the request may be served at once from the pool."""
     return request.method == "POST" and request.path == schema_paths.INSTANCES
 
 
@@ -135,8 +135,8 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sour
     instances = Instances(engine, sources, capacity=capacity, ended=EndedInstances(store), machine=machine)
     ports = LocalPorts(instances)
     spans.begin("aenv-local")
-    app = Readiness(engine).before(RequestLog(PlatformApp(instances, ports=ports), level=logging.DEBUG))
-    server = HttpServer(app, max_body=MAX_BODY, admit=_same_user, prompt=_may_be_ready)
+    app = Readiness(engine).wrap(RequestLog(PlatformApp(instances, ports=ports), level=logging.DEBUG))
+    server = HttpServer(app, max_body=MAX_BODY, admit=_same_user, prompt=_may_be_immediate)
     stop, retired = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -145,9 +145,9 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sour
     about = PlatformInfo(os.getpid(), time.time(), Identity.own())
     about.write(paths)
     server.listen_at(str(paths.socket))
-    gc.freeze()  # what is there from the beginning stays: a collection need not look at it
+    gc.freeze()  # start-up objects live as long as the process: exclude them from collections
     log.info("serving at %s", paths.socket)
-    await asyncio.to_thread(_settle_in, paths, about.identity)
+    await asyncio.to_thread(_retire_and_remove_old, paths, about.identity)
     waiting = asyncio.create_task(_until_idle(instances, linger, retired))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -171,7 +171,7 @@ def _ended_store(paths: LocalPaths) -> Store | None:
     try:
         return SqliteStore(paths.ended)
     except AEnvError as error:
-        log.warning("why instances have ended is known only while this platform runs: %s", error.message)
+        log.warning("the reasons why instances ended are lost when this platform stops: %s", error.message)
         return None
 
 
@@ -183,8 +183,8 @@ def _account(paths: LocalPaths) -> MachineAccount | None:
         return None
 
 
-def _settle_in(paths: LocalPaths, own: Identity) -> None:
-    """Ask platforms that this one replaces to end once nobody uses them, and forget those that are long gone."""
+def _retire_and_remove_old(paths: LocalPaths, own: Identity) -> None:
+    """Ask platforms that this one replaces to exit once unused, and remove those that are long gone."""
     for other in all_of_user(paths):
         about = PlatformInfo.read(other) if other.key != paths.key and is_alive(other) else None
         if about is not None and own.replaces(about.identity):
@@ -193,12 +193,12 @@ def _settle_in(paths: LocalPaths, own: Identity) -> None:
 
 
 class LocalPorts(Ports):
-    """URLs of ports of instances on this machine: what they lead to listens from the first of them on."""
+    """URLs of ports of local instances. A TCP server for them starts with the first URL."""
 
     def __init__(self, instances: Instances) -> None:
         super().__init__(secrets.token_bytes(32))
-        door = Authenticator(None, Allowance(), only_loopback=True)
-        self._gateway = Gateway(instances, door, ports=self)
+        authenticator = Authenticator(None, Allowance(), only_loopback=True)
+        self._gateway = Gateway(instances, authenticator, ports=self)
         self._server = HttpServer(self._answer, max_body=MAX_BODY, stream_over=STREAM_OVER)
 
     async def open(self) -> None:
@@ -207,38 +207,38 @@ class LocalPorts(Ports):
             self._public_url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Nobody gets there any more."""
+        """Stop serving the ports."""
         await self._server.close(0)
         self._gateway.close()
 
     async def _answer(self, request: Request) -> Answer:
-        """Everybody on this machine can ask here, so only what is signed is answered."""
+        """Handle a request. All users of this machine can connect, so only signed URLs are served."""
         try:
             if not request.path.startswith(f"{schema_paths.PORT}/"):
-                raise NotFound("here are only ports of instances")
+                raise NotFound("only ports of instances are served here")
             return await self._gateway(request)
         except AEnvError as error:
             return refusal(error)
 
 
 def _same_user(connection: socket.socket) -> bool:
-    """The socket's folder is ours alone; this is for the day when it is not."""
+    """Admit only our own user and root. A second line of defence: the socket's folder is private already."""
     return peer_user(connection) in (os.geteuid(), 0)
 
 
 async def _until_idle(instances: Instances, linger: float, retired: asyncio.Event) -> None:
-    """Return when nothing has used it for ``linger`` seconds; at once when it is retired and nothing uses it."""
-    await _either(instances.changed, retired, FIRST_CLIENT)
+    """Return once unused for ``linger`` seconds, or unused and retired."""
+    await _wait_for_either(instances.changed, retired, FIRST_CLIENT)
     while True:
         instances.changed.clear()
         if instances.in_use:
             await instances.changed.wait()
-        elif retired.is_set() or not await _either(instances.changed, retired, linger):
+        elif retired.is_set() or not await _wait_for_either(instances.changed, retired, linger):
             return
 
 
-async def _either(one: asyncio.Event, other: asyncio.Event, seconds: float) -> bool:
-    """Whether one of them was set in time."""
+async def _wait_for_either(one: asyncio.Event, other: asyncio.Event, seconds: float) -> bool:
+    """Return whether one of the events was set in time."""
     tasks = [asyncio.create_task(event.wait()) for event in (one, other)]
     try:
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -248,19 +248,19 @@ async def _either(one: asyncio.Event, other: asyncio.Event, seconds: float) -> b
     return bool(done)
 
 
-def start_janitor(runtime: Path, *names: str) -> subprocess.Popen[bytes]:
-    """Have somebody clean up should we be killed: it waits for its standard input to end.
+def start_crash_cleanup(runtime: Path, *names: str) -> subprocess.Popen[bytes]:
+    """Start a process that cleans up if this one is killed: it waits for the end of its standard input.
 
-    ``names``: of the control group and, unless all of the folder is to go, of the folder in it that is.
+    ``names``: the control group and, unless the whole folder is to be removed, the folder in it.
     """
     script = Path(__file__).with_name("crash_cleanup.py")
-    janitor = subprocess.Popen(
+    cleanup = subprocess.Popen(
         [sys.executable, "-I", "-S", str(script), str(runtime), *names],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    assert janitor.stdin is not None
-    os.write(janitor.stdin.fileno(), b"%d\n" % os.getpid())
-    return janitor
+    assert cleanup.stdin is not None
+    os.write(cleanup.stdin.fileno(), b"%d\n" % os.getpid())
+    return cleanup

@@ -1,4 +1,4 @@
-"""How a platform is to be served: a file, variables and options, in this order of growing weight."""
+"""Settings of ``aenv serve`` from a file, environment variables and options; the later override the earlier."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ DEFAULT_ENGINE = "native"
 
 
 class PlatformLimits(BaseModel):
-    """What every token may use unless it says more or less itself; 0: no limit."""
+    """Default quota of a token; 0: no limit."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     instances: int = Field(default=0, ge=0)
     cpus: float = Field(default=0.0, ge=0)
     memory: str | int = 0
-    """Like 64Gi."""
+    """A size like 64Gi."""
     creates_per_second: float = Field(default=100.0, ge=0)
 
     @field_validator("memory")
@@ -42,7 +42,7 @@ class PlatformLimits(BaseModel):
 
     @property
     def allowance(self) -> Allowance:
-        """The same, in numbers."""
+        """The quota in plain numbers."""
         memory = quantities.size(self.memory) if self.memory else 0
         return Allowance(
             instances=self.instances, cpus=self.cpus, memory=memory, creates_per_second=self.creates_per_second
@@ -50,64 +50,64 @@ class PlatformLimits(BaseModel):
 
 
 class ServeSettings(BaseModel):
-    """All of them."""
+    """Settings of a platform server."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     host: str = "127.0.0.1"
-    """The address to listen on."""
+    """Address to listen on."""
     port: int = Field(default=paths.CONTROL_PORT, ge=0, le=65535)
-    """For the control plane."""
+    """Port of the control plane."""
     data_port: int = Field(default=paths.DATA_PORT, ge=0, le=65535)
-    """For the data plane."""
+    """Port of the data plane."""
     one_port: bool = False
-    """Both planes on ``port`` alone."""
+    """Serve both planes on ``port`` alone."""
     prefix: str = Field(default="", pattern=r"^(/[A-Za-z0-9._~-]+)*$")
-    """A path before all paths, as a proxy in front passes it on."""
+    """Path prefix that a proxy in front leaves on requests."""
     tls_cert: str = ""
-    """The file of the certificate to show, in PEM; empty: no TLS."""
+    """File of the TLS certificate, in PEM; empty: no TLS."""
     tls_key: str = ""
-    """The file of its key."""
+    """File of its private key."""
     public_url: str = Field(default="", pattern=r"^(https?://[!-~]+)?$")
-    """Where users reach the platform, for URLs that it gives out; empty: where they asked for one."""
+    """URL at which users reach the platform, for the URLs that it issues; empty: from the request."""
     auth: bool | None = None
-    """Whether callers need a token; None: wherever others can reach it."""
+    """Require a token; None: only if other machines can reach the server."""
     store: str = ""
-    """Where tokens and records are: a file, or redis://HOST; empty: platform/platform.db in the data folder."""
+    """Store for tokens and records: a file, or redis://HOST; empty: platform/platform.db in the data folder."""
     advertise: str = Field(default="", pattern=r"^(https?://[!-~]+)?$")
-    """Where other servers on the same store reach this one; empty: found out."""
+    """URL at which other servers on the same store reach this one; empty: detected."""
     hub: str = ""
-    """The URL of the hub to take environments from; empty: a hub in this same server."""
+    """URL of the hub to take environments from; empty: a hub embedded in this server."""
     hub_token: str = Field(default="", repr=False)
     hub_quota: str | int = "50Gi"
-    """Storage that a user's environments may occupy in the hub of this server, unless set otherwise; 0: no limit."""
+    """Storage per user in the embedded hub, unless set otherwise; 0: no limit."""
     base_limit: str | int = "16Gi"
-    """What an image that a project brings as its base may have when it is unpacked, at most 32Gi; 0: none is used."""
+    """Maximum unpacked size of a base image in a project, at most 32Gi; 0: base images are not used."""
     engine: str = DEFAULT_ENGINE
-    """What instances are: the name of an engine, or the URL of a service that makes them."""
+    """Engine that runs instances: a name, or the URL of a service."""
     engine_token: str = Field(default="", repr=False)
-    """For that service."""
+    """Token for an engine at a URL."""
     pool: int = Field(default=8, ge=0)
-    """Sandboxes of one kind to have ready, at the most."""
+    """Maximum number of sandboxes of one kind to keep ready."""
     fork: bool = True
-    """Whether instances may be forks of a common parent; else each is a new program, with an address layout, stack
-    canaries and hash seed of its own. An environment can ask for that with `deployConfig.fork`."""
+    """Fork instances from a preloaded parent. Without it, each is a new program with an address layout, stack canaries
+    and hash seed of its own. An environment can ask for that with `deployConfig.fork`."""
     audit: str = ""
-    """The file for the audit log; empty: platform/audit.jsonl in the data folder."""
+    """File of the audit log; empty: platform/audit.jsonl in the data folder."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
-    """Serve ``/metrics`` without a token to this machine alone, on 127.0.0.1 at this port; None: it is not."""
+    """Serve ``/metrics`` without a token on 127.0.0.1 at this port; None: do not."""
     log_format: Literal["text", "json"] = "text"
-    """How lines of the log are written."""
+    """Format of log lines."""
     max_instances: int = Field(default=0, ge=0)
-    """Instances that there is room for, of everybody together; 0: no limit."""
+    """Maximum number of instances of all users; 0: no limit."""
     max_creating: int = Field(default=0, ge=0)
-    """Instances that are made at the same time; 0: no limit."""
+    """Maximum number of concurrent creates; 0: no limit."""
     queue_seconds: float = Field(default=60.0, ge=0)
-    """Seconds that a create waits for room at the most; a request may ask for less."""
+    """Maximum seconds that a create waits for capacity; a request may ask for less."""
     grace: float = Field(default=10.0, ge=0)
-    """Seconds that requests under way have to finish when the server is stopped."""
+    """Seconds that open requests have to finish when the server stops."""
     adopt_within: float = Field(default=60.0, ge=0)
-    """Seconds that instances live on without a server, for the next one to find them again; 0: they end with it."""
+    """Seconds that instances outlive the server, for the next one to adopt them; 0: they end with it."""
     limits: PlatformLimits = Field(default_factory=PlatformLimits)
 
     @field_validator("engine")
@@ -116,24 +116,24 @@ class ServeSettings(BaseModel):
         return validate_engine_name(value)
 
     def engine_options(self, group: str) -> EngineOptions:
-        """Return what the engine is constructed with. ``group``: name of the control group for its sandboxes."""
+        """Return the options of the engine. ``group``: name of the control group for its sandboxes."""
         return EngineOptions(
             self.pool, group, self.fork, self.base_limit_bytes, url=self.engine, token=self.engine_token
         )
 
     @property
     def open_to_others(self) -> bool:
-        """Whether other machines can reach it."""
+        """True if other machines can reach the server."""
         return not is_loopback(self.host)
 
     @property
     def with_auth(self) -> bool:
-        """Whether callers need a token."""
+        """True if callers need a token."""
         return self.open_to_others if self.auth is None else self.auth
 
     @property
     def who_may_call(self) -> str:
-        """Who may use the platform, in words."""
+        """Description of who may use the platform."""
         if self.with_auth:
             return "with a token"
         if self.open_to_others:
@@ -149,58 +149,58 @@ class ServeSettings(BaseModel):
 
     @property
     def base_limit_bytes(self) -> int:
-        """The same in bytes."""
+        """`base_limit` in bytes."""
         return 0 if self.base_limit in (0, "0") else quantities.size(self.base_limit)
 
     @property
     def hub_quota_bytes(self) -> int:
-        """The same in bytes."""
+        """`hub_quota` in bytes."""
         return 0 if self.hub_quota in (0, "0") else quantities.size(self.hub_quota)
 
     @property
     def capacity(self) -> Capacity:
-        """How much there is room for."""
+        """Capacity for instances."""
         return Capacity(self.max_instances, self.max_creating, self.queue_seconds, self.queue_seconds)
 
     @property
     def folder(self) -> Path:
-        """What belongs to the platform alone."""
+        """Data folder of the platform."""
         return data_folder() / "platform"
 
     @property
     def store_url(self) -> str:
-        """Where tokens and records are."""
+        """URL of the store for tokens and records."""
         return self.store or f"sqlite:{self.folder / 'platform.db'}"
 
     @property
     def is_shared(self) -> bool:
-        """Whether there may be other servers on the same store."""
+        """True if other servers may use the same store."""
         return self.store_url.partition(":")[0] in ("redis", "rediss", "unix")
 
     @property
     def audit_file(self) -> Path:
-        """Where it is written down who did what."""
+        """Path of the audit log."""
         return Path(self.audit).expanduser() if self.audit else self.folder / "audit.jsonl"
 
 
 def load(file: Path | None, given: Mapping[str, Any]) -> ServeSettings:
-    """What the file says, and over it what was ``given``, None being nothing.
+    """Load the settings of a file, overridden by ``given`` where that is not None.
 
     Raises:
-        ConfigError: with every problem, a line each. Values are not repeated: one may be a token.
+        ConfigError: lists every problem on a line of its own. Values are not repeated: one may be a token.
     """
     document = _read(file) if file is not None else {}
     document |= {name: value for name, value in given.items() if value is not None}
     try:
         return ServeSettings.model_validate(document)
     except ValidationError as error:
-        where = str(file) if file is not None else "the settings"
+        where = str(file) if file is not None else "options and variables"
         lines = [
             f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
             for each in error.errors(include_input=False, include_url=False)
         ]
         hint = {"hint": f"Known settings: {', '.join(ServeSettings.model_fields)}"}
-        raise ConfigError("\n".join([f"{where}: not valid:", *lines]), hint) from None
+        raise ConfigError("\n".join([f"invalid settings in {where}:", *lines]), hint) from None
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -211,4 +211,4 @@ def _read(file: Path) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise ConfigError(f"{file} is not text in UTF-8") from None
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}") from None
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None

@@ -9,14 +9,14 @@ from collections.abc import Callable
 from aenv.errors import InstanceEnded, NotFound
 from aenv.http.messages import Answer, Request
 from aenv.platform.gateway.log_stream import News, log_answer
-from aenv.platform.request_context import More, RequestContext, body, ok, wait
+from aenv.platform.request_context import RequestContext, RouteEntry, body, ok, wait
 from aenv.platform.services.reconciler import ServiceReconciler
 from aenv.platform.services.services import Services
 from aenv.schema import paths
 from aenv.schema.instances import EnvService, EnvServiceCreateRequest, EnvServiceUpdateRequest
 
 
-def service_routes(services: Services, base_of: Callable[[Request], str]) -> list[More]:
+def service_routes(services: Services, base_of: Callable[[Request], str]) -> list[RouteEntry]:
     """Return the routes. ``base_of``: the platform's URL as the sender of a request reaches it."""
     routes = _Routes(services, base_of)
     base, one = re.escape(paths.SERVICES), r"(?P<name>[^/]+)"

@@ -220,7 +220,7 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
         sys.stdout.flush()
 
     beside = hub_beside(place, settings) if place is not None else None
-    return serve(settings, open_hub=hub_of(place), open_beside=beside, on_ready=tell)
+    return serve(settings, open_hub=hub_of(place), open_embedded_hub=beside, on_ready=tell)
 
 
 def _secrets() -> dict[str, str | None]:
