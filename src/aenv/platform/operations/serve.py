@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pydantic_core import to_json
 
 from aenv import config
+from aenv.engines.base import Engine
 from aenv.errors import AEnvError, NotFound, UsageError
 from aenv.http.messages import Answer, Handler, Request, Response
 from aenv.http.server import HttpServer
@@ -33,6 +34,7 @@ from aenv.platform.instances.ledger import Ledger, ServerEntry
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.operations import process_metrics
 from aenv.platform.operations.engine_factory import capabilities_of, create_engine
+from aenv.platform.operations.metrics import Metrics
 from aenv.platform.operations.metrics_routes import listen
 from aenv.platform.operations.readiness import Readiness
 from aenv.platform.operations.request_log import RequestLog
@@ -44,6 +46,7 @@ from aenv.platform.services.service_routes import service_routes
 from aenv.platform.services.services import Services
 from aenv.schema import paths
 from aenv.schema.instances import HubAccess
+from aenv.storage.base import Store
 from aenv.storage.open_url import data_folder, open_store
 from aenv.tracing import spans
 from aenv.tracing.logging import getLogger
@@ -95,133 +98,232 @@ async def _serve(
     open_embedded_hub: OpenEmbeddedHub | None,
     on_ready: Callable[[PlatformReady], None],
 ) -> int:
-    stop, hurry, all_ends = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def request_stop(*, ending: bool) -> None:
-        if ending:
-            all_ends.set()
-        (hurry if stop.is_set() else stop).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, lambda: request_stop(ending=True))
-    loop.add_signal_handler(signal.SIGUSR2, lambda: request_stop(ending=False))
-
-    def at_the_end(close: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
-        """Register how a part ends. If this server fails, at its start or later, instances wait for the next one."""
-        parts.push_async_callback(lambda: (close if all_ends.is_set() else leave)())
-
-    async with AsyncExitStack() as parts:
+    """Start the parts of the platform one after the other, serve, and end them in reverse order."""
+    async with AsyncExitStack() as stack:
+        life = _Lifetime(stack)
         tls = Tls.of(settings)
-        patience = settings.adopt_within if capabilities_of(settings.engine).outlives_server else 0.0
-        home = await StateDirectory.enter(settings.folder, settings.store_url, patience)
-        at_the_end(home.close, home.leave)
-        store = open_store(settings.store_url)
-        parts.push_async_callback(store.close)
-        tokens = PlatformTokens(store)
-        authenticator = Authenticator(
-            tokens if settings.with_auth else None,
-            settings.limits.allowance,
-            only_loopback=not settings.open_to_others,
-        )
-        ledger = Ledger(store, server=ServerEntry.own(home.id, patience))
-        if home.fd_holder is not None:
-            home.fd_holder.on_begun = ledger.set_fd_holder
-            ledger.set_fd_holder(home.fd_holder.pid)
-        cleared = await ledger.open()
-        at_the_end(ledger.close, lambda: ledger.close(hand_over=True))
-        if cleared:
-            log.warning("%d instances of other servers ended with their servers", cleared)
-        access = HubAccess(
-            url=settings.hub,
-            token=settings.hub_token,
-            data=str(data_folder()),
-            cache=str(config.cache_folder()),
-        )
-        sources = Sources(open_hub, only_hub=access)
-        parts.push_async_callback(sources.close)
-        engine = create_engine(settings.engine, home.runtime / "instances", settings.engine_options(home.runtime.name))
-        at_the_end(engine.close, engine.leave)
-        instances = Instances(
-            engine, sources, direct=False, ledger=ledger, capacity=settings.capacity, ended=EndedInstances(store)
-        )
-        at_the_end(instances.close, instances.hand_over)
-        adopted = await instances.adopt(home.fd_holder)
-        if adopted:
-            log.info("adopted %d instances of the previous server", adopted)
-        peers = None
-        if settings.is_shared:
-            peers = Peers(ledger)
-            parts.callback(peers.close)
-        ports = Ports(await signing_key(store), public_url=settings.public_url, prefix=settings.prefix, tls=bool(tls))
-        gateway = Gateway(instances, authenticator, peers, ports)
-        parts.callback(gateway.close)
-        services = Services(instances, sources, ledger, settings.folder / "storage", grace=settings.grace, peers=peers)
-        gateway.services = Balancer(services, gateway, instances, authenticator)
-        audit = AuditLog(settings.audit_file)
-        parts.callback(audit.close)
-        embedded_hub = None
-        if open_embedded_hub is not None:
-            hub = await parts.enter_async_context(open_embedded_hub(authenticator))
-            embedded_hub = _clearing_cache(hub, sources)
-        app = PlatformApp(
-            instances,
-            authenticator=authenticator,
-            gateway=gateway,
-            audit=audit,
-            fallback=embedded_hub,
-            peers=peers,
-            ports=ports,
-            more=[*token_routes(tokens, authenticator), *service_routes(services, ports.base)],
-        )
-        process_metrics.watch(instances.metrics)
-        folders = [home.runtime, settings.folder, config.cache_folder()]
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-        ready = Readiness(engine, store, creates=instances.creates, folders=folders)
-        parts.push_async_callback(ready.close)
+        state = await _open_state(settings, life)
+        running = await _start_instances(settings, state, open_hub, life)
+        routes = await _build_routes(settings, state, running, open_embedded_hub, tls, life)
+        readiness = _readiness(settings, state, running, life)
+        process_metrics.watch(running.instances.metrics)
         spans.begin("aenv-platform")
         gc.freeze()  # start-up objects live as long as the process: exclude them from collections
-        planes = [ready.wrap(RequestLog(plane, level=logging.INFO)) for plane in (app, _data_plane(gateway))]
-        control, data = (
-            HttpServer(
-                _without_prefix(settings.prefix, plane),
-                max_body=MAX_BODY,
-                stream_over=STREAM_OVER,
-                unbounded=_unbounded(settings.prefix),
-            )
-            for plane in planes
-        )
-        url = data_url = await _listen(control, settings, settings.port, "--port", tls)
-        if not settings.one_port:
-            data_url = await _listen(data, settings, settings.data_port, "--data-port", tls)
-        servers = [control, data]
-        if settings.metrics_port is not None:
-            scraped, metrics_url = await listen(instances.metrics, settings.metrics_port)
-            servers.append(scraped)
-            log.info("metrics are at %s, without a token", metrics_url)
-        address = ServerAddress(
-            settings.advertise or reached_at(url, settings.store_url), ledger, tls, bool(settings.advertise)
-        )
-        await address.publish()
-        loop.add_signal_handler(signal.SIGHUP, address.reload_certificate)
+        listening = await _listen_on_all(settings, routes, readiness, running.instances.metrics, tls)
+        await _announce(settings, state.ledger, listening.url, tls)
         if settings.open_to_others and not settings.with_auth:
             log.warning("no token is needed (--no-auth): %s may run code here", settings.who_may_call)
-        first = await tokens.first() if settings.with_auth else None
-        resumed = await services.open()
-        at_the_end(services.close, lambda: services.close(hand_over=True))
-        if resumed:
-            log.info("resumed %d services", resumed)
-        sweeping = asyncio.create_task(_sweep(instances))
-        on_ready(PlatformReady(url, data_url, settings.with_auth, settings.who_may_call, first))
-        await stop.wait()
-        ready.draining = True
+        first_token = await state.tokens.first() if settings.with_auth else None
+        await _resume_services(routes.services, life)
+        sweeping = asyncio.create_task(_sweep(running.instances))
+        on_ready(
+            PlatformReady(listening.url, listening.data_url, settings.with_auth, settings.who_may_call, first_token)
+        )
+        await life.stop.wait()
+        readiness.draining = True
         log.info("stopping; open requests have %g s to finish", settings.grace)
-        await _close(servers, settings.grace, hurry)
+        await _close(listening.servers, settings.grace, life.hurry)
         sweeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await sweeping
     return 0
+
+
+class _Lifetime:
+    """Signals that stop the server, and the parts to end when it stops."""
+
+    def __init__(self, stack: AsyncExitStack) -> None:
+        self.stack = stack
+        self.stop = asyncio.Event()
+        """Set by the first signal."""
+        self.hurry = asyncio.Event()
+        """Set by the second signal: do not wait for open requests."""
+        self._end_instances = False
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal, True)
+        loop.add_signal_handler(signal.SIGUSR2, self._on_signal, False)
+
+    def _on_signal(self, end_instances: bool) -> None:
+        if end_instances:
+            self._end_instances = True
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+    def on_exit(self, close: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
+        """Register how a part ends: with its instances, or leaving them to the next server.
+
+        If this server fails, at its start or later, instances wait for the next one.
+        """
+        self.stack.push_async_callback(lambda: (close if self._end_instances else leave)())
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What outlives the server: its state directory, the store, and the records in it."""
+
+    directory: StateDirectory
+    store: Store
+    tokens: PlatformTokens
+    authenticator: Authenticator
+    ledger: Ledger
+
+
+async def _open_state(settings: ServeSettings, life: _Lifetime) -> _State:
+    patience = settings.adopt_within if capabilities_of(settings.engine).outlives_server else 0.0
+    directory = await StateDirectory.enter(settings.folder, settings.store_url, patience)
+    life.on_exit(directory.close, directory.leave)
+    store = open_store(settings.store_url)
+    life.stack.push_async_callback(store.close)
+    tokens = PlatformTokens(store)
+    authenticator = Authenticator(
+        tokens if settings.with_auth else None,
+        settings.limits.allowance,
+        only_loopback=not settings.open_to_others,
+    )
+    ledger = Ledger(store, server=ServerEntry.own(directory.id, patience))
+    if directory.fd_holder is not None:
+        directory.fd_holder.on_begun = ledger.set_fd_holder
+        ledger.set_fd_holder(directory.fd_holder.pid)
+    cleared = await ledger.open()
+    life.on_exit(ledger.close, lambda: ledger.close(hand_over=True))
+    if cleared:
+        log.warning("%d instances of other servers ended with their servers", cleared)
+    return _State(directory, store, tokens, authenticator, ledger)
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """The engine and its instances."""
+
+    engine: Engine
+    sources: Sources
+    instances: Instances
+
+
+async def _start_instances(settings: ServeSettings, state: _State, open_hub: OpenHub, life: _Lifetime) -> _Running:
+    """Create the engine, and adopt the instances that the previous server has left."""
+    access = HubAccess(
+        url=settings.hub,
+        token=settings.hub_token,
+        data=str(data_folder()),
+        cache=str(config.cache_folder()),
+    )
+    sources = Sources(open_hub, only_hub=access)
+    life.stack.push_async_callback(sources.close)
+    runtime = state.directory.runtime
+    engine = create_engine(settings.engine, runtime / "instances", settings.engine_options(runtime.name))
+    life.on_exit(engine.close, engine.leave)
+    ended = EndedInstances(state.store)
+    instances = Instances(engine, sources, direct=False, ledger=state.ledger, capacity=settings.capacity, ended=ended)
+    life.on_exit(instances.close, instances.hand_over)
+    adopted = await instances.adopt(state.directory.fd_holder)
+    if adopted:
+        log.info("adopted %d instances of the previous server", adopted)
+    return _Running(engine, sources, instances)
+
+
+@dataclass(frozen=True, slots=True)
+class _Routes:
+    """Handlers of both planes, and the services behind them."""
+
+    app: PlatformApp
+    gateway: Gateway
+    services: Services
+
+
+async def _build_routes(
+    settings: ServeSettings,
+    state: _State,
+    running: _Running,
+    open_embedded_hub: OpenEmbeddedHub | None,
+    tls: Tls | None,
+    life: _Lifetime,
+) -> _Routes:
+    instances, authenticator = running.instances, state.authenticator
+    peers = None
+    if settings.is_shared:
+        peers = Peers(state.ledger)
+        life.stack.callback(peers.close)
+    key = await signing_key(state.store)
+    ports = Ports(key, public_url=settings.public_url, prefix=settings.prefix, tls=bool(tls))
+    gateway = Gateway(instances, authenticator, peers, ports)
+    life.stack.callback(gateway.close)
+    storage = settings.folder / "storage"
+    services = Services(instances, running.sources, state.ledger, storage, grace=settings.grace, peers=peers)
+    gateway.services = Balancer(services, gateway, instances, authenticator)
+    audit = AuditLog(settings.audit_file)
+    life.stack.callback(audit.close)
+    embedded_hub = None
+    if open_embedded_hub is not None:
+        hub = await life.stack.enter_async_context(open_embedded_hub(authenticator))
+        embedded_hub = _clearing_cache(hub, running.sources)
+    app = PlatformApp(
+        instances,
+        authenticator=authenticator,
+        gateway=gateway,
+        audit=audit,
+        fallback=embedded_hub,
+        peers=peers,
+        ports=ports,
+        more=[*token_routes(state.tokens, authenticator), *service_routes(services, ports.base)],
+    )
+    return _Routes(app, gateway, services)
+
+
+def _readiness(settings: ServeSettings, state: _State, running: _Running, life: _Lifetime) -> Readiness:
+    folders = [state.directory.runtime, settings.folder, config.cache_folder()]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+    readiness = Readiness(running.engine, state.store, creates=running.instances.creates, folders=folders)
+    life.stack.push_async_callback(readiness.close)
+    return readiness
+
+
+@dataclass(frozen=True, slots=True)
+class _ListeningServers:
+    """Servers of the control plane, of the data plane and of metrics."""
+
+    servers: list[HttpServer]
+    url: str
+    data_url: str
+
+
+async def _listen_on_all(
+    settings: ServeSettings, routes: _Routes, readiness: Readiness, metrics: Metrics, tls: Tls | None
+) -> _ListeningServers:
+    control, data = (
+        HttpServer(
+            _without_prefix(settings.prefix, readiness.wrap(RequestLog(plane, level=logging.INFO))),
+            max_body=MAX_BODY,
+            stream_over=STREAM_OVER,
+            unbounded=_unbounded(settings.prefix),
+        )
+        for plane in (routes.app, _data_plane(routes.gateway))
+    )
+    url = data_url = await _listen(control, settings, settings.port, "--port", tls)
+    if not settings.one_port:
+        data_url = await _listen(data, settings, settings.data_port, "--data-port", tls)
+    servers = [control, data]
+    if settings.metrics_port is not None:
+        scraped, metrics_url = await listen(metrics, settings.metrics_port)
+        servers.append(scraped)
+        log.info("metrics are at %s, without a token", metrics_url)
+    return _ListeningServers(servers, url, data_url)
+
+
+async def _announce(settings: ServeSettings, ledger: Ledger, url: str, tls: Tls | None) -> None:
+    """Publish this server's address to others on the same store, and again when SIGHUP reloads its certificate."""
+    published = settings.advertise or reached_at(url, settings.store_url)
+    address = ServerAddress(published, ledger, tls, bool(settings.advertise))
+    await address.publish()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, address.reload_certificate)
+
+
+async def _resume_services(services: Services, life: _Lifetime) -> None:
+    resumed = await services.open()
+    life.on_exit(services.close, lambda: services.close(hand_over=True))
+    if resumed:
+        log.info("resumed %d services", resumed)
 
 
 def _clearing_cache(hub: EmbeddedHub, sources: Sources) -> EmbeddedHub:
