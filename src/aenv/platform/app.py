@@ -13,7 +13,7 @@ from pydantic_core import from_json, to_json
 
 from aenv._version import __version__
 from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound, TooLarge
-from aenv.http.messages import Answer, Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.http.messages import Answer, BodyStream, Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.http.openapi import merge_documents
 from aenv.platform.access.audit_log import AuditLog
 from aenv.platform.access.platform_tokens import OWNER, Authenticator, Caller
@@ -30,6 +30,10 @@ from aenv.schema.instances import EnvInstanceCreateRequest, EnvStatus, InstanceP
 
 MAX_CREATE_BYTES = 4 * 1024 * 1024
 """Limit for a create request: much of it is kept in memory and in the store."""
+
+
+_Found = tuple[str, Route, str]
+"""Action, handler, and the name in the path."""
 
 
 class PlatformApp:
@@ -91,20 +95,23 @@ class PlatformApp:
         found = self._find(request)
         if request.stream is not None and (found is None or found[1] != self._inside):
             try:
-                if self._authenticator is not None:
-                    await self._authenticator.caller(request)  # before any of the body is held
+                await self._hold_body(request, request.stream)
             except AEnvError as error:
                 return refusal(error)
-            request.body, request.stream = b"".join([data async for data in request.stream]), None
-        if (
-            self._fallback is not None
-            and found is None
-            and request.path != paths.OPENAPI
-            and not _is_platform_path(request.path)
-        ):
+        if self._fallback is not None and found is None and not _is_platform_path(request.path):
             return await self._fallback(request)
         if request.path == paths.OPENAPI and request.method in ("GET", "HEAD"):
             return Response(200, await self._document(request))
+        return await self._answer(request, found)
+
+    async def _hold_body(self, request: Request, stream: BodyStream) -> None:
+        """Read a streamed body into memory, after its sender is authenticated."""
+        if self._authenticator is not None:
+            await self._authenticator.caller(request)
+        request.body, request.stream = b"".join([data async for data in stream]), None
+
+    async def _answer(self, request: Request, found: _Found | None) -> Answer:
+        """Authenticate the caller, call the route, and record metrics and the audit log."""
         began = time.perf_counter()
         context, status = None, 500
         try:
@@ -156,7 +163,7 @@ class PlatformApp:
         request.method = "GET"
         return to_json(merge_documents(own, from_json((await self._fallback(request)).body)))
 
-    def _find(self, request: Request) -> tuple[str, Route, str] | None:
+    def _find(self, request: Request) -> _Found | None:
         for method, pattern, action, route in self._routes:
             if method == request.method and (match := pattern.fullmatch(request.path)) is not None:
                 return action, route, match.groupdict().get("name", "")
@@ -296,7 +303,8 @@ def takes_any_body(request: Request) -> bool:
 
 
 def _is_platform_path(path: str) -> bool:
-    return path in (paths.HEALTH, paths.METRICS, paths.LEASE) or path.startswith((paths.INSTANCES, paths.SERVICES))
+    own = (paths.HEALTH, paths.METRICS, paths.LEASE, paths.OPENAPI)
+    return path in own or path.startswith((paths.INSTANCES, paths.SERVICES))
 
 
 def _filters(context: RequestContext) -> dict[str, Any]:
