@@ -124,7 +124,7 @@ def main() -> None:
         signal.signal(number, stop)
     say("aenv: wheel and virtual environment")
     mine, before = ours(), machine()
-    ask = "from aenv.client.local_lease import for_sockets; print(for_sockets())"
+    ask = "from aenv.client.local_lease import socket_parent; print(socket_parent())"
     sockets = subprocess.run([mine.python, "-c", ask], check=True, capture_output=True, text=True).stdout.strip()
     # Short names: the path of a unix socket has 107 characters.
     with tempfile.TemporaryDirectory(prefix="ab-") as folder, tempfile.TemporaryDirectory(dir=sockets) as runtime:

@@ -1,4 +1,4 @@
-"""A program that uses instances, and checks of each what was done there against what it was told was done.
+"""A program that uses instances and compares the state of each with the responses that it got.
 
 Run by the tests of this folder. It prints ``done`` for every call, and ends when its standard input does, with what it
 did as its last line; a line that begins with ``wrong`` is one that must not be.

@@ -1,4 +1,4 @@
-"""``aenv serve`` by a clock that a test can set: its first argument is a file with the seconds by which it is wrong."""
+"""``aenv serve`` with a clock that a test can set: its first argument is a file with the clock's error in seconds."""
 
 from __future__ import annotations
 

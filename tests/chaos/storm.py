@@ -1,4 +1,4 @@
-"""A platform under load to which things are done."""
+"""A platform under load, with faults injected."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.storage.valkey import Valkey
 
 HERE = Path(__file__).parent
 START_SECONDS = WORK_SECONDS = 180.0
-"""Long, for machines that have other things to do."""
+"""Long, for busy machines."""
 DAY = 86400.0
 
 ENV = '''
@@ -57,7 +57,7 @@ def all() -> dict:
 
 
 class Storm:
-    """One server, some clients, and what is done to them. ``disk``: the data folder is one that can be filled."""
+    """One server, some clients, and the faults injected. ``disk``: the data folder is one that can be filled."""
 
     def __init__(self, data: Path, scratch: Path, dice: random.Random, *, valkey: Valkey | None, disk: bool) -> None:
         self.machine = Machine(data)
@@ -80,10 +80,10 @@ class Storm:
         }  # fmt: skip
         self.set_clock(0.0)
 
-    # --- the parts
+    # --- parts
 
     def start(self) -> None:
-        """Have a server, however often that takes."""
+        """Start a server, retrying until one runs."""
         deadline = time.monotonic() + START_SECONDS
         while True:
             with (self._scratch / "server.log").open("ab") as log:
@@ -106,7 +106,7 @@ class Storm:
         return (self._scratch / "server.log").read_text(errors="replace")
 
     def begin_client(self) -> None:
-        """A program with some instances."""
+        """Start a program with some instances."""
         self._began += 1
         with (self._scratch / f"client-{self._began}").open("wb") as said:
             self._clients.append(
@@ -116,7 +116,7 @@ class Storm:
             )
 
     def end_clients(self) -> Counter[str]:
-        """Let them finish what they are at; what they did."""
+        """Let clients finish and return what they did."""
         did: Counter[str] = Counter()
         for client in self._clients:
             assert client.stdin is not None
@@ -127,13 +127,13 @@ class Storm:
             lines = [line for line in file.read_text().splitlines() if line != "done"]
             wrong = [line for line in lines if line.startswith("wrong")]
             assert not wrong, "\n".join(wrong)
-            if lines:  # of one that was not killed
+            if lines:  # of a client that was not killed
                 did += Counter(json.loads(lines[-1]))
         self._clients = []
         return did
 
     def close(self) -> None:
-        """Whatever has come of it, end it all."""
+        """Stop everything, whatever has happened."""
         for process in (*self._clients, *([self._server] if self._server else [])):
             process.kill()
             process.wait()
@@ -144,18 +144,18 @@ class Storm:
             client.stdin.close()
 
     def stop(self) -> None:
-        """End the server as its administrator would: nothing is left."""
+        """Stop the server as its administrator would: nothing is left."""
         assert self._server is not None
         self._server.terminate()
         assert self._server.wait(START_SECONDS) == 0, self.log()
         self.machine.is_clean()
 
-    # --- what is done
+    # --- faults
 
     def strike(self, what: str) -> None:
-        """One thing, as soon as clients get something done, and at any moment from then on."""
+        """Inject a fault at a random moment after clients have made progress."""
         before = self._calls()
-        eventually(lambda: self._calls() == before, f"{self.log()}\nnobody gets anything done any more", WORK_SECONDS)
+        eventually(lambda: self._calls() == before, f"{self.log()}\nclients make no progress", WORK_SECONDS)
         self.nap()
         self.actions[what]()
         assert self._server is not None
@@ -214,7 +214,7 @@ class Storm:
             self.start()
 
     def _more_trouble(self) -> bool:
-        """The server may be killed when something else has failed, too."""
+        """Perhaps kill the server while another fault lasts."""
         self.nap(1.5)
         killed = self._dice.random() < 0.3
         if killed:
@@ -223,7 +223,7 @@ class Storm:
 
     @contextlib.contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Not a byte fits on it any more."""
+        """Fill the disk to the last byte."""
         filler = self._data / "filler"
         with filler.open("wb", buffering=0) as file:
             for size in (1 << 20, 1 << 12):
@@ -241,10 +241,10 @@ class Storm:
         fresh.write_bytes(struct.pack("=d", wrong))
         fresh.rename(self._clock)
 
-    # --- what must be true
+    # --- invariants
 
     def agree(self) -> None:
-        """What the platform says, what is written down and what runs is the same, once nobody asks for more."""
+        """Check that the platform's list, its records and the running processes agree once no request is open."""
 
         def differences() -> dict[str, Any]:
             said, written, there = self.said(), self.written(), self.machine.sandboxes()
@@ -254,11 +254,11 @@ class Storm:
         eventually(differences, f"{self.log()}\nthe platform, its store and the machine differ", WORK_SECONDS)
 
     def make(self, **wish: Any) -> tuple[int, Any]:
-        """Ask for an instance; what the platform answers."""
+        """Create an instance; return the platform's response."""
         return fetch(self.url, "/env-instance", {"envName": "tally", **wish})
 
     def add(self, name: str, key: str) -> Any:
-        """Call an instance; what it counts."""
+        """Call an instance; return its counter."""
         status, answer = fetch(self.url, "/tools/add", {"key": key}, headers={"AEnvCore-EnvInstance-ID": name})
         return answer["data"]["content"][0]["text"] if status == 200 else (status, answer)
 
@@ -281,7 +281,7 @@ class Storm:
         return set(run(look()))
 
     def delete_all(self) -> None:
-        """What clients that were killed have left."""
+        """Delete what killed clients have left."""
         for name in self.said():
             assert fetch(self.url, f"/env-instance/{name}", method="DELETE")[0] in (200, 404, 410)
         eventually(lambda: self.said() or self.machine.sandboxes(), "instances that were deleted", WORK_SECONDS)

@@ -1,4 +1,4 @@
-"""Whatever is done to a platform under load: nothing is lost, nothing is left, and nobody is told what is not so."""
+"""Faults on a platform under load: nothing is lost, nothing is left behind, and no client is told anything wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.platform.conftest import _remove, publish
 from tests.storage.valkey import started
 
 ROUNDS = int(os.environ.get("AENV_CHAOS_ROUNDS", "1"))
-"""How often each thing is done."""
+"""How often each fault is injected."""
 SEED = int(os.environ.get("AENV_CHAOS_SEED", "0")) or random.randrange(1, 1 << 32)
 DISK = 96 << 20
 
@@ -50,7 +50,7 @@ def small_disk(sandboxes: None) -> Iterator[Path]:
 
 
 def rage(storm: Storm, dice: random.Random) -> None:
-    """Everything that can be done to it, in any order; then look what has come of it."""
+    """Inject every fault in random order, then check the outcome."""
     print(f"AENV_CHAOS_SEED={SEED} AENV_CHAOS_ROUNDS={ROUNDS} repeats this, more or less")
     try:
         storm.start()
@@ -86,7 +86,7 @@ def test_a_storm_on_a_small_disk(small_disk: Path, tmp_path: Path) -> None:
     rage(Storm(small_disk, tmp_path, dice, valkey=None, disk=True), dice)
 
 
-def test_a_full_disk_is_said_and_keeps_nobody_from_what_they_have(small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_existing_instances_stay_usable(small_disk: Path, tmp_path: Path) -> None:
     storm = Storm(small_disk, tmp_path, random.Random(SEED), valkey=None, disk=True)
     try:
         storm.start()
@@ -109,7 +109,7 @@ def test_a_full_disk_is_said_and_keeps_nobody_from_what_they_have(small_disk: Pa
         storm.close()
 
 
-def test_a_clock_that_is_set_ends_no_instance_too_early_nor_too_late(data: Path, tmp_path: Path) -> None:
+def test_setting_the_clock_ends_no_instance_too_early_or_too_late(data: Path, tmp_path: Path) -> None:
     storm = Storm(data, tmp_path, random.Random(SEED), valkey=None, disk=False)
     try:
         storm.start()

@@ -1,4 +1,4 @@
-"""The way to a hub: which address is meant, what is tried again, and what is said when nobody answers."""
+"""The hub client: addresses, retries, and errors when the hub does not answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def against(answer: Callable[[Request], Response], use: Callable[[HubClient], Awaitable[None]]) -> list[Request]:
-    """Run something against a server that answers as the test wants; what it was asked."""
+    """Run a coroutine against a server with scripted responses; return the requests that it got."""
     asked: list[Request] = []
 
     async def handle(request: Request) -> Response:
@@ -45,7 +45,7 @@ def against(answer: Callable[[Request], Response], use: Callable[[HubClient], Aw
     return asked
 
 
-def test_a_prefix_and_a_token_go_along() -> None:
+def test_the_prefix_and_the_token_are_sent() -> None:
     async def use(client: HubClient) -> None:
         page = await client.list(name="a b", tags=["x", "y"], limit=5)
         assert (page.items, page.next) == ([], None)
@@ -56,7 +56,7 @@ def test_a_prefix_and_a_token_go_along() -> None:
     assert request.header(b"authorization") == b"Bearer secret"
 
 
-def test_a_hub_that_cannot_answer_just_now_is_asked_again() -> None:
+def test_an_unavailable_hub_is_retried() -> None:
     answers = iter([Response(503, b"{}"), Response(503, b"not even JSON"), Response(200, PAGE)])
 
     async def use(client: HubClient) -> None:
@@ -65,7 +65,7 @@ def test_a_hub_that_cannot_answer_just_now_is_asked_again() -> None:
     assert len(against(lambda request: next(answers), use)) == 3
 
 
-def test_a_refusal_is_not_asked_again() -> None:
+def test_a_refusal_is_not_retried() -> None:
     async def use(client: HubClient) -> None:
         with pytest.raises(NotFound, match="no such thing"):
             await client.get("a")
@@ -74,7 +74,7 @@ def test_a_refusal_is_not_asked_again() -> None:
     assert len(against(lambda request: Response(404, body), use)) == 1
 
 
-def test_something_else_that_answers_is_not_taken_for_a_hub() -> None:
+def test_a_server_that_is_not_a_hub_is_reported() -> None:
     async def use(client: HubClient) -> None:
         with pytest.raises(EnvironmentError, match="is not a hub"):
             await client.list()
@@ -82,7 +82,7 @@ def test_something_else_that_answers_is_not_taken_for_a_hub() -> None:
     against(lambda request: Response(200, b"<html>hello"), use)
 
 
-def test_a_hub_that_is_not_there_says_where_it_was_looked_for() -> None:
+def test_an_unreachable_hub_is_reported_with_its_address() -> None:
     async def use() -> None:
         client = HubClient("http://127.0.0.1:1", retries=1)
         with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1 cannot be reached") as caught:
@@ -113,5 +113,5 @@ def test_a_hub_that_does_not_answer_in_time_is_a_timeout() -> None:
         ("unix:/run/hub.sock", "unix:/run/hub.sock"),
     ],
 )
-def test_an_address_means_what_it_means_everywhere(text: str, url: str) -> None:
+def test_a_bare_hub_host_gets_the_hub_port_and_a_url_the_port_of_its_scheme(text: str, url: str) -> None:
     assert str(HubClient(text).url) == url

@@ -1,6 +1,6 @@
-"""Answers that no honest server gives: endless, too large, or not HTTP.
+"""Responses that no honest server sends: endless, too large, or not HTTP.
 
-Each of them is written until the other side hangs up, which it is expected to do.
+Each of them is written until the other side disconnects, which it is expected to do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ENDLESS: dict[str, Script] = {
     "a trailer value without an end": _endless(CHUNKED + b"0\r\na: ", BLOCK),
     "a chunk size without an end": _endless(CHUNKED, b"0" * 8192),
 }
-"""These never get to a body, or have next to none of it."""
+"""Endless responses that never get to a body, or have almost none of it."""
 
 NOT_HTTP: dict[str, Script] = {
     "two lengths": _whole(OK + b"content-length: 2\r\ncontent-length: 3\r\n\r\nok"),
@@ -63,11 +63,11 @@ NOT_HTTP: dict[str, Script] = {
     "an end in the middle of the head": _whole(OK + b"content-len"),
     "headers of 65 KiB in one piece": _whole(OK + b"a: %s\r\ncontent-length: 0\r\n\r\n" % (b"x" * 65 * 1024)),
 }
-"""These end, and are no answers."""
+"""Responses that end, and are not valid HTTP."""
 
 
 async def play(script: Script, writer: asyncio.StreamWriter, counted: list[int]) -> None:
-    """Write it until the other side hangs up; ``counted`` grows by what went out."""
+    """Write it until the other side disconnects; ``counted`` grows by the bytes sent."""
     for part in script():
         writer.write(part)
         counted[0] += len(part)

@@ -1,4 +1,4 @@
-"""The client's side of HTTP, against servers that misbehave."""
+"""The HTTP client against misbehaving servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 
 
 @asynccontextmanager
-async def against(script: Script, **options: object) -> AsyncIterator[HttpClient]:
+async def against(script: Script, prefix: str = "", **options: object) -> AsyncIterator[HttpClient]:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await script(reader, writer)
@@ -41,7 +41,7 @@ async def against(script: Script, **options: object) -> AsyncIterator[HttpClient
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    client = HttpClient(ServerUrl(host, port), **options)  # type: ignore[arg-type]
+    client = HttpClient(ServerUrl(host, port, prefix=prefix), **options)  # type: ignore[arg-type]
     try:
         yield client
     finally:
@@ -76,7 +76,7 @@ def test_connections_are_used_again() -> None:
     assert connections == 1
 
 
-def test_all_of_one_loop_share_connections_and_the_next_loop_has_its_own() -> None:
+def test_clients_of_one_loop_share_connections_and_the_next_loop_has_its_own() -> None:
     connections = 0
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,7 +106,7 @@ def test_all_of_one_loop_share_connections_and_the_next_loop_has_its_own() -> No
         (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
     ],
 )
-def test_every_way_to_end_a_body(answer: bytes, body: bytes) -> None:
+def test_a_body_ends_by_chunks_by_length_or_with_the_connection(answer: bytes, body: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(answer)
@@ -126,9 +126,7 @@ def test_token_headers_and_prefix_are_sent() -> None:
         writer.write(OK)
 
     async def talk() -> None:
-        async with against(script, token="t0k", headers=[("X-Mine", "1")]) as client:
-            client.url = client.url
-            client._prefix = b"/pre"
+        async with against(script, "/pre", token="t0k", headers=[("X-Mine", "1")]) as client:
             await client.request("POST", "/p", b"{}")
 
     run(talk())
@@ -137,7 +135,7 @@ def test_token_headers_and_prefix_are_sent() -> None:
     assert b"\r\nX-Mine: 1\r\n" in seen[0]
 
 
-def test_a_deadline_fires_and_the_client_goes_on() -> None:
+def test_a_deadline_fires_and_the_client_stays_usable() -> None:
     first = True
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +187,7 @@ def test_a_long_deadline_after_a_short_one_does_not_fire_early() -> None:
     assert run(talk()) == b"ok"
 
 
-def test_a_connection_that_breaks_after_sending_is_told_from_one_that_never_was() -> None:
+def test_a_connection_lost_after_sending_differs_from_a_failed_connect() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
 
@@ -203,7 +201,7 @@ def test_a_connection_that_breaks_after_sending_is_told_from_one_that_never_was(
     run(talk())
 
 
-def test_an_answer_that_is_not_http_is_a_broken_connection() -> None:
+def test_a_response_that_is_not_http_is_a_lost_connection() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(b"SSH-2.0-OpenSSH\r\n")
@@ -223,7 +221,7 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
         nonlocal requests
         await read_request(reader)
         requests += 1
-        writer.write(OK)  # and hangs up without saying so
+        writer.write(OK)  # and closes without announcing it
 
     async def talk() -> None:
         async with against(script) as client:
@@ -237,9 +235,11 @@ def test_a_connection_that_the_server_closed_is_not_used_again() -> None:
 
 def test_cancelling_a_request_leaves_a_usable_client() -> None:
     hang = True
+    arrived = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await read_request(reader):
+            arrived.set()
             if hang:
                 await asyncio.sleep(30)
             writer.write(OK)
@@ -248,7 +248,7 @@ def test_cancelling_a_request_leaves_a_usable_client() -> None:
         nonlocal hang
         async with against(script) as client:
             task = asyncio.create_task(client.request("GET", "/"))
-            await asyncio.sleep(0.05)
+            await arrived.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -286,7 +286,7 @@ def test_line_breaks_in_a_token_are_refused() -> None:
 
 
 async def ask(client: HttpClient, how: str, limit: int) -> bytes:
-    """Read one answer whole, in either of the two ways."""
+    """Read a complete response with either of the two clients."""
     if how == "request":
         return (await client.request("GET", "/", limit=limit)).body
     relay = Relay(client.url)
@@ -297,13 +297,13 @@ async def ask(client: HttpClient, how: str, limit: int) -> bytes:
 
 
 MOST_READ = 8 * 1024 * 1024
-"""What may be in the buffers of both sides when a client hangs up; far below what an endless answer would send."""
+"""Bytes that may be in buffers of both sides when a client disconnects; far below an endless response."""
 
 
 @pytest.mark.attack("hostile answers")
 @pytest.mark.parametrize("what", [*ENDLESS, *NOT_HTTP])
 @pytest.mark.parametrize("how", ["request", "relay"])
-def test_a_hostile_answer_is_hung_up_on(what: str, how: str) -> None:
+def test_a_hostile_response_ends_the_connection(what: str, how: str) -> None:
     sent = [0]
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -350,7 +350,7 @@ def test_a_body_over_the_limit_is_not_held(head: str, how: str) -> None:
 @pytest.mark.parametrize(
     "drip", [b"HTTP/1.1 200 OK\r\nx: ", b"HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n", CHUNKED + b"1;"]
 )
-def test_reading_stops_at_the_deadline_whatever_drips_in(drip: bytes) -> None:
+def test_a_slow_response_ends_at_the_deadline(drip: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(drip)
@@ -367,7 +367,7 @@ def test_reading_stops_at_the_deadline_whatever_drips_in(drip: bytes) -> None:
     run(talk())
 
 
-def test_a_trailer_is_no_header() -> None:
+def test_a_trailer_is_not_a_header() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_request(reader)
         writer.write(CHUNKED + b"2\r\nok\r\n0\r\nset-cookie: a=b\r\n\r\n")

@@ -1,4 +1,4 @@
-"""Connections that are silent, slow, many or half open: they end, and others are answered meanwhile."""
+"""Silent, slow, numerous and half-open connections: they are closed, and other clients are served meanwhile."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 async def answered(pair: Pair) -> bool:
-    """Whether a request on this connection is answered."""
+    """Return whether a request on this connection is answered."""
     reader, writer = pair
     try:
         writer.write(GET)
@@ -66,13 +66,13 @@ async def answered(pair: Pair) -> bool:
 
 
 def tick(server: HttpServer, times: int = 1) -> None:
-    """What the timer does, without waiting for it."""
+    """Do what the timer does, without waiting for it."""
     for _ in range(times):
         server.connections.sweep()
 
 
 @pytest.mark.attack("silent connections")
-def test_a_connection_without_a_request_ends_and_one_with_stays_longer() -> None:
+def test_a_silent_connection_ends_before_an_idle_one() -> None:
     async def main() -> None:
         async with serving() as (server, connect):
             silent, used = await connect(), await connect()
@@ -82,7 +82,7 @@ def test_a_connection_without_a_request_ends_and_one_with_stays_longer() -> None
             tick(server)
             assert await silent[0].read() == b""
             tick(server, IDLE_TICKS - SILENT_TICKS - 1)
-            assert await answered(used)  # and from now on it has as long again
+            assert await answered(used)  # its idle time starts again
             tick(server, IDLE_TICKS)
             assert len(server.connections) == 1
             tick(server)
@@ -97,28 +97,28 @@ def test_the_timer_runs_by_itself_and_only_while_there_is_something_to_close(mon
 
     async def main() -> None:
         async with serving() as (server, connect):
-            assert server.connections._timer is None
+            assert not server.connections.is_watching
             reader, _ = await connect()
-            assert server.connections._timer is not None
+            assert server.connections.is_watching
             assert await reader.read() == b""
-            assert server.connections._timer is None
+            assert not server.connections.is_watching
 
     run(main())
 
 
 def test_the_only_connection_from_outside_of_a_sandbox_sets_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thousands of idle instances would wake up the machine all the time."""
+    """With thousands of idle instances, timers would keep the machine awake."""
     monkeypatch.setattr(http, "peer_key", lambda connection: connections.OUTSIDE)
 
     async def main() -> None:
         async with serving() as (server, connect):
             used = await connect()
-            assert server.connections._timer is not None  # no request has come on it
+            assert server.connections.is_watching  # no request has come on it
             assert await answered(used)
-            assert server.connections._timer is None
+            assert not server.connections.is_watching
             second = await connect()
             assert await answered(second)
-            assert server.connections._timer is not None
+            assert server.connections.is_watching
             tick(server, IDLE_TICKS + 1)
             assert await used[0].read() == await second[0].read() == b""
 
@@ -138,19 +138,19 @@ def test_the_only_connection_from_outside_of_a_sandbox_is_watched_while_it_close
         async with serving(handler) as (server, connect):
             pair = await connect()
             assert await answered(pair)
-            assert server.connections._timer is None
+            assert not server.connections.is_watching
             pair[1].transport.pause_reading()
             pair[1].write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             [connection] = server.connections
             await until(lambda: connection.is_closing)
-            assert server.connections._timer is not None
+            assert server.connections.is_watching
             tick(server, 2)
             await until(lambda: not len(server.connections))
 
     run(main())
 
 
-def test_a_stream_that_is_under_way_is_not_idle_and_sets_no_timer() -> None:
+def test_an_open_stream_is_not_idle_and_sets_no_timer() -> None:
     done = asyncio.Event()
 
     async def stream(scope: Any, receive: Any, send: Any) -> None:
@@ -166,13 +166,11 @@ def test_a_stream_that_is_under_way_is_not_idle_and_sets_no_timer() -> None:
             reader, writer = await connect()
             writer.write(GET)
             await reader.readuntil(b"\r\n\r\n")
-            if server.connections._timer is not None:
-                server.connections._timer.cancel()
             tick(server, 10)
-            assert server.connections._timer is None  # nothing wakes an instance that only has a stream open
+            assert not server.connections.is_watching  # nothing wakes an instance that only has a stream open
             done.set()
             assert await reader.readuntil(b"0\r\n\r\n")
-            await until(lambda: server.connections._timer is not None)
+            await until(lambda: server.connections.is_watching)
             tick(server, IDLE_TICKS + 1)
             assert await reader.read() == b""
 
@@ -195,7 +193,7 @@ def test_empty_lines_do_not_keep_a_connection_open() -> None:
 
 
 @pytest.mark.attack("silent connections")
-def test_a_peer_that_does_not_read_its_answer_is_hung_up_on() -> None:
+def test_a_peer_that_does_not_read_its_response_is_disconnected() -> None:
     async def large(request: Request) -> Stream:
         async def stream(scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -221,7 +219,7 @@ def test_a_peer_that_does_not_read_its_answer_is_hung_up_on() -> None:
 
 
 @pytest.mark.attack("connection floods")
-def test_a_flood_of_silent_connections_makes_room_for_one_that_asks() -> None:
+def test_a_flood_of_silent_connections_makes_room_for_a_request() -> None:
     async def main() -> None:
         async with serving(most=16) as (server, connect):
             used = await connect()
@@ -230,7 +228,7 @@ def test_a_flood_of_silent_connections_makes_room_for_one_that_asks() -> None:
             assert len(server.connections) <= 16
             for _ in range(10):
                 assert await answered(await connect())
-            assert await answered(used)  # what has been used is not closed for others
+            assert await answered(used)  # a used connection is not evicted
             ended = [pair for pair in flood if pair[0].at_eof()]
             assert len(ended) >= 80
 
@@ -238,8 +236,8 @@ def test_a_flood_of_silent_connections_makes_room_for_one_that_asks() -> None:
 
 
 @pytest.mark.attack("connection floods")
-def test_one_peer_cannot_take_all_places(tmp_path: Path) -> None:
-    """As an agent's processes may try with the server of the instance that they are in."""
+def test_one_peer_cannot_use_up_all_connections(tmp_path: Path) -> None:
+    """An agent's processes may try this with the server of their own instance."""
 
     async def main() -> None:
         async with serving(most=16) as (server, connect):
@@ -247,7 +245,7 @@ def test_one_peer_cannot_take_all_places(tmp_path: Path) -> None:
             held = []
             for _ in range(40):
                 pair = await connect()
-                if await answered(pair):  # each has been used: none is closed for another
+                if await answered(pair):  # each has been used, so none is evicted
                     held.append(pair)
             assert len(held) == 14
             platform = [await asyncio.open_unix_connection(str(tmp_path / "s")) for _ in range(2)]
@@ -298,15 +296,14 @@ def test_half_open_handshakes_count_and_end(tmp_path: Path, monkeypatch: pytest.
         listening = await server.listen(host="127.0.0.1", tls=context(tmp_path))
         where = listening.sockets[0].getsockname()
         flood = [await asyncio.open_connection(*where) for _ in range(40)]
-        flood[-1][1].write(b"\x16\x03\x01\x02\x00\x01")  # and half of a greeting
+        flood[-1][1].write(b"\x16\x03\x01\x02\x00\x01")  # half of a ClientHello
         good = await asyncio.open_connection(*where, ssl=client)
         assert await answered(good)
         assert len(server.connections) <= 8
         for reader, _ in flood:
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
-        await until(lambda: not server._handshakes)
-        assert len(server.connections) == 1
+        await until(lambda: len(server.connections) == 1)
         for _, writer in [*flood, good]:
             writer.transport.abort()
         await server.close(0)
@@ -327,7 +324,7 @@ def test_half_open_handshakes_count_and_end(tmp_path: Path, monkeypatch: pytest.
         (b"POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"a: b\r\n" * 1000),
     ],
 )
-def test_what_does_not_end_is_not_read(first: bytes, part: bytes) -> None:
+def test_an_endless_request_is_not_read(first: bytes, part: bytes) -> None:
     async def main() -> None:
         async with serving() as (_, connect):
             reader, writer = await connect()
@@ -345,7 +342,7 @@ def test_what_does_not_end_is_not_read(first: bytes, part: bytes) -> None:
 
 
 @pytest.mark.attack("request smuggling")
-def test_a_trailer_is_no_header_of_the_request() -> None:
+def test_a_trailer_is_not_a_request_header() -> None:
     async def main() -> None:
         async with serving() as (_, connect):
             reader, writer = await connect()
@@ -358,7 +355,7 @@ def test_a_trailer_is_no_header_of_the_request() -> None:
 
 
 @pytest.mark.attack("silent connections")
-def test_joined_pipes_that_are_silent_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_streams_without_traffic_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(raw_stream, "IDLE_SECONDS", 0.2)
 
     async def end() -> tuple[raw_stream.RawStream, Pair]:
@@ -380,7 +377,7 @@ def test_joined_pipes_that_are_silent_end(monkeypatch: pytest.MonkeyPatch) -> No
     run(main())
 
 
-def test_our_clients_give_a_connection_up_before_our_servers_do() -> None:
+def test_clients_drop_an_idle_connection_before_servers_do() -> None:
     assert IDLE_SECONDS + 30 <= IDLE_TICKS * TICK
 
 
@@ -408,7 +405,7 @@ def test_all_addresses_of_this_machine_are_one_peer() -> None:
 
 
 @pytest.mark.attack("connection floods")
-def test_bodies_that_are_never_whole_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_incomplete_bodies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_HELD", 100_000)
     head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n"
 

@@ -1,4 +1,4 @@
-"""The server's side of HTTP, spoken to byte by byte."""
+"""The HTTP server, byte by byte."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def exchange(*requests: bytes, answers: int = 1, **options: Any) -> list[tuple[i
     return result
 
 
-def test_a_request_in_one_piece_and_in_many() -> None:
+def test_a_request_may_arrive_in_one_piece_or_in_many() -> None:
     request = b"GET /a%20b?c=d HTTP/1.1\r\nHost: x\r\n\r\n"
     assert exchange(request) == [(200, b"GET /a b?c=d")]
     assert exchange(*(request[i : i + 1] for i in range(len(request)))) == [(200, b"GET /a b?c=d")]
@@ -99,7 +99,7 @@ def test_a_chunked_body_over_the_limit_is_413() -> None:
     assert status == 413
 
 
-def test_who_asks_before_sending_is_told_to_go_on() -> None:
+def test_expect_continue_is_answered() -> None:
     async def talk() -> tuple[bytes, tuple[int, bytes]]:
         async with connected() as (_, (reader, writer)):
             writer.write(b"POST / HTTP/1.1\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n")
@@ -119,16 +119,16 @@ def test_who_asks_before_sending_is_told_to_go_on() -> None:
         (b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000 + b"\r\n\r\n", 431),
     ],
 )
-def test_what_is_not_served_is_said(request_bytes: bytes, status: int) -> None:
+def test_an_invalid_request_gets_its_status(request_bytes: bytes, status: int) -> None:
     assert exchange(request_bytes)[0][0] == status
 
 
-def test_a_wish_for_another_protocol_is_ignored() -> None:
+def test_an_unknown_upgrade_is_ignored() -> None:
     upgrade = b"GET /x HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n"
     assert exchange(upgrade) == [(200, b"GET /x?")]
 
 
-def test_a_handler_that_raises_is_a_500_and_the_connection_lives_on() -> None:
+def test_a_handler_that_raises_is_a_500_and_the_connection_stays_open() -> None:
     get = b"GET %s HTTP/1.1\r\n\r\n"
     got = exchange(get % b"/boom", get % b"/fine", answers=2)
     assert got[0][0] == 500
@@ -141,7 +141,7 @@ def test_an_asgi_application_streams_and_the_connection_is_used_again() -> None:
     assert exchange(get % b"/stream", get % b"/next", answers=2) == [(200, b"onetwo"), (200, b"GET /next?")]
 
 
-def test_a_client_that_goes_away_cancels_its_request() -> None:
+def test_a_client_that_disconnects_cancels_its_request() -> None:
     async def talk() -> bool:
         started, cancelled = asyncio.Event(), asyncio.Event()
 
@@ -164,7 +164,7 @@ def test_a_client_that_goes_away_cancels_its_request() -> None:
     assert run(talk())
 
 
-def test_closing_lets_a_request_finish_and_takes_no_new_one() -> None:
+def test_closing_lets_a_request_finish_and_accepts_no_new_one() -> None:
     async def talk() -> tuple[bool, tuple[int, bytes]]:
         go, started = asyncio.Event(), asyncio.Event()
 

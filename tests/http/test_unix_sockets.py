@@ -1,4 +1,4 @@
-"""Connections over unix sockets: what asyncio's own transports promise to protocols, over real sockets."""
+"""Unix socket transports keep the promises of asyncio's own transports, over real sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BIG = os.urandom(1 << 20) * 8
 
 
 class Peer(asyncio.Protocol):
-    """Remembers what it was told."""
+    """Records the callbacks of its transport."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport = None  # type: ignore[assignment]
@@ -52,7 +52,7 @@ class Peer(asyncio.Protocol):
 
 
 def pair() -> tuple[Peer, socket.socket]:
-    """A wire, and the bare other end."""
+    """A transport, and the bare socket at its other end."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     theirs.setblocking(False)
@@ -73,7 +73,7 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_who_connects_is_accepted_and_heard_both_ways(tmp_path: Path) -> None:
+def test_a_connection_carries_bytes_both_ways(tmp_path: Path) -> None:
     async def main() -> None:
         accepted: list[Peer] = []
 
@@ -105,12 +105,12 @@ def test_who_connects_is_accepted_and_heard_both_ways(tmp_path: Path) -> None:
     run(main())
 
 
-def test_where_nobody_listens_the_error_is_the_systems(tmp_path: Path) -> None:
+def test_connecting_without_a_listener_raises_the_systems_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         run(unix_sockets.connect(str(tmp_path / "nowhere"), Peer))
 
 
-def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
+def test_connecting_waits_while_the_backlog_is_full(tmp_path: Path) -> None:
     async def main() -> None:
         bound = socket.socket(socket.AF_UNIX)
         bound.bind(str(tmp_path / "s"))
@@ -128,7 +128,7 @@ def test_a_full_queue_is_waited_for(tmp_path: Path) -> None:
     run(main())
 
 
-def test_much_is_sent_as_fast_as_the_other_side_reads(tmp_path: Path) -> None:
+def test_a_large_write_waits_for_a_slow_reader(tmp_path: Path) -> None:
     async def main() -> None:
         peer, theirs = pair()
         peer.transport.set_write_buffer_limits(1000)
@@ -136,7 +136,7 @@ def test_much_is_sent_as_fast_as_the_other_side_reads(tmp_path: Path) -> None:
         peer.transport.write(b"end")
         assert peer.told == ["pause"]
         assert peer.transport.get_write_buffer_size() > 1 << 20
-        peer.transport.close()  # what was written still goes out
+        peer.transport.close()  # written bytes are still sent
         assert await received(theirs, len(BIG) + 4) == BIG + b"end"
         await peer.over.wait()
         assert peer.told == ["pause", "resume", "lost"]
@@ -145,7 +145,7 @@ def test_much_is_sent_as_fast_as_the_other_side_reads(tmp_path: Path) -> None:
     run(main())
 
 
-def test_nothing_is_read_while_nobody_wants_it() -> None:
+def test_nothing_is_read_while_reading_is_paused() -> None:
     async def main() -> None:
         peer, theirs = pair()
         peer.transport.pause_reading()
@@ -163,7 +163,7 @@ def test_nothing_is_read_while_nobody_wants_it() -> None:
     run(main())
 
 
-def test_one_side_may_end_while_the_other_goes_on() -> None:
+def test_one_side_may_close_its_writes_while_the_other_continues() -> None:
     async def main() -> None:
         peer, theirs = pair()
         peer.stays_after_eof = True
@@ -185,7 +185,7 @@ def test_one_side_may_end_while_the_other_goes_on() -> None:
     run(main())
 
 
-def test_an_abort_forgets_what_was_not_sent_and_ends_once() -> None:
+def test_an_abort_drops_unsent_bytes_and_ends_once() -> None:
     async def main() -> None:
         peer, theirs = pair()
         peer.transport.write(BIG)
@@ -203,7 +203,7 @@ def test_an_abort_forgets_what_was_not_sent_and_ends_once() -> None:
     run(main())
 
 
-def test_writing_to_who_has_gone_is_told() -> None:
+def test_writing_to_a_closed_peer_is_reported() -> None:
     async def main() -> None:
         peer, theirs = pair()
         peer.transport.pause_reading()
@@ -216,7 +216,7 @@ def test_writing_to_who_has_gone_is_told() -> None:
     run(main())
 
 
-def test_a_protocol_that_fails_loses_its_connection_and_nobody_else_does(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_protocol_loses_only_its_own_connection(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(Peer):
         def data_received(self, data: bytes) -> None:
             raise ZeroDivisionError
@@ -235,7 +235,7 @@ def test_a_protocol_that_fails_loses_its_connection_and_nobody_else_does(caplog:
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_a_pipe_can_take_it_over() -> None:
+def test_a_raw_stream_can_take_over_a_connection() -> None:
     async def main() -> None:
         peer, theirs = pair()
         peer.transport.pause_reading()
@@ -252,7 +252,7 @@ def test_a_pipe_can_take_it_over() -> None:
     run(main())
 
 
-def test_a_listener_without_descriptors_waits_until_there_are_some(
+def test_a_listener_out_of_file_descriptors_waits_until_some_are_free(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Poor(socket.socket):
@@ -284,7 +284,7 @@ def test_a_listener_without_descriptors_waits_until_there_are_some(
     assert "Too many open files" in caplog.text
 
 
-def test_a_listener_that_is_closed_twice_takes_nothing_from_who_has_its_number_now(tmp_path: Path) -> None:
+def test_closing_a_listener_twice_does_not_close_a_reused_fd(tmp_path: Path) -> None:
     async def main() -> bytes:
         bound = unix_sockets.bind_path(str(tmp_path / "s"))
         bound.listen()

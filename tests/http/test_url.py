@@ -30,7 +30,7 @@ def test_any_scheme_port_and_path_is_kept(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ftp://h", "http://", "http://h:port", "http://h:99999", "unix:relative"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(ConfigError):
         ServerUrl.parse(text)
 
@@ -47,7 +47,7 @@ def test_what_is_no_address_is_refused(text: str) -> None:
         ("unix:/run/a.sock", "unix:/run/a.sock", "unix:/run/a.sock"),
     ],
 )
-def test_a_plain_host_has_two_ports_and_a_url_of_its_own_has_one_place(text: str, control: str, data: str) -> None:
+def test_a_plain_host_has_a_port_per_plane_and_a_full_url_one_address(text: str, control: str, data: str) -> None:
     planes = Planes.parse(text)
     assert (str(planes.control), str(planes.data)) == (control, data)
 
@@ -70,6 +70,6 @@ def test_a_url_survives_being_written_and_read(url: ServerUrl) -> None:
     assert ServerUrl.parse(str(url)) == url
 
 
-def test_the_old_helper_keeps_what_the_url_says() -> None:
+def test_make_mcp_url_keeps_the_scheme_port_and_path_of_a_url() -> None:
     assert make_mcp_url("http://h", 8081, "mcp") == "http://h:8081/mcp"
     assert make_mcp_url("https://h:444/x", 8081, "/mcp") == "https://h:444/x/mcp"

@@ -56,7 +56,7 @@ def reward() -> float:
 
 @pytest.fixture(scope="module")
 def platform(sandboxes: None) -> Iterator[local_lease.LocalPaths]:
-    """A local platform of this module's own, which the first Environment starts."""
+    """A local platform for this module, started by the first Environment."""
     folder = tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp")
     try:
         yield local_lease.LocalPaths(Path(folder))
@@ -69,7 +69,7 @@ def platform(sandboxes: None) -> Iterator[local_lease.LocalPaths]:
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for the names of sockets."""
+    """A folder with a path that is short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
     yield folder
     stop_all(folder)
@@ -77,7 +77,7 @@ def short_folder() -> Iterator[Path]:
 
 
 def _remove(folder: Path) -> None:
-    """Also where a server's janitor is tidying up at the same time."""
+    """Remove a folder, also while a server's cleanup process does the same."""
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():

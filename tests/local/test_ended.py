@@ -1,4 +1,4 @@
-"""A dead local instance says why it ended, and whose fault that is."""
+"""A dead local instance reports why it ended, and whose fault that is."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def deadly(project: Path) -> Path:
 
 
 async def ended(env: Environment) -> InstanceEnded:
-    """What the next call raises; and the one after it, and one of another kind, as long as it is asked."""
-    while True:  # it is known to have ended a little before its socket is gone
+    """Return the error of the next call, and check that later calls of any kind raise the same."""
+    while True:  # its end is known a little before its socket is gone
         with pytest.raises(InstanceEnded) as caught:
             await env.call_tool("count")
         if not caught.value.details["sent"]:
@@ -96,7 +96,7 @@ def test_the_end_of_its_time_to_live_is_a_timeout(deadly: Path) -> None:
     run(main())
 
 
-def test_a_deletion_is_said(deadly: Path) -> None:
+def test_a_deletion_is_reported(deadly: Path) -> None:
     async def main() -> None:
         async with Environment(str(deadly)) as env:
             api, name = control(env)
@@ -109,7 +109,7 @@ def test_a_deletion_is_said(deadly: Path) -> None:
     run(main())
 
 
-def test_the_exit_code_and_the_log_of_a_call_that_ended_it_are_known(deadly: Path) -> None:
+def test_the_exit_code_and_the_log_of_a_fatal_call_are_reported(deadly: Path) -> None:
     async def main() -> str:
         async with Environment(str(deadly)) as env:
             _, name = control(env)
@@ -119,7 +119,7 @@ def test_the_exit_code_and_the_log_of_a_call_that_ended_it_are_known(deadly: Pat
             assert caught.value.fault == "env"
             assert "exit code 7" in (await ended(env)).message
             assert await env.logs() == "last words\n"
-        assert await env.logs(tail=1) == "last words\n"  # after its release, too
+        assert await env.logs(tail=1) == "last words\n"  # also after its release
         return name
 
     name = run(main())
@@ -129,14 +129,14 @@ def test_the_exit_code_and_the_log_of_a_call_that_ended_it_are_known(deadly: Pat
     assert aenv("instance", "logs", name) == "last words\n"
 
 
-def test_more_memory_than_its_limit_is_the_agents_own_fault(deadly: Path) -> None:
+def test_exceeding_the_memory_limit_is_the_agents_fault(deadly: Path) -> None:
     groups = Cgroups("aenv-test-probe")
     limited = "memory" in groups.controllers
     groups.remove()
 
     async def main() -> None:
         async with Environment(str(deadly)) as env:
-            if not limited:  # without control groups it is an error in the tool, and the instance lives on
+            if not limited:  # without control groups the tool raises, and the instance survives
                 assert (await env.call_tool("eat")).is_error
                 return
             with pytest.raises(InstanceEnded, match="out of memory") as caught:

@@ -1,4 +1,4 @@
-"""``Environment`` with nothing set up: sandboxes of the local platform."""
+"""``Environment`` without any setup: sandboxes of the local platform."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from aenv.errors import AEnvError, ConfigError, EnvironmentError, LoadError, Not
 from tests.conftest import fetch, run, stop_all
 
 
-def test_a_projects_path_is_all_it_takes(project: Path) -> None:
+def test_the_path_of_a_project_is_enough(project: Path) -> None:
     async def main() -> None:
         async with Environment(str(project)) as env:
             assert env.env_name == "counter@1.2.0"
@@ -65,7 +65,7 @@ def test_a_port_inside_has_a_url_on_this_machine_and_folders_go_in_and_out(proje
                      headers={"AEnvCore-EnvInstance-ID": url.split("/")[4]})[0] == 404  # fmt: skip
 
 
-def test_a_path_that_is_not_there_is_said() -> None:
+def test_a_missing_path_is_reported() -> None:
     with pytest.raises(ConfigError, match="no project at"):
         Environment("./no/such/project")
 
@@ -122,7 +122,7 @@ def test_variables_and_arguments_arrive_in_their_order_of_precedence(project: Pa
     assert run(main()) == ["1", "yes", "counter", "1.2.0", "/home/env", None, ["--verbose", "x"]]
 
 
-def test_commands_and_files(project: Path, tmp_path: Path) -> None:
+def test_commands_run_inside_and_files_are_copied(project: Path, tmp_path: Path) -> None:
     async def main() -> None:
         async with Environment(str(project)) as env:
             done = await env.exec("pwd; cat; echo oops >&2; exit 3", stdin="given")
@@ -139,7 +139,7 @@ def test_commands_and_files(project: Path, tmp_path: Path) -> None:
     run(main())
 
 
-def test_an_mcp_client_may_come_unexpected(project: Path) -> None:
+def test_an_mcp_client_may_connect_unannounced(project: Path) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}).encode()
 
@@ -161,7 +161,7 @@ def test_an_mcp_client_may_come_unexpected(project: Path) -> None:
         assert '"protocolVersion":"2025-11-25"' in run(main(**options))
 
 
-def test_a_batch_comes_as_it_gets_ready(project: Path) -> None:
+def test_a_batch_is_yielded_as_its_instances_get_ready(project: Path) -> None:
     async def main() -> list[Any]:
         async with Environment.batch(str(project), 6) as batch:
             values = [(await env.call_tool("increment")).data async for env in batch]
@@ -173,7 +173,7 @@ def test_a_batch_comes_as_it_gets_ready(project: Path) -> None:
     assert run(main()) == [1] * 6
 
 
-def test_a_batch_of_a_broken_environment_says_why(project: Path) -> None:
+def test_a_batch_of_a_broken_environment_raises_the_reason(project: Path) -> None:
     (project / "src" / "env.py").write_text("1 / 0\n")
 
     async def main() -> None:
@@ -194,7 +194,7 @@ def test_changed_sources_are_seen_by_the_next_instance(project: Path) -> None:
         assert before.call_tool("increment").data == 1
 
 
-def test_the_time_to_live_is_the_callers_then_the_projects_then_ours(project: Path) -> None:
+def test_the_time_to_live_is_the_callers_then_the_projects_then_the_default(project: Path) -> None:
     async def lives(**options: Any) -> str | None:
         async with Environment(str(project), **options) as env:
             assert env._instance is not None
@@ -237,9 +237,9 @@ def test_a_cancelled_start_leaves_no_instance(project: Path) -> None:
     run(main())
 
 
-def test_usage_is_told(project: Path) -> None:
+def test_usage_is_reported(project: Path) -> None:
     with SyncEnvironment(str(project)) as env:
-        env.call_tool("increment")  # without control groups, it is found by its socket once it has begun to listen
+        env.call_tool("increment")  # without control groups, it is found by its socket, which listens by now
         info = env.get_env_info()
         assert info["status"] == "Running"
         assert info["usage"]["memory_bytes"] > 0
@@ -256,7 +256,7 @@ def test_ps_knows_how_often_an_instance_was_called(project: Path) -> None:
     assert row["cpu"] is not None
 
 
-def test_packages_that_are_asked_for_are_there(
+def test_required_packages_are_installed(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_folder: Path
 ) -> None:
     assert importlib.util.find_spec("cowsay") is None
@@ -279,7 +279,9 @@ def test_packages_that_are_asked_for_are_there(
     assert len(list((tmp_path / "cache" / "aenv" / "layers").iterdir())) == 1
 
 
-def test_plain_processes_are_there_by_name(project: Path, monkeypatch: pytest.MonkeyPatch, short_folder: Path) -> None:
+def test_the_process_engine_is_selected_by_name(
+    project: Path, monkeypatch: pytest.MonkeyPatch, short_folder: Path
+) -> None:
     monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
     code = (
         "import sys; from aenv import SyncEnvironment\n"
@@ -295,7 +297,7 @@ def test_plain_processes_are_there_by_name(project: Path, monkeypatch: pytest.Mo
     assert "plain processes" in next(short_folder.glob("*/platform.log")).read_text()
 
 
-def test_the_command_looks_after_it(project: Path, platform: local_lease.LocalPaths) -> None:
+def test_the_local_command_shows_and_stops_the_platform(project: Path, platform: local_lease.LocalPaths) -> None:
     def aenv(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "aenv.cli", "local", *words], capture_output=True, text=True, check=False
@@ -323,7 +325,7 @@ def test_the_command_looks_after_it(project: Path, platform: local_lease.LocalPa
     )
     assert unknown.returncode == 1
     assert "there is no such instance" in unknown.stderr
-    with SyncEnvironment(str(project)) as env:  # and it is back when it is needed
+    with SyncEnvironment(str(project)) as env:  # it starts again on demand
         assert env.call_tool("increment").data == 1
 
 

@@ -1,4 +1,4 @@
-"""One local platform per interpreter and version: each with its own packages, none ended by another."""
+"""One local platform per interpreter and version: each with its own packages, none stopped by another."""
 
 from __future__ import annotations
 
@@ -160,9 +160,7 @@ def test_two_interpreters_have_a_platform_each_with_their_own_packages(venvs: li
     assert venvs[1].aenv("local", "status").returncode == 1
 
 
-def test_an_upgrade_ends_no_rollout_and_the_old_platform_goes_when_it_is_not_used(
-    venvs: list[Venv], whose: Path
-) -> None:
+def test_an_upgrade_ends_no_rollout_and_the_old_platform_exits_once_unused(venvs: list[Venv], whose: Path) -> None:
     venv = venvs[0]
     with venv.trainer() as before:
         assert before.say("create", whose) == "created"
@@ -187,7 +185,7 @@ def eventually_gone(where: LocalPaths) -> None:
         time.sleep(0.02)
 
 
-def test_the_machine_is_counted_once(venvs: list[Venv], whose: Path) -> None:
+def test_platforms_of_one_user_share_the_capacity_of_the_machine(venvs: list[Venv], whose: Path) -> None:
     limit = {"AENV_SERVE_MAX_INSTANCES": "3"}
     with venvs[0].trainer(**limit) as one, venvs[1].trainer(**limit) as two:
         assert [one.say("create", whose), one.say("create", whose)] == ["created"] * 2
@@ -197,12 +195,14 @@ def test_the_machine_is_counted_once(venvs: list[Venv], whose: Path) -> None:
         assert two.say("create", whose) == "created"
         assert "3 of 3 instances" in one.say("create", whose, 1)
         own = next(each for each in status(venvs[1]) if each["own"])
-        os.kill(own["pid"], signal.SIGKILL)  # its share is free at once
+        os.kill(own["pid"], signal.SIGKILL)  # its share of the capacity is free at once
         assert one.say("create", whose) == "created"
         assert one.say("owner") == "one"
 
 
-def test_a_starter_that_dies_or_hangs_keeps_nobody_waiting(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starter_that_dies_or_hangs_blocks_no_other_client(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
     where = LocalPaths.of_user()
     where.folder.mkdir()
@@ -222,12 +222,12 @@ def test_a_starter_that_dies_or_hangs_keeps_nobody_waiting(short_folder: Path, m
         waiting.join(60)
         assert not waiting.is_alive()
     assert health(where) is not None
-    with (where.folder / "lock").open("w") as file:  # one that hangs, beside a platform that answers
+    with (where.folder / "lock").open("w") as file:  # a starter that hangs, beside a platform that answers
         fcntl.flock(file, fcntl.LOCK_EX)
         ensure_running(where)
 
 
-def test_many_who_start_at_once_start_one(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_starts_start_one_platform(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
     where = LocalPaths.of_user()
     starters = [threading.Thread(target=ensure_running, args=(where,)) for _ in range(6)]
@@ -244,20 +244,20 @@ def test_many_who_start_at_once_start_one(short_folder: Path, monkeypatch: pytes
     assert health(where) is not None
 
 
-def test_a_platform_that_does_not_start_says_why(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_that_fails_to_start_reports_why(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
     monkeypatch.setenv("AENV_ENGINE", "no-such-engine")
     with pytest.raises(EnvironmentError, match="no-such-engine"):
         ensure_running(LocalPaths.of_user())
 
 
-def test_a_switch_that_says_neither_yes_nor_no_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_boolean_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AENV_FORK", "maybe")
     with pytest.raises(ConfigError, match="AENV_FORK: invalid value 'maybe'"):
         Identity.own()
 
 
-def test_what_is_not_the_same_code_is_not_the_same_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_different_code_gets_a_different_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     own = Identity.own()
     assert own.key == Identity.own().key
     monkeypatch.setenv("AENV_ENGINE", "native")
@@ -276,7 +276,7 @@ def test_what_is_not_the_same_code_is_not_the_same_platform(monkeypatch: pytest.
     assert not own.replaces(Identity.own())
 
 
-def test_folders_of_platforms_that_are_long_gone_are_removed(short_folder: Path) -> None:
+def test_folders_of_platforms_unused_for_a_week_are_removed(short_folder: Path) -> None:
     where = LocalPaths(short_folder)
     for name in ("00000001", "00000002", "00000003"):
         (short_folder / name).mkdir()
@@ -293,7 +293,7 @@ def test_folders_of_platforms_that_are_long_gone_are_removed(short_folder: Path)
 
 
 def wheel(folder: Path, owner: str) -> Path:
-    """A package in a folder that pip and uv can take it from."""
+    """A package in a folder that pip and uv can install from."""
     folder.mkdir()
     with zipfile.ZipFile(folder / "whose_package-1.0-py3-none-any.whl", "w") as file:
         file.writestr("whose_package.py", f"OWNER = {owner!r}\n")
@@ -304,10 +304,10 @@ def wheel(folder: Path, owner: str) -> Path:
     return folder
 
 
-def test_the_package_index_and_the_proxies_are_the_callers(
+def test_the_package_index_and_the_proxies_come_from_the_caller(
     project: Path, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not those of the process that happened to start the platform."""
+    """They must not be those of the process that happened to start the platform."""
     monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (project / "requirements.txt").write_text("whose-package\n")
@@ -349,7 +349,7 @@ def test_the_package_index_and_the_proxies_are_the_callers(
 
 @pytest.mark.attack("local")
 def test_a_runtime_folder_of_another_user_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As after ``su``: who owns the folder can replace everything in it, sockets and lock files included."""
+    """As after ``su``: the owner of the folder can replace everything in it, sockets and lock files included."""
     others = tmp_path / "run"
     others.mkdir(mode=0o700)
     if os.geteuid() == 0:

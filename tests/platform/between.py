@@ -1,4 +1,4 @@
-"""A client, the gateway and a raw server in the place of an instance, in one process."""
+"""A client, the gateway and a raw server in place of an instance, in one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class OneEngine(Engine):
-    """Every sandbox is the same raw server."""
+    """An engine whose sandboxes are all the same raw server."""
 
     capabilities = Capabilities(networks=frozenset(("loopback",)))
 
@@ -73,7 +73,7 @@ class Between:
 
 @contextlib.asynccontextmanager
 async def between(folder: Path, talk: Talk) -> AsyncIterator[Between]:
-    """A client, the gateway, and a raw server in the place of an instance."""
+    """A client, the gateway, and a raw server in place of an instance."""
     uds = str(folder / "i.sock")
     talking: set[asyncio.Task[Any]] = set()
 

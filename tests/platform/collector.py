@@ -1,4 +1,4 @@
-"""A receiver of OpenTelemetry's protocol, over HTTP, for the length of a block."""
+"""A receiver of the OpenTelemetry protocol over HTTP, for the length of a block."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Collector:
     spans: list[Seen] = field(default_factory=list)
 
     def variables(self) -> dict[str, str]:
-        """For a process that is to send its spans here."""
+        """Variables for a process that sends its spans here."""
         return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.url, "OTEL_BSP_SCHEDULE_DELAY": "50"}
 
     def named(self, name: str) -> list[Seen]:

@@ -1,4 +1,4 @@
-"""``aenv instance`` against a platform, as people type it."""
+"""``aenv instance`` against a platform."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def aenv(platform: Served, tokens: Callable[..., str], tmp_path: Path) -> Run:
     return call
 
 
-def test_the_life_of_an_instance(aenv: Run, tmp_path: Path) -> None:
+def test_the_instance_commands_cover_the_life_of_an_instance(aenv: Run, tmp_path: Path) -> None:
     made: dict[str, Any] = json.loads(
         aenv(
             "instance", "create", "counter@1.2.0", "--keep-alive", "-t", "1h", "-e", "A=b=c", "-l", "experiment=e1",
@@ -74,7 +74,7 @@ def test_the_life_of_an_instance(aenv: Run, tmp_path: Path) -> None:
     assert "no instance" in aenv("instance", "logs", "counter-00000000", code=1).stderr
 
 
-def test_without_keep_alive_it_is_ended_again(aenv: Run) -> None:
+def test_an_instance_without_keep_alive_ends_with_the_command(aenv: Run) -> None:
     done = aenv("instance", "create", "counter")
     assert "Instance ID" in done.stdout
     assert "ended again" in done.stderr
@@ -82,7 +82,7 @@ def test_without_keep_alive_it_is_ended_again(aenv: Run) -> None:
     assert json.loads(aenv("instances", "-o", "json").stdout) == []
 
 
-def test_what_is_typed_wrongly_is_said(aenv: Run) -> None:
+def test_wrong_arguments_are_reported(aenv: Run) -> None:
     assert "KEY=VALUE" in aenv("instance", "create", "counter", "-e", "A", code=2).stderr
     assert "needs --name" in aenv("instance", "list", "--version", "1", code=2).stderr
     assert "ID:/path" in aenv("instance", "cp", "a", "b", code=2).stderr

@@ -1,4 +1,4 @@
-"""A platform whose instances somebody else makes: a service at a URL, or a plug-in."""
+"""Platforms with external engines: a service at a URL, or a plug-in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def service(data: Path) -> Iterator[str]:
         assert process.wait(30) == 0
 
 
-def test_a_service_at_a_url_makes_the_instances(data: Path, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_service_at_a_url_creates_the_instances(data: Path, service: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AENV_ENGINE_TOKEN", "t")
     with serving(data, "--engine", service, auth=True) as platform:
         token = platform.token("ann")
@@ -66,7 +66,7 @@ def test_a_service_at_a_url_makes_the_instances(data: Path, service: str, monkey
     assert fetch(service, "/aenvironment/instance", headers={"authorization": "Bearer t"})[1]["data"] == []
 
 
-def test_check_says_what_is_wrong_with_an_engine(data: Path, service: str) -> None:
+def test_check_reports_an_invalid_engine(data: Path, service: str) -> None:
     def check(engine: str, **more: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "aenv.cli", "serve", "--check", "--one-port", "--port", "0"]
         done = subprocess.run(
@@ -87,7 +87,7 @@ def test_check_says_what_is_wrong_with_an_engine(data: Path, service: str) -> No
     assert "unknown engine 'navite'; expected one of gvisor, native, process" in said
 
 
-def test_a_plug_in_is_an_engine_by_its_name(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plug_in_engine_is_selected_by_name(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = data / "site"
     about = site / "theirs-1.0.dist-info"
     about.mkdir(parents=True)

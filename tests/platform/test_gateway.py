@@ -1,4 +1,4 @@
-"""Passing requests on: bit by bit, both ways, with an instance that misbehaves."""
+"""Forwarding through the gateway: streaming both ways, with an instance that misbehaves."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_events_arrive_one_by_one(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_large_body_is_passed_on_before_it_is_whole(tmp_path: Path) -> None:
+def test_a_large_body_is_forwarded_before_it_is_complete(tmp_path: Path) -> None:
     seen = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +79,7 @@ def test_a_slow_reader_holds_the_instance_back(tmp_path: Path) -> None:
             way.send("GET /files?path=/x HTTP/1.1")
             await way.reader.readuntil(b"\r\n\r\n")
             before = -1
-            while before != sent:  # it comes to a halt long before the end
+            while before != sent:  # it stops long before the end
                 before = sent
                 await asyncio.sleep(0.2)
             assert sent < total // 4
@@ -91,7 +91,7 @@ def test_a_slow_reader_holds_the_instance_back(tmp_path: Path) -> None:
     run(main())
 
 
-def test_hanging_up_hangs_up_at_the_instance(tmp_path: Path) -> None:
+def test_a_client_that_disconnects_is_disconnected_from_the_instance(tmp_path: Path) -> None:
     gone = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -174,7 +174,7 @@ def test_two_lengths_are_refused(tmp_path: Path, smuggled: str) -> None:
     run(main())
 
 
-def test_a_death_before_and_in_the_middle_of_an_answer_is_said(tmp_path: Path) -> None:
+def test_an_instance_that_dies_before_or_during_a_response_is_reported(tmp_path: Path) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await head_of(reader)
         if b"/half" in head:
@@ -184,7 +184,7 @@ def test_a_death_before_and_in_the_middle_of_an_answer_is_said(tmp_path: Path) -
     async def main() -> None:
         async with between(tmp_path, talk) as way:
             way.send("GET /half HTTP/1.1")
-            assert (await way.reader.read()).endswith(b"4\r\nhalf\r\n")  # and no end: that is how it is told
+            assert (await way.reader.read()).endswith(b"4\r\nhalf\r\n")  # no last chunk: so the client notices
         async with between(tmp_path / "again", talk) as way:
             way.engine.exit = Exit(-9, "killed")
             way.send("POST /tools/x HTTP/1.1\r\ncontent-length: 2", b"{}")
@@ -203,7 +203,7 @@ def test_a_death_before_and_in_the_middle_of_an_answer_is_said(tmp_path: Path) -
 @pytest.mark.attack("hostile answers")
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("status", [200, 299, 306, 418, 420, 430, 451, 499, 509, 520, 599, 600, 799, 999])
-def test_any_status_of_three_digits_passes(tmp_path: Path, status: int, whole: bool) -> None:
+def test_any_status_of_three_digits_is_relayed(tmp_path: Path, status: int, whole: bool) -> None:
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
         writer.write(b"HTTP/1.1 %d Its Own Phrase\r\n" % status)
@@ -225,8 +225,8 @@ def test_any_status_of_three_digits_passes(tmp_path: Path, status: int, whole: b
 
 @pytest.mark.attack("hostile answers")
 @pytest.mark.parametrize("what", [*ENDLESS, *NOT_HTTP])
-def test_a_hostile_answer_ends_at_the_gateway(tmp_path: Path, what: str) -> None:
-    """The caller is told that the instance does not answer as it should, or its connection ends in the middle."""
+def test_a_hostile_response_ends_at_the_gateway(tmp_path: Path, what: str) -> None:
+    """The caller gets an error about the instance, or its connection ends in the middle."""
     sent = [0]
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -238,7 +238,7 @@ def test_a_hostile_answer_ends_at_the_gateway(tmp_path: Path, what: str) -> None
         async with between(tmp_path, talk) as way:
             way.send("GET /tools HTTP/1.1")
             head = await head_of(way.reader)
-            if b" 502 " not in head.split(b"\r\n")[0]:  # the head of the answer was good, and the rest is not
+            if b" 502 " not in head.split(b"\r\n")[0]:  # the head of the response was valid, the rest is not
                 assert b"chunked" in head
                 assert not (await way.reader.read()).endswith(b"0\r\n\r\n")
 
@@ -289,7 +289,7 @@ def test_a_replicas_health_check_cannot_fill_the_memory(tmp_path: Path) -> None:
         async with await asyncio.start_unix_server(serve, str(tmp_path / "r.sock")):
             ref = SandboxRef("r", f"unix:{tmp_path / 'r.sock'}", "t")
             record = SimpleNamespace(ref=ref, status=EnvStatus.RUNNING)
-            assert "over the limit of 65536 bytes" in await reconciler._ill(record)  # type: ignore[arg-type]
+            assert "over the limit of 65536 bytes" in await reconciler._health_problem(record)  # type: ignore[arg-type]
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""What those who run a platform see of it: traces, logs, readiness."""
+"""Observability for operators: traces, logs, readiness."""
 
 from __future__ import annotations
 
@@ -98,19 +98,19 @@ def test_one_trace_goes_from_the_call_to_the_tool(data: Path, monkeypatch: pytes
         assert _one(collector, "DELETE /env-instance/{id}", root).facts["aenv.instance"] == instance
 
 
-def test_spans_join_those_of_the_program_that_uses_us(data: Path) -> None:
+def test_spans_join_the_trace_of_the_calling_program(data: Path) -> None:
     with collecting() as collector, serving(data, auth=False) as platform:
         _run(TRAINER.replace("asyncio.run(main())", OWN), platform.url, collector.url)
         own = _one(collector, "rollout", None)
         ours = _one(collector, "environment counter", own)
         step = _one(collector, "step", own)
         sent = _one(collector, "tool increment", step)
-        # The platform records nothing, so what the instance says of its time reaches the program.
+        # The platform records nothing, so the instance's server timing reaches the program.
         _one(collector, "tool", _one(collector, "runtime", sent))
         assert {span.trace for span in collector.spans} == {ours.trace}
 
 
-def test_without_configuration_nothing_of_it_is_loaded() -> None:
+def test_tracing_is_not_imported_without_configuration() -> None:
     code = "import sys; from aenv import Environment; Environment('x', aenv_url='http://h'); print(*sys.modules)"
     assert "opentelemetry" not in _run(code)
 
@@ -123,7 +123,7 @@ def test_without_configuration_nothing_of_it_is_loaded() -> None:
         {},
     ],
 )
-def test_traces_can_be_turned_off_as_everywhere(variables: dict[str, str]) -> None:
+def test_traces_are_turned_off_by_the_standard_variables(variables: dict[str, str]) -> None:
     assert _run("from aenv.tracing import spans; print(spans.begin('x'))", **variables) == "None"
 
 
@@ -140,13 +140,13 @@ def test_traces_can_be_turned_off_as_everywhere(variables: dict[str, str]) -> No
         (b"", None),
     ],
 )
-def test_a_traceparent_is_read_as_w3c_says(header: bytes, place: SpanContext | None) -> None:
+def test_a_traceparent_header_is_parsed_as_w3c_specifies(header: bytes, place: SpanContext | None) -> None:
     assert SpanContext.parse(header) == place
     if place is not None:
         assert SpanContext.parse(place.header) == place
 
 
-def test_every_line_of_the_log_says_what_it_belongs_to(data: Path) -> None:
+def test_every_log_line_has_its_correlation_ids(data: Path) -> None:
     trace = "ab" * 16
     with serving(data, "--log-format", "json", auth=False) as platform:
         given = {"x-request-id": "from-a-proxy-1", "traceparent": f"00-{trace}-{'cd' * 8}-01"}
@@ -173,7 +173,7 @@ def test_ready_is_not_the_same_as_alive(data: Path) -> None:
         assert fetch(platform.url, "/health")[0] == 200
 
 
-def test_a_store_that_is_gone_makes_it_alive_and_not_ready(data: Path) -> None:
+def test_a_server_without_its_store_is_alive_but_not_ready(data: Path) -> None:
     with started(data) as store, serving(data, "--store", store.url(), auth=False) as platform:
         assert fetch(platform.url, "/ready")[0] == 200
         store.kill()
@@ -188,7 +188,7 @@ def test_a_server_that_drains_is_not_ready() -> None:
         ready = Readiness(Counting())
         request = Request()
         request.path = paths.READY
-        answer = ready.before(_nobody)
+        answer = ready.wrap(_unused)
         assert (await answer(request)).status == 200
         ready.draining = True
         drained = await answer(request)
@@ -197,5 +197,5 @@ def test_a_server_that_drains_is_not_ready() -> None:
     run(main())
 
 
-async def _nobody(request: Request) -> Response:
+async def _unused(request: Request) -> Response:
     raise AssertionError("the path is answered before")

@@ -20,16 +20,16 @@ from tests.platform.parts import Served, serving
 HERE = Path(__file__).parent
 OLDER = "aenvironment==0.1.7"
 PLANES = ("--port", "8080", "--data-port", "8081")
-"""Its clients know no others. So each server has an address of its own: all of 127.0.0.0/8 is this machine."""
+"""The ports are fixed in these clients. So each server has an address of its own: all of 127.0.0.0/8 is local."""
 
 
 @pytest.fixture(scope="module")
 def older(pytestconfig: pytest.Config) -> Path:
-    """The folder of its programs; made once and kept, as pytest keeps what it knows of earlier runs."""
+    """Folder of its programs, installed once and kept in pytest's cache."""
     cache = pytestconfig.cache
     folder = (cache.mkdir("older-clients") if cache else Path("/tmp/aenv-older-clients")) / OLDER
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:  # another process of this run may want it, too
+    with folder.with_suffix(".lock").open("w") as lock:  # another process of this run may install it, too
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
             _make(folder)
@@ -59,7 +59,7 @@ def platform(data: Path) -> Iterator[Served]:
 
 
 def _run(platform: Served, token: str, *command: str | Path) -> str:
-    """What a program says to somebody whose home is new and who has set the two variables."""
+    """Return the output of a program for a user with a new home and the two variables set."""
     variables = {
         "PATH": os.environ["PATH"], "HOME": str(platform.data), "COLUMNS": "200", "NO_COLOR": "1",
         "AENV_SYSTEM_URL": platform.url.rpartition(":")[0], "AENV_API_KEY": token,
@@ -71,7 +71,7 @@ def _run(platform: Served, token: str, *command: str | Path) -> str:
     return done.stdout
 
 
-def test_the_older_sdk_and_its_command_need_no_change(older: Path, platform: Served) -> None:
+def test_the_older_sdk_and_its_command_work_unchanged(older: Path, platform: Served) -> None:
     token = platform.token("ann")
     seen = json.loads(_run(platform, token, older / "python", HERE / "older" / "use.py").splitlines()[-1])
     name = seen["info"].pop("instance_id")

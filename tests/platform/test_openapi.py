@@ -1,4 +1,4 @@
-"""The document of the control plane: it says what is there, and whatever it allows is withstood."""
+"""The OpenAPI document of the control plane is complete, and the API withstands requests generated from it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_with_a_hub_in_the_same_server_its_routes_are_in_the_document_too(platfo
     assert {"/env-instance", "/tokens", "/api/v1/environments"} <= said["paths"].keys()
 
 
-def test_administrators_make_list_and_revoke_tokens(platform: Served, tokens: Tokens) -> None:
+def test_administrators_create_list_and_revoke_tokens(platform: Served, tokens: Tokens) -> None:
     admin = {"authorization": f"Bearer {platform.first_token}"}
     wish = {"user": "zoe", "role": "user", "expires_in": 60, "allowance": {"instances": 1}}
     status, body = fetch(platform.url, "/tokens", wish, headers=admin)
@@ -65,13 +65,13 @@ def test_administrators_make_list_and_revoke_tokens(platform: Served, tokens: To
     status, body = fetch(platform.url, f"/tokens/{made['id']}", method="DELETE", headers=admin)
     assert status == 200
     assert body["data"]["revoked_at"]
-    assert fetch(platform.url, "/env-instance/list", headers=own)[0] == 401  # at once
+    assert fetch(platform.url, "/env-instance/list", headers=own)[0] == 401  # takes effect at once
     assert fetch(platform.url, "/tokens/nosuch", method="DELETE", headers=admin)[0] == 404
     assert fetch(platform.url, "/tokens", {"role": "king"}, headers=admin)[0] == 400
     assert made["token"] not in platform.log.read_text()
 
 
-def test_the_api_withstands_whatever_its_own_document_allows_and_more(platform: Served, tokens: Tokens) -> None:
+def test_the_api_withstands_requests_generated_from_its_document(platform: Served, tokens: Tokens) -> None:
     headers = {"Authorization": f"Bearer {platform.first_token}"}
     status, body = fetch(platform.url, "/env-instance", {"envName": "counter"}, headers=headers)
     assert status == 200
@@ -83,7 +83,7 @@ def test_the_api_withstands_whatever_its_own_document_allows_and_more(platform: 
     def at_a_real_one(case: schemathesis.Case) -> None:
         case.path_parameters["id"] = body["data"]["id"]
         if "follow" in (case.query or {}):
-            case.query["follow"] = "false"  # or it goes on for ever
+            case.query["follow"] = "false"  # or the response never ends
 
     for operation in operations:
         for mode in GenerationMode:

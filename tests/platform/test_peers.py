@@ -14,7 +14,7 @@ import pytest
 
 from aenv.client.platform_client import ApiClient
 from aenv.errors import InstanceEnded, NotFound
-from aenv.platform.gateway.peers import reached_at
+from aenv.platform.gateway.peers import reachable_url
 from aenv.platform.instances.ledger import SERVER, ServerEntry
 from aenv.sdk.environment import Environment
 from aenv.storage.base import Put
@@ -48,7 +48,7 @@ class Two(NamedTuple):
 
 @contextmanager
 def both(data: Path, valkey: Valkey) -> Iterator[Two]:
-    """Neither waits for the other to come back."""
+    """Start both so that instances do not outlive them."""
     url = valkey.url(prefix=f"peers{next(numbers)}:")
     options = ("--store", url, "--adopt-within", "0")
     with serving(data, *options) as one, serving(data, *options, one_port=False) as other:
@@ -57,7 +57,7 @@ def both(data: Path, valkey: Valkey) -> Iterator[Two]:
 
 @pytest.fixture(scope="module")
 def two(published: Path, valkey: Valkey) -> Iterator[Two]:
-    """For all tests that leave both alive."""
+    """Both servers, for tests that leave them running."""
     with both(published, valkey) as servers:
         yield servers
 
@@ -75,7 +75,7 @@ def killed(served: Served) -> None:
     served.stop = lambda: None  # type: ignore[method-assign]
 
 
-def test_any_server_answers_for_any_instance(two: Two) -> None:
+def test_every_server_answers_for_every_instance(two: Two) -> None:
     token = two.one.token("ann", "user", "--store", two.store)
 
     async def main() -> None:
@@ -107,7 +107,7 @@ def test_any_server_answers_for_any_instance(two: Two) -> None:
     run(main())
 
 
-def test_older_clients_reach_instances_through_any_server_and_strangers_through_none(two: Two) -> None:
+def test_older_clients_reach_instances_through_any_server_and_other_users_do_not(two: Two) -> None:
     made = make(two.one, two.header)
     proxied = {"AEnvCore-MCPProxy-URL": f"http://{made['ip']}:8081"}
     assert fetch(two.other.data_url, "/functions/double", {"n": 2}, headers=proxied)[1]["data"] == 4
@@ -120,20 +120,20 @@ def test_older_clients_reach_instances_through_any_server_and_strangers_through_
         assert fetch(two.other.url, path, method="DELETE", headers=header)[0] == refused
         assert fetch(two.other.url, f"/instance{path[13:]}/functions/double", {"n": 2}, headers=header)[0] == called
     assert fetch(two.other.url, "/env-instance/*/list", headers=bob)[1]["data"] == []
-    # Who says that a server sent it gains nothing by it: the request is only not passed on.
+    # Claiming to be a server gains nothing: the request is only not forwarded.
     assert fetch(two.other.url, path, headers={**two.header, "aenv-peer": "x"})[1]["data"]["ip"] is None
     assert fetch(two.one.url, path, headers={**bob, "aenv-peer": "x"})[0] == 404
 
 
 @pytest.mark.attack("tenants")
-def test_strangers_are_not_told_that_an_instance_of_another_server_has_ended(two: Two) -> None:
+def test_other_users_do_not_learn_that_an_instance_of_another_server_has_ended(two: Two) -> None:
     made = make(two.one, two.header, ttl="1s")
     path = f"/env-instance/{made['id']}"
 
     def lives() -> bool:
         return bool(fetch(two.one.url, path, headers=two.header)[1]["data"]["status"] != "Terminated")
 
-    eventually(lives, "it lives on")  # the other server is not asked yet, and so has nothing to remember
+    eventually(lives, "it lives on")  # the other server was not asked before, so it has nothing cached
     right, wrong = ({"AEnvCore-MCPProxy-URL": f"http://{ip}:8081"} for ip in (made["ip"], f"{made['id']}.{'0' * 32}"))
     for where in (two.other.data_url, two.one.data_url):
         status, said = fetch(where, "/functions/double", {"n": 2}, headers=wrong)
@@ -141,7 +141,7 @@ def test_strangers_are_not_told_that_an_instance_of_another_server_has_ended(two
         assert fetch(where, "/functions/double", {"n": 2}, headers=right)[0] == 410
 
 
-def test_a_list_has_the_instances_of_all_in_one_order_and_in_pages(two: Two) -> None:
+def test_a_list_merges_the_instances_of_all_servers_in_order_and_in_pages(two: Two) -> None:
     token = two.one.token("lia", "user", "--store", two.store)
     header = {"authorization": f"Bearer {token}"}
     made = [make(served, header, labels={"n": str(n % 3)})["id"] for n, served in enumerate([two.one, two.other] * 3)]
@@ -164,14 +164,14 @@ def test_a_list_has_the_instances_of_all_in_one_order_and_in_pages(two: Two) -> 
     run(main())
 
 
-def test_the_same_request_makes_one_instance_whichever_server_it_reaches(two: Two) -> None:
+def test_a_repeated_request_creates_one_instance_whichever_server_it_reaches(two: Two) -> None:
     first = make(two.one, two.header, request_id="r1")
     assert make(two.other, two.header, request_id="r1")["id"] == first["id"]
     assert make(two.one, two.header, request_id="r1")["id"] == first["id"]
     assert make(two.other, two.header, request_id="r2")["id"] != first["id"]
 
 
-def test_instances_of_a_killed_server_are_gone_at_once(data: Path, valkey: Valkey) -> None:
+def test_instances_of_a_killed_server_are_reported_as_ended_at_once(data: Path, valkey: Valkey) -> None:
     with both(data, valkey) as two:
         made = [make(two.one, two.header, request_id=f"r{n}")["id"] for n in range(3)]
 
@@ -196,7 +196,7 @@ def test_instances_of_a_killed_server_are_gone_at_once(data: Path, valkey: Valke
         assert make(two.other, two.header, request_id="r0")["id"] != made[0]
 
 
-def test_hanging_up_cancels_the_call_on_the_other_server(two: Two) -> None:
+def test_disconnecting_cancels_the_call_on_the_other_server(two: Two) -> None:
     made = make(two.one, two.header)
 
     async def main() -> None:
@@ -207,11 +207,11 @@ def test_hanging_up_cancels_the_call_on_the_other_server(two: Two) -> None:
     run(main())
 
 
-def test_a_server_of_another_machine_that_does_not_answer_is_said_and_listed_as_written(two: Two) -> None:
+def test_instances_of_a_remote_server_that_does_not_answer_are_listed_from_the_store(two: Two) -> None:
     made = make(two.one, two.header, labels={"a": "b"})
 
     async def move() -> None:
-        """As if it were on another machine, at an address where nothing listens."""
+        """Pretend that it is on another machine, at an address where nothing listens."""
         store = open_store(two.store)
         page = [put async for put in store.dump() if put.space == SERVER]
         for put in page:
@@ -221,7 +221,7 @@ def test_a_server_of_another_machine_that_does_not_answer_is_said_and_listed_as_
                 await store.commit(Put(SERVER, entry.id, moved.model_dump_json().encode(), expires=time.time() + 30))
         await store.close()
 
-    two.one.process.send_signal(signal.SIGSTOP)  # or its next heartbeat says where it really is
+    two.one.process.send_signal(signal.SIGSTOP)  # or its next heartbeat restores its address
     try:
         run(move())
         status, body = fetch(two.other.url, f"/env-instance/{made['id']}/events", headers=two.header)
@@ -233,7 +233,7 @@ def test_a_server_of_another_machine_that_does_not_answer_is_said_and_listed_as_
         two.one.process.send_signal(signal.SIGCONT)
 
 
-def test_a_server_that_stops_takes_its_instances_with_it_and_says_so(data: Path, valkey: Valkey) -> None:
+def test_a_stopped_server_ends_its_instances_and_reports_why(data: Path, valkey: Valkey) -> None:
     with both(data, valkey) as two:
         made = make(two.one, two.header)
         two.one.stop()
@@ -242,12 +242,12 @@ def test_a_server_that_stops_takes_its_instances_with_it_and_says_so(data: Path,
         assert fetch(two.other.url, "/env-instance/*/list", headers=two.header)[1]["data"] == []
 
 
-def test_a_server_on_all_addresses_says_one_that_others_reach() -> None:
-    assert reached_at("http://0.0.0.0:8080/p", "redis://127.0.0.1:6379") == "http://127.0.0.1:8080/p"
-    assert reached_at("http://10.1.2.3:8080", "redis://127.0.0.1") == "http://10.1.2.3:8080"
+def test_a_server_on_all_addresses_advertises_a_reachable_one() -> None:
+    assert reachable_url("http://0.0.0.0:8080/p", "redis://127.0.0.1:6379") == "http://127.0.0.1:8080/p"
+    assert reachable_url("http://10.1.2.3:8080", "redis://127.0.0.1") == "http://10.1.2.3:8080"
 
 
-def test_what_a_token_may_use_counts_on_all_servers_together(two: Two) -> None:
+def test_a_quota_counts_on_all_servers_together(two: Two) -> None:
     token = two.one.token("greedy", "user", "--store", two.store, "--instances", "2")
     header = {"authorization": f"Bearer {token}"}
     first = make(two.one, header)
@@ -259,7 +259,7 @@ def test_what_a_token_may_use_counts_on_all_servers_together(two: Two) -> None:
     status, body = fetch(two.one.url, f"/env-instance/{first['id']}", method="DELETE", headers=header)
     assert status == 200, body
 
-    def refused() -> object:  # for as long as its end is not written down
+    def refused() -> object:  # until the end of the instance is in the store
         status, body = fetch(two.other.url, "/env-instance", {"envName": "counter"}, headers=header)
         return None if status == 200 else body
 

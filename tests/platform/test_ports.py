@@ -1,4 +1,4 @@
-"""Ports inside instances: signed URLs, WebSocket both ways, and nobody who should not get there."""
+"""Ports inside instances: signed URLs, WebSocket both ways, and no access for others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from aenv import register_tool
 
 
 async def serve(reader, writer):
-    """Echo WebSocket messages; tell of any other request what came."""
+    """Echo WebSocket messages; answer any other request with its head and body."""
     head = (await reader.readuntil(b"\\r\\n\\r\\n")).decode("latin-1")
     line, *rest = head.split("\\r\\n")
     headers = {name.lower(): value for name, _, value in (each.partition(": ") for each in rest if each)}
@@ -71,7 +71,7 @@ state = {"hung_up": False}
 
 @register_tool
 def listen() -> int:
-    """Serve on a port of this instance, and say which."""
+    """Serve on a port of this instance, and return its number."""
     ready, port = threading.Event(), []
 
     async def main():
@@ -123,13 +123,13 @@ def test_a_signed_url_reaches_the_port_without_a_token(platform: Served, tokens:
             assert status == 200
             assert (said["line"], said["body"]) == ("POST /a/b?c=d HTTP/1.1", "body")
             assert said["headers"]["host"] == f"localhost:{port}"
-            assert said["headers"]["authorization"] == "Basic eDp5"  # for the server there
+            assert said["headers"]["authorization"] == "Basic eDp5"  # forwarded: it is for the server there
             assert said["headers"]["x-own"] == "yes"
             assert "cookie" not in said["headers"]
             assert not {"set-cookie", "strict-transport-security", "nel", "alt-svc"} & {*headers}
             assert headers["content-security-policy"].startswith("sandbox")
             assert "allow-same-origin" not in headers["content-security-policy"]
-            # The same with a token, which stays here.
+            # The same path with a token, which is not forwarded.
             name = (await env.get_env_info())["instance_id"]
             own = f"{platform.url}/instance/{name}/port/{port}/x"
             status, _, said = await asyncio.to_thread(get, own, Authorization=f"Bearer {tokens('ann')}")
@@ -149,7 +149,7 @@ def test_a_signed_url_reaches_the_port_without_a_token(platform: Served, tokens:
     run(main())
 
 
-def test_a_signed_url_is_good_for_nothing_else(platform: Served, tokens: Tokens) -> None:
+def test_a_signed_url_gives_access_to_nothing_else(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         async with platform.environment("web", tokens("ann")) as env:
             port, url = await opened(env)
@@ -174,7 +174,7 @@ def test_a_signed_url_is_good_for_nothing_else(platform: Served, tokens: Tokens)
     run(main())
 
 
-def test_a_signed_url_expires_and_keeps_to_the_address_that_was_asked() -> None:
+def test_a_signed_url_expires_and_has_the_requested_address() -> None:
     now = 1_000_000.0
     ports = Ports(b"key", prefix="/p", clock=lambda: now)
     request = Request()
@@ -207,7 +207,7 @@ def test_websockets_go_both_ways_and_end_with_either_side(platform: Served, toke
             async with websockets.connect(own, additional_headers=header) as socket:
                 await socket.send("with a token")
                 assert await socket.recv() == "with a token"
-                socket.transport.abort()  # as a client that is killed
+                socket.transport.abort()  # like a client that is killed
             while not (await env.call_tool("hung_up")).data:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             for where, more, refused in (

@@ -1,4 +1,4 @@
-"""``/ready`` while creates fail, and when they work again."""
+"""``/ready`` while creates fail, and after they work again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.platform.parts import serving
 
 
 class Failing(OneEngine):
-    """Starts what it is told to."""
+    """Starts or fails as the test decides."""
 
     def __init__(self) -> None:
         super().__init__("/nowhere")
@@ -51,7 +51,7 @@ async def ask(ready: Readiness) -> tuple[int, Any]:
 
     request = Request()
     request.path = paths.READY
-    answer = await ready.before(nothing)(request)
+    answer = await ready.wrap(nothing)(request)
     assert isinstance(answer, Response)
     return answer.status, json.loads(answer.body)["data"]
 
@@ -69,13 +69,13 @@ async def create(instances: Instances, name: str = "x") -> None:
         return
 
 
-def test_it_is_not_ready_while_creates_fail_and_is_again_by_itself(tmp_path: Path) -> None:
+def test_a_platform_is_unready_while_creates_fail_and_recovers_by_itself(tmp_path: Path) -> None:
     async def main() -> None:
         engine = Failing()
         instances = Instances(engine, NoSources(), direct=False)
         ready = Readiness(engine, creates=instances.creates, folders=[tmp_path])
         assert (await ask(ready))[0] == 200
-        assert not engine.started  # while nothing has failed, nothing is tried
+        assert not engine.started  # no probe runs while nothing has failed
         for error in (Unavailable("no space left"), OSError(28, "No space left on device")):
             engine.fails = lambda spec, error=error: error  # type: ignore[misc]
             await create(instances)
@@ -83,7 +83,7 @@ def test_it_is_not_ready_while_creates_fail_and_is_again_by_itself(tmp_path: Pat
             assert status == 503
             assert "space left" in said["creates"]
             engine.fails = lambda spec: None
-            assert (await ask(ready))[0] == 200  # a probe has worked
+            assert (await ask(ready))[0] == 200  # a probe has succeeded
         assert engine.started == ["probe", "probe"]
         assert engine.stopped == 2
         assert not list(tmp_path.iterdir())
@@ -106,7 +106,7 @@ def test_one_environment_that_cannot_start_does_not_make_a_platform_unready(tmp_
     run(main())
 
 
-def test_a_create_that_works_makes_it_ready(tmp_path: Path) -> None:
+def test_a_successful_create_makes_the_platform_ready(tmp_path: Path) -> None:
     async def main() -> None:
         engine = Failing()
         instances = Instances(engine, NoSources(), direct=False)
@@ -120,7 +120,7 @@ def test_a_create_that_works_makes_it_ready(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_probe_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_does_not_wait_for_a_hanging_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "SECONDS", 0.05)
 
     class Hanging(Failing):
@@ -138,7 +138,7 @@ def test_a_probe_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -
     run(main())
 
 
-def test_a_folder_that_is_full_or_gone_makes_it_unready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_or_missing_folder_makes_the_platform_unready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         ready = Readiness(Failing(), folders=[tmp_path])
         assert (await ask(ready))[0] == 200
@@ -157,7 +157,7 @@ def test_a_folder_that_is_full_or_gone_makes_it_unready(tmp_path: Path, monkeypa
 
 
 def test_a_served_platform_probes_with_a_real_sandbox(data: Path) -> None:
-    """Its cache is not writable for a while, so that no environment can be unpacked there."""
+    """Its cache is not writable for a while, so no environment can be unpacked there."""
     with serving(data, auth=False) as platform:
         assert fetch(platform.url, "/ready")[1]["data"] == {
             "ready": True, "engine": "ok", "store": "ok", "creates": "ok", "disk": "ok",

@@ -1,4 +1,4 @@
-"""What people try on a platform that others use: none of it works, and none of it is written down."""
+"""Attacks on a shared platform: none succeeds, and no secret is logged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Tokens = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def platform(published: Path) -> Iterator[Served]:
-    """One that writes down all that it ever would."""
+    """A platform with all logging turned on."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AENV_LOG_LEVEL", "DEBUG")
         with serving(published) as served:
@@ -52,7 +52,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def raw(platform: Served, *parts: bytes) -> bytes:
-    """What comes back for these very bytes, until the server hangs up or has answered."""
+    """Send exactly these bytes; return the response, up to its end or that of the connection."""
     url = ServerUrl.parse(platform.url)
     with socket.create_connection((url.host, url.port), 30) as wire:
         for part in parts:
@@ -68,7 +68,7 @@ def raw(platform: Served, *parts: bytes) -> bytes:
 
 
 def asked(method: str, path: str, name: str) -> str:
-    """A path of a route, of that instance, with what it needs."""
+    """Return a path of a route for that instance, with valid parameters."""
     query = "?path=/tmp/x" if path.endswith(("/files", "/archive")) else ""
     return re.sub(r"\{\w+\}", "0000" if "/tokens" in path else name, path) + query
 
@@ -77,7 +77,7 @@ ROUTES = [(each.method, each.path, each.needs) for each in OPERATIONS]
 
 
 @pytest.mark.parametrize(("method", "path", "needs"), ROUTES)
-def test_every_route_wants_a_good_token_with_the_right_role_and_nobody_elses_instance(
+def test_every_route_requires_a_valid_token_the_right_role_and_an_own_instance(
     platform: Served, tokens: Tokens, made: dict[str, Any], spent: str, method: str, path: str, needs: str
 ) -> None:
     where, body = asked(method, path, made["id"]), None if method in ("GET", "DELETE") else {}
@@ -101,7 +101,7 @@ def test_every_route_wants_a_good_token_with_the_right_role_and_nobody_elses_ins
 
 @pytest.fixture(scope="module")
 def spent(platform: Served) -> str:
-    """A token whose time is over."""
+    """An expired token."""
     wish = {"user": "ann", "role": "admin", "expires_in": 1}
     status, body = fetch(platform.url, "/tokens", wish, headers=bearer(platform.first_token))
     assert status == 200
@@ -128,7 +128,7 @@ def spent(platform: Served) -> str:
         "/tokens/..%2fadmin",
     ],
 )
-def test_an_id_that_is_a_path_leads_nowhere(platform: Served, tokens: Tokens, path: str) -> None:
+def test_an_id_that_is_a_path_reaches_nothing(platform: Served, tokens: Tokens, path: str) -> None:
     status, said = fetch(platform.url, path, headers=bearer(tokens("ann")))
     assert status in (400, 403, 404), said
     assert said["success"] is False
@@ -143,7 +143,7 @@ def test_no_file_of_the_host_is_reached_through_an_instance(platform: Served, to
             assert fetch(platform.url, where, headers=bearer(tokens("ann")))[0] in (403, 404), path
 
 
-def test_no_address_that_a_caller_names_is_asked(platform: Served, tokens: Tokens, made: dict[str, Any]) -> None:
+def test_no_address_from_a_caller_is_connected_to(platform: Served, tokens: Tokens, made: dict[str, Any]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(0.5)
         host = f"127.0.0.1:{listener.getsockname()[1]}"
@@ -181,8 +181,8 @@ def test_a_port_of_an_instance_is_never_a_port_of_the_host(platform: Served, tok
         assert status in (400, 404), port
 
 
-def test_two_requests_in_one_are_never_two(platform: Served, tokens: Tokens, made: dict[str, Any]) -> None:
-    """What one reads as a body and another as the next request: here nobody reads it twice."""
+def test_a_smuggled_request_is_never_executed(platform: Served, tokens: Tokens, made: dict[str, Any]) -> None:
+    """One server may read as a body what another reads as the next request. Here it is never executed."""
     inner = (
         f"DELETE /env-instance/{made['id']} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {platform.first_token}\r\n\r\n"
     )
@@ -204,7 +204,7 @@ def test_two_requests_in_one_are_never_two(platform: Served, tokens: Tokens, mad
     assert (status, body["data"]["status"]) == (200, "Running")
 
 
-def test_what_is_too_large_is_refused_and_costs_no_memory(platform: Served, tokens: Tokens, made: Any) -> None:
+def test_an_oversized_request_is_refused_and_costs_no_memory(platform: Served, tokens: Tokens, made: Any) -> None:
     def peak() -> int:
         lines = Path(f"/proc/{platform.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) // 1024
@@ -226,7 +226,7 @@ def test_what_is_too_large_is_refused_and_costs_no_memory(platform: Served, toke
     assert fetch(platform.url, "/env-instance", b"[" * 100_000, headers=bearer(tokens("ann")))[0] == 400
     large = {"envName": "counter", "labels": {"x": "y" * (5 << 20)}}
     assert fetch(platform.url, "/env-instance", large, headers=bearer(tokens("ann")))[0] == 413
-    # Chunks without end, to a route that takes a body whole: it is cut off at its limit.
+    # Endless chunks to a route that holds the body: it is cut off at the limit.
     endless = b"POST /env-instance HTTP/1.1\r\n" + token + b"transfer-encoding: chunked\r\n\r\n"
     url = ServerUrl.parse(platform.url)
     with socket.create_connection((url.host, url.port), 30) as wire:
@@ -237,10 +237,10 @@ def test_what_is_too_large_is_refused_and_costs_no_memory(platform: Served, toke
                 wire.sendall(chunk)
                 taken += 1
         assert taken < 200 or wire.recv(12) == b"HTTP/1.1 413"
-    assert peak() - before < 160  # one body of the largest that may be, twice
+    assert peak() - before < 160  # one body of the maximum size, twice
 
 
-def test_a_slow_sender_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_sender_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "BODY_SECONDS", 0.3)
     monkeypatch.setattr(http, "HEADER_SECONDS", 0.3)
     streamed: list[bytes] = []
@@ -270,19 +270,17 @@ def test_a_slow_sender_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> Non
         assert b" 408 " in await talk(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n12345")
         assert b" 408 " in await talk(b"POST / HTTP/1.1\r\nhost: x")
         assert await talk(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 5000\r\n\r\n12345") == b""
-        assert not streamed  # who read it was told, too
+        assert not streamed  # the reader of the body got an error, too
         slow = [b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 8\r\n\r\n", *[b"x"] * 8]
-        assert b" 200 " in await talk(*slow, pause=0.01)  # slow, and in time
+        assert b" 200 " in await talk(*slow, pause=0.01)  # slow, but within the limit
         trickle = [b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 900\r\n\r\n", *[b"x"] * 8]
-        assert b" 408 " in await talk(*trickle, pause=0.1)  # never silent, and never done
+        assert b" 408 " in await talk(*trickle, pause=0.1)  # never silent, and never complete
         await server.close(0)
 
     run(main())
 
 
-def test_nothing_secret_is_written_down_even_when_everything_fails(
-    platform: Served, tokens: Tokens, made: dict[str, Any]
-) -> None:
+def test_no_secret_is_logged_even_when_everything_fails(platform: Served, tokens: Tokens, made: dict[str, Any]) -> None:
     word = "hunter2-" + "s3cr3t"
     ann = bearer(tokens("ann"))
 
@@ -332,7 +330,7 @@ def test_nothing_secret_is_written_down_even_when_everything_fails(
 
 
 @pytest.mark.attack("connection floods")
-def test_a_large_body_is_not_read_before_its_sender_is_known(platform: Served) -> None:
+def test_a_large_body_is_not_read_before_its_sender_is_authenticated(platform: Served) -> None:
     at = ServerUrl.parse(platform.url)
     for path in ("/env-instance", "/v1/nothing", "/tokens"):
         with socket.create_connection((at.host, at.port), timeout=30) as connection:

@@ -59,7 +59,7 @@ def test_everything_works_over_one_port(platform: Served, tokens: Tokens) -> Non
     run(main())
 
 
-def test_mcp_in_both_eras_goes_through_the_gateway(platform: Served, tokens: Tokens) -> None:
+def test_both_generations_of_mcp_work_through_the_gateway(platform: Served, tokens: Tokens) -> None:
     made = make(platform, tokens("ann"))
 
     async def calls(mode: Any) -> list[Any]:
@@ -82,7 +82,7 @@ def test_mcp_in_both_eras_goes_through_the_gateway(platform: Served, tokens: Tok
     fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(tokens("ann")))
 
 
-def test_an_older_client_needs_only_the_header_that_it_was_told(platform: Served, tokens: Tokens) -> None:
+def test_an_older_client_needs_only_the_proxy_header(platform: Served, tokens: Tokens) -> None:
     made = make(platform, tokens("ann"))
     header = {"AEnvCore-MCPProxy-URL": f"http://{made['ip']}:8081", "AEnvCore-EnvInstance-ID": made["id"]}
     assert fetch(platform.url, "/functions/double", {"n": 2}, headers=header) == (200, {"success": True, "data": 4})
@@ -105,12 +105,12 @@ def test_an_older_client_needs_only_the_header_that_it_was_told(platform: Served
     assert (
         fetch(platform.url, "/functions/double", {"n": 2}, headers={**header, "AEnvCore-EnvInstance-ID": "x"})[0] == 403
     )
-    stranger = {**bearer(tokens("bob")), "AEnvCore-MCPProxy-URL": f"http://{made['ip']}:8081"}
-    assert fetch(platform.url, "/functions/double", {"n": 2}, headers=stranger)[0] == 403
+    other_user = {**bearer(tokens("bob")), "AEnvCore-MCPProxy-URL": f"http://{made['ip']}:8081"}
+    assert fetch(platform.url, "/functions/double", {"n": 2}, headers=other_user)[0] == 403
     fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(tokens("ann")))
 
 
-def test_nobody_reaches_what_is_not_theirs(platform: Served, tokens: Tokens) -> None:
+def test_users_cannot_reach_resources_of_others(platform: Served, tokens: Tokens) -> None:
     made = make(platform, tokens("ann"))
     path = f"/env-instance/{made['id']}"
     assert fetch(platform.url, path)[0] == 401
@@ -137,7 +137,7 @@ def test_nobody_reaches_what_is_not_theirs(platform: Served, tokens: Tokens) -> 
     assert fetch(platform.url, path, method="DELETE", headers=bearer(platform.first_token))[0] == 200
 
 
-def test_a_platform_of_many_takes_no_paths_hubs_or_inner_networks(platform: Served, tokens: Tokens) -> None:
+def test_a_shared_platform_refuses_paths_hubs_and_inner_networks(platform: Served, tokens: Tokens) -> None:
     for wish, why in (
         ({"source": "/etc"}, "its own hub"),
         ({"hub": {"url": "http://169.254.169.254"}}, "its own hub"),
@@ -162,9 +162,7 @@ def test_a_platform_of_many_takes_no_paths_hubs_or_inner_networks(platform: Serv
     assert "cannot mount files" in body["message"]
 
 
-def test_what_cannot_be_is_said_at_once_and_in_the_shape_that_older_clients_read(
-    platform: Served, tokens: Tokens
-) -> None:
+def test_an_impossible_create_fails_at_once_in_the_shape_of_older_clients(platform: Served, tokens: Tokens) -> None:
     status, body = fetch(platform.url, "/env-instance", {"envName": "no-such@1.0.0"}, headers=bearer(tokens("ann")))
     assert (status, body["success"], body["code"], body["data"]) == (404, False, 404, None)
     assert "no-such" in body["message"]
@@ -176,8 +174,8 @@ def test_what_cannot_be_is_said_at_once_and_in_the_shape_that_older_clients_read
         assert fetch(platform.url, f"/env-instance/*/list?{query}", headers=bearer(tokens("ann")))[0] == 400
 
 
-def test_what_older_clients_read_is_there_and_of_the_type_that_they_expect(platform: Served, tokens: Tokens) -> None:
-    """Their models are strict: a text where they want a number, or a time that is none, and they understand nothing."""
+def test_fields_of_older_clients_exist_with_the_expected_types(platform: Served, tokens: Tokens) -> None:
+    """Their models are strict: a string instead of a number, or an invalid time, fails the whole response."""
     made = make(platform, tokens("ann"), owner="me", labels={"a": "b"})
     assert {type(made[key]) for key in ("id", "status", "created_at", "updated_at", "ip", "ttl", "owner")} == {str}
     env = made["env"]
@@ -196,7 +194,7 @@ def test_what_older_clients_read_is_there_and_of_the_type_that_they_expect(platf
     assert not {"errorCode", "errorMessage"} & refused.keys()
 
 
-def test_an_instance_that_died_is_said_at_once(platform: Served, tokens: Tokens) -> None:
+def test_a_dead_instance_is_reported_at_once(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         env = platform.environment(token=tokens("ann"))
         async with env:
@@ -212,7 +210,7 @@ def test_an_instance_that_died_is_said_at_once(platform: Served, tokens: Tokens)
     run(main())
 
 
-def test_hanging_up_cancels_the_call(platform: Served, tokens: Tokens) -> None:
+def test_disconnecting_cancels_the_call(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         async with platform.environment(token=tokens("ann")) as env:
             await hang_up(env)
@@ -220,7 +218,7 @@ def test_hanging_up_cancels_the_call(platform: Served, tokens: Tokens) -> None:
     run(main())
 
 
-def test_a_time_to_live_is_renewed_and_ends(platform: Served, tokens: Tokens) -> None:
+def test_a_time_to_live_is_renewed_and_expires(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         env = platform.environment(token=tokens("ann"), ttl="2s")
         await env.initialize()
@@ -251,7 +249,7 @@ def test_an_instance_is_found_again_by_its_id(platform: Served, tokens: Tokens) 
             name = (await first.get_env_info())["instance_id"]
         async with platform.environment(token=tokens("ann"), instance_id=name) as again:
             assert (await again.call_tool("increment")).data == 2
-        with pytest.raises(EnvironmentError, match="one of counter, not of other"):
+        with pytest.raises(EnvironmentError, match="runs counter, not other"):
             await platform.environment("other", tokens("ann"), instance_id=name).initialize()
         with pytest.raises(NotFound):
             await platform.environment(token=tokens("bob"), instance_id=name).initialize()
@@ -262,7 +260,9 @@ def test_an_instance_is_found_again_by_its_id(platform: Served, tokens: Tokens) 
     run(main())
 
 
-def test_the_same_request_makes_one_instance_and_another_users_makes_another(platform: Served, tokens: Tokens) -> None:
+def test_a_repeated_request_creates_one_instance_and_another_users_creates_another(
+    platform: Served, tokens: Tokens
+) -> None:
     one = make(platform, tokens("carl"), request_id="r1")
     assert make(platform, tokens("carl"), request_id="r1")["id"] == one["id"]
     other = make(platform, tokens("dora"), request_id="r1")
@@ -299,7 +299,7 @@ def test_lists_are_filtered_and_come_in_pages(platform: Served, tokens: Tokens) 
     run(main())
 
 
-def test_logs_can_be_cut_and_followed(platform: Served, tokens: Tokens) -> None:
+def test_logs_can_be_limited_and_followed(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         async with platform.environment(token=tokens("ann")) as env:
             for word in ("one", "two", "three"):
@@ -319,7 +319,7 @@ def test_logs_can_be_cut_and_followed(platform: Served, tokens: Tokens) -> None:
     run(main())
 
 
-def test_the_hub_is_in_the_same_server_and_takes_the_same_tokens(platform: Served, tokens: Tokens) -> None:
+def test_the_embedded_hub_accepts_the_same_tokens(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         hub = HubClient(platform.url, tokens("ann"))
         nobody = HubClient(platform.url, "aenv_0_0")
@@ -345,7 +345,7 @@ def test_the_hub_is_in_the_same_server_and_takes_the_same_tokens(platform: Serve
     run(main())
 
 
-def test_what_is_written_down_has_no_secrets(platform: Served, tokens: Tokens) -> None:
+def test_logs_and_records_contain_no_secrets(platform: Served, tokens: Tokens) -> None:
     made = make(platform, tokens("ann"), environment_variables={"KEY": "hunter2-secret"})
     header = {"authorization": f"Bearer {tokens('ann')}", "AEnvCore-EnvInstance-ID": made["id"]}
     fetch(platform.url, "/tools/echo", {"text": "hunter3-secret"}, headers=header)
@@ -362,7 +362,7 @@ def test_what_is_written_down_has_no_secrets(platform: Served, tokens: Tokens) -
     assert {"create", "delete"} <= {line["action"] for line in lines if line["user"] == "ann"}
 
 
-def test_metrics_say_what_happened(platform: Served, tokens: Tokens) -> None:
+def test_metrics_count_operations(platform: Served, tokens: Tokens) -> None:
     import urllib.request
 
     made = make(platform, tokens("ann"), labels={"experiment": 'a"b'})
@@ -388,7 +388,7 @@ def test_metrics_say_what_happened(platform: Served, tokens: Tokens) -> None:
         assert 'aenv_api_instances_ended_total{how="deleted"}' in answer.read().decode()
 
 
-def test_stopping_lets_calls_finish_and_says_why_instances_are_gone(data: Path) -> None:
+def test_stopping_lets_calls_finish_and_reports_why_instances_ended(data: Path) -> None:
     with serving(data, auth=False, one_port=False) as platform:
         assert not platform.auth
         assert platform.url != platform.data_url
@@ -406,7 +406,7 @@ def test_stopping_lets_calls_finish_and_says_why_instances_are_gone(data: Path) 
         assert (found["status"], found["reason"]) == ("Terminated", "the platform was stopped")
 
 
-def test_a_prefix_is_understood(data: Path) -> None:
+def test_a_path_prefix_is_accepted(data: Path) -> None:
     with serving(data, "--prefix", "/deep/er") as platform:
         assert platform.url.endswith("/deep/er")
 
@@ -461,17 +461,17 @@ def test_check_explains_what_is_wrong(data: Path) -> None:
     assert "limits.memory: 'lots'" in said
 
 
-def test_a_hub_that_is_gone_does_not_stop_what_is_known(data: Path, tmp_path: Path) -> None:
+def test_a_hub_that_is_gone_does_not_stop_known_environments(data: Path, tmp_path: Path) -> None:
     from tests.hub.parts import serving as hub_serving
 
     with hub_serving(f"sqlite:{data}/hub/hub.db", data / "hub" / "blobs", tmp_path) as hub:
         with serving(data, "--hub", hub.url) as platform:
             token = platform.first_token
             assert make(platform, token)["status"] == "Running"
-            assert fetch(platform.url, "/api/v1/environments", headers=bearer(token))[0] == 404  # it has none itself
+            assert fetch(platform.url, "/api/v1/environments", headers=bearer(token))[0] == 404  # it embeds no hub
             hub.process.kill()
             hub.process.wait()
-            time.sleep(2.1)  # until the name is not fresh any more
+            time.sleep(2.1)  # until the cached name has expired
             assert make(platform, token)["status"] == "Running"
             status, body = fetch(platform.url, "/env-instance", {"envName": "other"}, headers=bearer(token))
             assert status >= 500, body

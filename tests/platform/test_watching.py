@@ -1,8 +1,9 @@
-"""`aenv ps`, `aenv top` and `aenv doctor`, on a platform, on a terminal, and on a machine with things left behind."""
+"""`aenv ps`, `aenv top` and `aenv doctor`: on a platform, on a terminal, and on a machine with leftovers."""
 
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import json
 import os
 import pty
@@ -30,7 +31,7 @@ Tokens = Callable[..., str]
 
 @pytest.fixture
 def busy(platform: Served, tokens: Tokens) -> Any:
-    """Two instances, of which one has been called three times."""
+    """Two instances, one of them called three times."""
     own = {"authorization": f"Bearer {tokens('ann')}"}
     wishes = [{"envName": "counter", "owner": "ann", "labels": {"experiment": name}} for name in ("e1", "e2")]
     made = [fetch(platform.url, "/env-instance", wish, headers=own)[1]["data"]["id"] for wish in wishes]
@@ -53,7 +54,7 @@ def _aenv(platform: Served, token: str, *args: str) -> str:
     return done.stdout
 
 
-def test_ps_tells_what_runs_and_what_it_uses(platform: Served, tokens: Tokens, busy: list[str]) -> None:
+def test_ps_shows_instances_and_their_usage(platform: Served, tokens: Tokens, busy: list[str]) -> None:
     rows = {row["id"]: row for row in json.loads(_aenv(platform, tokens("ann"), "ps", "-o", "json"))}
     assert set(rows) == set(busy)
     first = rows[busy[0]]
@@ -79,7 +80,9 @@ def test_top_without_a_terminal_is_one_page(platform: Served, tokens: Tokens, bu
     assert sum(row["calls"] for row in rows) == 3
 
 
-def test_top_on_a_terminal_follows_keys_and_puts_all_back(platform: Served, tokens: Tokens, busy: list[str]) -> None:
+def test_top_on_a_terminal_follows_keys_and_restores_the_screen(
+    platform: Served, tokens: Tokens, busy: list[str]
+) -> None:
     pid, fd = pty.fork()
     if pid == 0:
         os.environ.update(environ(platform.data), TERM="xterm")
@@ -113,13 +116,13 @@ def _until(fd: int, shown: str, wanted: str) -> str:
     return shown
 
 
-def test_what_nobody_knows_is_not_zero() -> None:
+def test_an_unknown_value_is_not_shown_as_zero() -> None:
     row = Row("x", "env", "Running", "", "", 90061.0, None, None, None, None, None)
     assert cells(row) == ("x", "env", "Running", "1d01h", "-", "-", "-", "-", "-", "-", "-")
     assert page([], "cpu", "here").startswith("here  no instances\n")
 
 
-def test_doctor_says_what_this_machine_can_do(platform: Served, sandboxes: None) -> None:
+def test_doctor_reports_what_this_machine_supports(platform: Served, sandboxes: None) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "aenv.cli", "doctor", "-o", "json"],
         env={**environ(platform.data), "AENV_RUNTIME_DIR": str(platform.data)},
@@ -135,8 +138,8 @@ def test_doctor_says_what_this_machine_can_do(platform: Served, sandboxes: None)
     assert not [left for left in said["leftovers"] if str(platform.data) in left["what"]]
 
 
-def test_doctor_fails_where_no_sandbox_can_be_made(platform: Served) -> None:
-    """In a user namespace that may have none of its own."""
+def test_doctor_fails_where_no_sandbox_can_be_created(platform: Served) -> None:
+    """Run it in a user namespace that allows no further ones."""
     if not os.path.exists("/usr/bin/unshare"):
         pytest.skip("needs unshare of util-linux")
     script = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
@@ -150,7 +153,7 @@ def test_doctor_fails_where_no_sandbox_can_be_made(platform: Served) -> None:
     assert "sysctl user.max_user_namespaces" in done.stdout
 
 
-def test_doctor_says_what_memory_nobody_counts(platform: Served) -> None:
+def test_doctor_reports_memory_that_is_not_limited(platform: Served) -> None:
     hidden = 'mount -t tmpfs none /sys/fs/cgroup && exec "$@"'
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", hidden, "sh", sys.executable, "-m", "aenv.cli",
@@ -163,7 +166,7 @@ def test_doctor_says_what_memory_nobody_counts(platform: Served) -> None:
     assert "Not limited: memory that processes share without a file" in line
 
 
-def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path) -> None:
+def test_leftovers_are_reported_and_resources_in_use_are_not(tmp_path: Path) -> None:
     groups, runtime, temporary = tmp_path / "cgroup", tmp_path / "run", tmp_path / "tmp"
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -180,7 +183,7 @@ def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path)
     ):
         path.mkdir(parents=True)
     (groups / "memory" / "aenv-serve-busy" / "0a1b" / "cgroup.procs").write_text("1\n")
-    alive = (runtime / "0badcafe" / "alive").open("w")  # its platform lives, whatever its number is elsewhere
+    alive = (runtime / "0badcafe" / "alive").open("w")  # its platform lives, whatever its pid is elsewhere
     fcntl.flock(alive, fcntl.LOCK_EX)
     try:
         left = _found(tmp_path, HostAudit(runtime, groups, temporary, young=0.0))
@@ -195,6 +198,24 @@ def test_what_was_left_behind_is_found_and_what_is_in_use_is_not(tmp_path: Path)
         ("folder", str(runtime / "01234567" / f"i-{gone.pid}")),
         ("folder", str(temporary / "aenv-serve-gone")),
     ]
+
+
+@pytest.mark.parametrize("helper", ["aenv.isolation.forking.zygote", "aenv.isolation.network.egress_proxy"])
+def test_a_helper_process_without_its_server_is_reported(tmp_path: Path, helper: str) -> None:
+    """The command line of the parent must not contain aenv, so everything is in variables."""
+    assert importlib.util.find_spec(helper) is not None
+    parent = subprocess.Popen(
+        ["sh", "-c", '"$PYTHON" -c "import os; print(os.getpid(), flush=True); input()" $ARGUMENTS; true'],
+        env={**os.environ, "PYTHON": sys.executable, "ARGUMENTS": f"-m {helper}"},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    try:
+        left = HostAudit(tmp_path, tmp_path, tmp_path, young=0.0).all()
+    finally:
+        parent.communicate(b"\n")
+    assert f"kill {pid}" in [each.hint.partition(";")[0] for each in left if each.kind == "process"]
 
 
 def _found(folder: Path, leftovers: HostAudit) -> list[tuple[str, str]]:

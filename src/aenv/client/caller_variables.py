@@ -16,7 +16,7 @@ _NAMES = re.compile(
 _INDEX = re.compile(r"(?i)(PIP|UV)_\w*(INDEX|FIND_LINKS)\w*")
 
 
-def index_of(variables: Mapping[str, str]) -> list[str]:
+def package_index(variables: Mapping[str, str]) -> list[str]:
     """Return the settings of the package index; empty: the default. Two indexes may serve different packages."""
     return [f"{name}={variables[name]}" for name in sorted(filter(_names_an_index, variables))]
 
@@ -27,16 +27,16 @@ def _names_an_index(name: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def travels(name: str) -> bool:
+def is_caller_variable(name: str) -> bool:
     """Return whether the variable belongs to the caller and not to the platform."""
     return _NAMES.fullmatch(name) is not None
 
 
 def caller_variables() -> dict[str, str]:
     """Return the caller's variables of this process."""
-    return {name: os.environ[name] for name in filter(travels, os.environ)}
+    return {name: os.environ[name] for name in filter(is_caller_variable, os.environ)}
 
 
-def without(variables: Mapping[str, str]) -> dict[str, str]:
+def without_caller_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return all other variables."""
-    return {name: value for name, value in variables.items() if not travels(name)}
+    return {name: value for name, value in variables.items() if not is_caller_variable(name)}

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
-from aenv.client.caller_variables import without
+from aenv.client.caller_variables import without_caller_variables
 from aenv.client.platform_identity import Identity
 from aenv.errors import ConfigError, EnvironmentError
 
@@ -312,7 +312,7 @@ def _launch(where: LocalPaths) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**without(os.environ), **_runtime_variable(where)},
+            env={**without_caller_variables(os.environ), **_runtime_variable(where)},
             start_new_session=True,
         )
 

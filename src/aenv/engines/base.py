@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from aenv.client.caller_variables import index_of
+from aenv.client.caller_variables import package_index
 from aenv.engines.exits import Exit as Exit
 from aenv.engines.fd_holders import FdHolderClient
 from aenv.images.base_systems import PROJECT_LIMIT
@@ -51,7 +51,7 @@ class SandboxSpec:
     def family(self) -> str:
         """The same for specs that differ in nothing but their variables."""
         place = (self.project, self.code, self.base, self.tenant, self.mcp, self.fork, self.volume)
-        return repr((*place, self.arguments, self.limits, self.network, index_of(self.fetching)))
+        return repr((*place, self.arguments, self.limits, self.network, package_index(self.fetching)))
 
     @property
     def key(self) -> str:

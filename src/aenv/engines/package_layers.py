@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from aenv import config
-from aenv.client.caller_variables import index_of
+from aenv.client.caller_variables import package_index
 from aenv.errors import LoadError
 from aenv.isolation.files.atomic_folders import atomic_folder
 from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current
@@ -92,7 +92,7 @@ async def layer(requirements: list[str], folder: Path, variables: Mapping[str, s
         LoadError: they cannot be installed.
     """
     python = f"{sys.implementation.cache_tag}-{os.uname().machine}"
-    wanted = [python, *sorted(requirements), *index_of(variables or {})]
+    wanted = [python, *sorted(requirements), *package_index(variables or {})]
     digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:32]
     target = folder / digest
     if target.is_dir():

@@ -343,9 +343,9 @@ class ClientConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._fail(ConnectionLost(f"the answer is not HTTP: {error}"))
+            self._fail(ConnectionLost(f"the response is not HTTP: {error}"))
         if self._other_bytes > MAX_HEADER_BYTES + FRAMING * self._body_bytes:
-            self._fail(ResponseTooLarge(f"the answer has over {MAX_HEADER_BYTES} bytes that are not its body"))
+            self._fail(ResponseTooLarge(f"the response has over {MAX_HEADER_BYTES} bytes that are not its body"))
 
     def _fail(self, error: ConnectionLost) -> None:
         """Fail the request and read no more of the response."""
@@ -364,24 +364,24 @@ class ClientConnection(asyncio.Protocol):
         if status < 200:
             self._headers = {}
             if status < 100 or status == 101:
-                self._fail(ConnectionLost(f"the answer has the invalid status {status}"))
+                self._fail(ConnectionLost(f"the response has the invalid status {status}"))
             return
         self._in_body = True
         if self._other_bytes > MAX_HEADER_BYTES and header_size(headers.items()) > MAX_HEADER_BYTES:
-            self._fail(ResponseTooLarge(f"the headers of the answer are over {MAX_HEADER_BYTES} bytes"))
+            self._fail(ResponseTooLarge(f"the headers of the response are over {MAX_HEADER_BYTES} bytes"))
             return
         length, encoding = headers.get(b"content-length"), headers.get(b"transfer-encoding")
         self._ends_with_connection = length is None and encoding is None
         if encoding is not None and encoding.strip().lower() != b"chunked":
-            self._fail(ConnectionLost("the answer has an unsupported transfer-encoding"))
+            self._fail(ConnectionLost("the response has an unsupported transfer-encoding"))
         elif length is not None and int(length) > self._limit:
-            self._fail(ResponseTooLarge(f"the answer is over the limit of {self._limit} bytes"))
+            self._fail(ResponseTooLarge(f"the response is over the limit of {self._limit} bytes"))
 
     def on_body(self, body: bytes) -> None:
         self._other_bytes -= len(body)
         self._body_bytes += len(body)
         if self._body_bytes > self._limit:
-            self._fail(ResponseTooLarge(f"the answer is over the limit of {self._limit} bytes"))
+            self._fail(ResponseTooLarge(f"the response is over the limit of {self._limit} bytes"))
             self._chunks = []
         else:
             self._chunks.append(body)

@@ -93,6 +93,11 @@ class Connections:
     def __len__(self) -> int:
         return len(self._all)
 
+    @property
+    def is_watching(self) -> bool:
+        """True while the timer is set."""
+        return self._timer is not None
+
     def add(self, connection: Watched, peer: str) -> bool:
         """Add a connection, evicting another if necessary. Returns False if the limit is reached and none can go."""
         most, per_peer = self._limits()

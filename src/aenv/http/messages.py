@@ -153,7 +153,7 @@ class BodyStream:
             if self.ended:
                 raise StopAsyncIteration
             if self._connection.gone.is_set() or self._connection.refused:
-                raise BodyIncomplete("the body ended before it was whole")
+                raise BodyIncomplete("the body ended before it was complete")
             self._waiter = self._connection.loop.create_future()
             await self._waiter
         data = self._chunks.popleft()

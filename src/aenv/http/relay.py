@@ -46,14 +46,14 @@ Headers = list[tuple[bytes, bytes]]
 class Relay:
     """Forwards requests to one server, over pooled connections."""
 
-    def __init__(self, url: ServerUrl, certificate: str | None = None, through: bytes | None = None) -> None:
+    def __init__(self, url: ServerUrl, certificate: str | None = None, tunnel_request: bytes | None = None) -> None:
         """``certificate``: SHA-256 of the only certificate to accept from the server, whoever signed it.
 
-        ``through``: a complete request that makes the server a tunnel to another server behind it.
+        ``tunnel_request``: a complete request that makes the server a tunnel to another server behind it.
         """
         self.url = url
         self._certificate = certificate
-        self._through = through
+        self._tunnel_request = tunnel_request
         self._idle: list[_RelayConnection] = []
         self._busy: set[_RelayConnection] = set()
 
@@ -135,11 +135,11 @@ class Relay:
             raise ConnectFailed(f"cannot reach {self.url}: {error.strerror or 'no connection in time'}") from error
 
     async def _enter_tunnel(self, connection: _RelayConnection) -> _RelayConnection:
-        """Open the tunnel, if there is one to go through."""
-        if self._through is None:
+        """Open the tunnel, if the relay has one."""
+        if self._tunnel_request is None:
             return connection
         try:
-            stream = await connection.switch(self._through)
+            stream = await connection.switch(self._tunnel_request)
         except BaseException:
             connection.close()
             raise
@@ -209,7 +209,7 @@ class RelayedResponse:
             size += len(data)
             if size > limit:
                 self.close()
-                raise ResponseTooLarge(f"the answer is over the limit of {limit} bytes")
+                raise ResponseTooLarge(f"the response is over the limit of {limit} bytes")
             found.append(data)
         return b"".join(found)
 
@@ -357,7 +357,7 @@ class _RelayConnection(ClientConnection):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        self._fail(ConnectionLost(f"the head of the instance's answer took over {HEAD_SECONDS:g} s"))
+        self._fail(ConnectionLost(f"the head of the instance's response took over {HEAD_SECONDS:g} s"))
 
     # --- asyncio.Protocol
 
@@ -375,7 +375,7 @@ class _RelayConnection(ClientConnection):
             self._start()
             self._wake()
         else:
-            self._break(ConnectionLost(f"the instance hung up: {exc or 'EOF'}"))
+            self._break(ConnectionLost(f"the instance closed the connection: {exc or 'EOF'}"))
 
     def data_received(self, data: bytes) -> None:
         if self._begun is None or self.complete:
@@ -392,10 +392,10 @@ class _RelayConnection(ClientConnection):
                 return
             self._fail(ConnectionLost("the instance sent an upgrade that was not requested"))
         except httptools.HttpParserError as error:
-            self._fail(ConnectionLost(f"the instance's answer is not HTTP: {error}"))
+            self._fail(ConnectionLost(f"the instance's response is not HTTP: {error}"))
         if self._other_bytes > MAX_HEADER_BYTES + FRAMING * self._body_bytes:
             self._fail(
-                ResponseTooLarge(f"the instance's answer has over {MAX_HEADER_BYTES} bytes that are not its body")
+                ResponseTooLarge(f"the instance's response has over {MAX_HEADER_BYTES} bytes that are not its body")
             )
         elif not self.status and self._head_timer is None and self._broken is None:
             self._head_timer = self._loop.call_later(HEAD_SECONDS, self._head_is_late)
@@ -414,17 +414,17 @@ class _RelayConnection(ClientConnection):
         if status < 200:
             self.fields = []
             if status < 100:
-                self._fail(ConnectionLost(f"the instance's answer has the invalid status {status}"))
+                self._fail(ConnectionLost(f"the instance's response has the invalid status {status}"))
             return
         self._in_body = True
         self._stop_head_timer()
         if self._other_bytes > MAX_HEADER_BYTES and client.header_size(self.fields) > MAX_HEADER_BYTES:
-            self._fail(ResponseTooLarge(f"the headers of the instance's answer are over {MAX_HEADER_BYTES} bytes"))
+            self._fail(ResponseTooLarge(f"the headers of the instance's response are over {MAX_HEADER_BYTES} bytes"))
             return
         names = dict(self.fields)
         length, encoding = names.get(b"content-length"), names.get(b"transfer-encoding")
         if encoding is not None and encoding.strip().lower() != b"chunked":
-            self._fail(ConnectionLost("the instance's answer has an unsupported transfer-encoding"))
+            self._fail(ConnectionLost("the instance's response has an unsupported transfer-encoding"))
             return
         self.status = status
         self._ends_with_connection = length is None and encoding is None and status not in (204, 304)

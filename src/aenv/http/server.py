@@ -485,13 +485,13 @@ class _Connection(asyncio.Protocol):
         try:
             return await self.server.handler(request)
         except BodyIncomplete:
-            return Response(400, b'{"success":false,"error":"the body broke off"}')
+            return Response(400, b'{"success":false,"error":"the body ended early"}')
         except Exception:
             log.exception("%s %s failed", request.method, request.loggable_path)
             return Response(500, b'{"success":false,"error":"internal error; see the log","code":"internal"}')
 
     def write(self, answer: Response, keep_alive: bool) -> None:
-        """Send a whole answer."""
+        """Send a complete response."""
         body = answer.body
         head = b"".join(
             (

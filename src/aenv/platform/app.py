@@ -18,7 +18,7 @@ from aenv.http.openapi import merge_documents
 from aenv.platform.access.audit_log import AuditLog
 from aenv.platform.access.platform_tokens import OWNER, Authenticator, Caller
 from aenv.platform.gateway.gateway import Gateway
-from aenv.platform.gateway.log_stream import News, log_answer
+from aenv.platform.gateway.log_stream import LogReader, log_answer
 from aenv.platform.gateway.peers import Peers
 from aenv.platform.gateway.ports import Ports
 from aenv.platform.instances.lifecycle import Instances
@@ -241,19 +241,19 @@ class PlatformApp:
             text = self._instances.logs(context.name, context.caller)
         except NotFound:
             text = (await self._instances.get_ended(context.name, context.caller)).log
-        return log_answer(context, text, lambda: self._news(context))
+        return log_answer(context, text, lambda: self._log_reader(context))
 
-    def _news(self, context: RequestContext) -> News:
+    def _log_reader(self, context: RequestContext) -> LogReader:
         position = 0
         with contextlib.suppress(InstanceEnded, NotFound):  # an ended instance writes nothing more
             _, position = self._instances.log_since(context.name, 0, context.caller)
 
-        def news() -> str:
+        def read_new() -> str:
             nonlocal position
             text, position = self._instances.log_since(context.name, position, context.caller)
             return text
 
-        return news
+        return read_new
 
     async def _inside(self, context: RequestContext) -> Answer:
         if self._gateway is None:

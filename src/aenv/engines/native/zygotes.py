@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from aenv.client.caller_variables import index_of
+from aenv.client.caller_variables import package_index
 from aenv.engines import package_layers
 from aenv.engines.base import SandboxSpec
 from aenv.engines.fd_holders import Holder, NoHolder
@@ -103,6 +103,6 @@ def zygote_place(spec: SandboxSpec) -> str:
     place = f"{place} of {spec.tenant}" if spec.tenant else place
     place = place if spec.mcp else f"{place} without MCP"
     place = f"{place} with {spec.volume}" if spec.volume else place
-    index = index_of(spec.fetching)
+    index = package_index(spec.fetching)
     place = f"{place} from {index}" if index else place
     return f"{place} in the host's network" if spec.network.mode == "host" else place

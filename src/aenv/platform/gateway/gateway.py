@@ -173,8 +173,8 @@ class Gateway:
         own = self._relays.setdefault(record.id, {})
         relay = own.get(port)
         if relay is None:
-            through = _PORT_HEAD % (port, record.ref.token.encode()) if port else None
-            relay = own[port] = Relay(ServerUrl.parse(record.ref.data_url), through=through)
+            tunnel_request = _PORT_HEAD % (port, record.ref.token.encode()) if port else None
+            relay = own[port] = Relay(ServerUrl.parse(record.ref.data_url), tunnel_request=tunnel_request)
         return relay
 
     def _close_relays(self, name: str) -> None:

@@ -13,16 +13,16 @@ from aenv.platform.request_context import RequestContext, number, ok
 POLL_SECONDS = 0.25
 """Interval for polling the log."""
 
-News = Callable[[], str]
+LogReader = Callable[[], str]
 """Returns the text added since its last call; raises InstanceEnded or NotFound once the log is complete."""
 
 
-def log_answer(context: RequestContext, text: str, news: Callable[[], News]) -> Answer:
-    """Return a log as requested: its last lines, or a stream that follows it. ``news`` starts to watch the log."""
+def log_answer(context: RequestContext, text: str, open_reader: Callable[[], LogReader]) -> Answer:
+    """Return a log as requested: its last lines, or a stream that follows it. ``open_reader`` starts to watch it."""
     text = last_lines(text, number("tail", context.one("tail")))
     if context.one("follow") in (None, "", "0", "false"):
         return ok(text)
-    return Stream(_LogStream(text, news()))
+    return Stream(_LogStream(text, open_reader()))
 
 
 def last_lines(text: str, count: int | None) -> str:
@@ -31,9 +31,9 @@ def last_lines(text: str, count: int | None) -> str:
 
 
 class _LogStream:
-    def __init__(self, text: str, news: News) -> None:
+    def __init__(self, text: str, read_new: LogReader) -> None:
         self._text = text
-        self._news = news
+        self._read_new = read_new
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()
@@ -53,4 +53,4 @@ class _LogStream:
             if text:
                 await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
             await asyncio.wait({gone}, timeout=POLL_SECONDS)
-            text = self._news()
+            text = self._read_new()

@@ -208,7 +208,7 @@ def _matches(entry: LedgerEntry, filters: dict[str, Any]) -> bool:
     )
 
 
-def reached_at(url: str, store_url: str) -> str:
+def reachable_url(url: str, store_url: str) -> str:
     """Return the URL at which other servers reach one that listens at ``url``.
 
     A server that listens on all addresses is reached at the local address of the route to the store.

@@ -96,7 +96,7 @@ _ORIGIN_HEADERS = (
     b"alt-svc:", b"clear-site-data:", b"nel:", b"report-to:", b"reporting-endpoints:", b"service-worker-allowed:",
     b"strict-transport-security:",
 )  # fmt: skip
-"""Headers that apply to a body origin, and so to the platform and the ports of other instances."""
+"""Headers that apply to a whole origin, and so to the platform and the ports of other instances."""
 _ISOLATION = [
     (b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups allow-modals allow-downloads"),
     (b"access-control-allow-origin", b"*"),

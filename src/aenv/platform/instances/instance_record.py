@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from aenv.client.caller_variables import travels
+from aenv.client.caller_variables import is_caller_variable
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.static_imports import SourceFiles
 from aenv.errors import ConfigError, Fault, Forbidden, InstanceEnded, UsageError
@@ -229,7 +229,7 @@ class InstanceRecord:
             self.request.mcp is not False,
             volume=self.replica.volume if self.replica else None,
             fork=manifest.deploy_config.fork if manifest else True,
-            fetching={name: value for name, value in (self.request.fetching or {}).items() if travels(name)},
+            fetching={name: value for name, value in (self.request.fetching or {}).items() if is_caller_variable(name)},
         )
 
     @property

@@ -26,7 +26,7 @@ from aenv.platform.access.tls import ServerAddress, Tls
 from aenv.platform.access.token_routes import token_routes
 from aenv.platform.app import PlatformApp, takes_any_body
 from aenv.platform.gateway.gateway import Gateway
-from aenv.platform.gateway.peers import Peers, reached_at
+from aenv.platform.gateway.peers import Peers, reachable_url
 from aenv.platform.gateway.ports import Ports, signing_key
 from aenv.platform.instances.ended import EndedInstances
 from aenv.platform.instances.env_sources import OpenHub, Sources
@@ -159,7 +159,7 @@ class _Lifetime:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What outlives the server: its state directory, the store, and the records in it."""
+    """Parts that outlive the server: its state directory, the store, and the records in it."""
 
     directory: StateDirectory
     store: Store
@@ -313,7 +313,7 @@ async def _listen_on_all(
 
 async def _announce(settings: ServeSettings, ledger: Ledger, url: str, tls: Tls | None) -> None:
     """Publish this server's address to others on the same store, and again when SIGHUP reloads its certificate."""
-    published = settings.advertise or reached_at(url, settings.store_url)
+    published = settings.advertise or reachable_url(url, settings.store_url)
     address = ServerAddress(published, ledger, tls, bool(settings.advertise))
     await address.publish()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, address.reload_certificate)

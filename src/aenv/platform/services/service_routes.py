@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from aenv.errors import InstanceEnded, NotFound
 from aenv.http.messages import Answer, Request
-from aenv.platform.gateway.log_stream import News, log_answer
+from aenv.platform.gateway.log_stream import LogReader, log_answer
 from aenv.platform.request_context import RequestContext, RouteEntry, body, ok, wait
 from aenv.platform.services.reconciler import ServiceReconciler
 from aenv.platform.services.services import Services
@@ -83,7 +83,7 @@ class _Routes:
         return service.model_copy(update=update)
 
 
-def _log_tail(services: Services, reconciler: ServiceReconciler) -> News:
+def _log_tail(services: Services, reconciler: ServiceReconciler) -> LogReader:
     """Return a function that gives the complete lines added since its last call, each with its replica's id."""
     positions: dict[str, int] = {}
     partial: dict[str, str] = {}
