@@ -87,21 +87,21 @@ async def base_image(name: str) -> BoxImage:
         raise BuildFailed("FROM scratch: an empty image has no program to run")
     if name == HOST:
         return layered_images.host_image()
-    known = base_name(name)
-    if known in base_systems.names():
-        base = await base_systems.BaseSystems().find(known, Path("/"))
+    alias = base_name(name)
+    if alias in base_systems.names():
+        base = await base_systems.BaseSystems().find(alias, Path("/"))
         path = str(base.root)
         return BoxImage(digest("base", path), (path,), (path,), variables=base.variables)
     origin = parse_official_name(name)
     if origin is None:
-        return await _from_docker(name, known)
+        return await _from_docker(name, alias)
     image = await _debian(origin.release)
     if origin.full:
         image = await _with_packages(image, FULL_PACKAGES)
     return await _with_python(image, origin) if origin.python else image
 
 
-async def _from_docker(name: str, known: str) -> BoxImage:
+async def _from_docker(name: str, alias: str) -> BoxImage:
     """Get an image that cannot be bootstrapped from Docker, where installed."""
     engine = await docker_cli.find()
     found = None if isinstance(engine, str) else await engine.image(name)
@@ -111,7 +111,7 @@ async def _from_docker(name: str, known: str) -> BoxImage:
             f"FROM {name}: only debian, ubuntu and python images can be built without Docker, and {why}",
             {
                 "hint": f"Copy the image: on a machine with Docker, docker save {name} -o image.tar; here, "
-                f"aenv base add {known} image.tar"
+                f"aenv base add {alias} image.tar"
             },
         )
     return found
@@ -223,9 +223,13 @@ async def host_python(version: str) -> Path | None:
     uv_folder = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or "~/.local/share/uv/python").expanduser()
     pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
     own = layered_images.folder() / "pythons"
-    places = [(uv_folder, f"cpython-{version}.*"), (pyenv / "versions", f"{version}.*"), (own, f"cpython-{version}.*")]
-    for place, pattern in places:
-        for found in sorted(place.glob(pattern), reverse=True):
+    candidates = [
+        (uv_folder, f"cpython-{version}.*"),
+        (pyenv / "versions", f"{version}.*"),
+        (own, f"cpython-{version}.*"),
+    ]
+    for folder, pattern in candidates:
+        for found in sorted(folder.glob(pattern), reverse=True):
             if (found / "bin" / f"python{version}").exists():
                 return found.resolve()
     uv = uv_program()

@@ -67,16 +67,16 @@ class BaseSystems:
             if not path.exists():
                 raise ConfigError(f"deployConfig.base: {path} does not exist")
             return await self._open(path, self._limit)
-        place = folder() / "names" / text
-        if not _NAME.fullmatch(text) or not place.is_symlink():
+        link = folder() / "names" / text
+        if not _NAME.fullmatch(text) or not link.is_symlink():
             known = ", ".join(names()) or "none"
             raise ConfigError(
                 f"deployConfig.base: no base '{text}' on this machine (known: {known}); add it with: "
                 f"aenv base add {text} PATH, a root file system, an OCI image layout or a docker save file"
             )
-        if not place.exists():
-            raise ConfigError(f"deployConfig.base: {place.readlink()}, the folder of '{text}', does not exist any more")
-        return await self._open(place.resolve())
+        if not link.exists():
+            raise ConfigError(f"deployConfig.base: {link.readlink()}, the folder of '{text}', does not exist any more")
+        return await self._open(link.resolve())
 
     async def add(self, name: str, path: Path) -> BaseSystem:
         """Name a base on this machine; images are unpacked, a folder with a root file system is used in place."""
@@ -112,9 +112,9 @@ class BaseSystems:
 
 def names() -> dict[str, Path]:
     """Return the folders of all named bases, by name."""
-    place = folder() / "names"
-    found = sorted(place.iterdir()) if place.is_dir() else []
-    return {link.name: link.readlink() for link in found if link.is_symlink() and not link.name.startswith(".")}
+    links = folder() / "names"
+    entries = sorted(links.iterdir()) if links.is_dir() else []
+    return {link.name: link.readlink() for link in entries if link.is_symlink() and not link.name.startswith(".")}
 
 
 def remove(name: str) -> None:
@@ -128,9 +128,9 @@ def remove(name: str) -> None:
         shutil.rmtree(unpacked, ignore_errors=True)
 
 
-def _load(place: Path) -> BaseSystem:
-    about = json.loads((place / "image.json").read_text())
-    return BaseSystem(place / "root", about["variables"])
+def _load(folder: Path) -> BaseSystem:
+    config = json.loads((folder / "image.json").read_text())
+    return BaseSystem(folder / "root", config["variables"])
 
 
 async def _unpack(path: Path, limit: int | None) -> Path:

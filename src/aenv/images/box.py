@@ -140,12 +140,12 @@ class Box:
         errors = out if merge_stderr else self._new_drain()
         start_error = self._new_drain()
         number = next(self._numbers)
-        given = _stdin_file(stdin)
+        stdin_fd = _stdin_file(stdin)
         timed_out = False
         try:
             message = {"op": "exec", "argv": argv, "cwd": cwd, "env": {**self._variables, **(env or {})}, "user": user,
                        "nice": nice, "kill_others": kill_others}  # fmt: skip
-            ended = self._request(number, message, [given, out.write_end, errors.write_end, start_error.write_end])
+            ended = self._request(number, message, [stdin_fd, out.write_end, errors.write_end, start_error.write_end])
             for drain in {out, errors, start_error}:
                 drain.close_write_end()
             try:
@@ -160,7 +160,7 @@ class Box:
                 self._signal(number, signal.SIGKILL)
                 raise
         finally:
-            os.close(given)
+            os.close(stdin_fd)
             for drain in {out, errors, start_error}:
                 drain.close_write_end()
         stderr = errors.text() if errors is not out else ""
@@ -168,36 +168,38 @@ class Box:
 
     async def is_idle(self) -> bool:
         """Return True if no program runs in the box. The init process answers, without running any of its programs."""
-        wrong = self._new_drain()
+        error_output = self._new_drain()
         try:
-            ended = self._request(next(self._numbers), {"op": "idle"}, [wrong.write_end])
+            ended = self._request(next(self._numbers), {"op": "idle"}, [error_output.write_end])
         finally:
-            wrong.close_write_end()
+            error_output.close_write_end()
         return await ended == 0
 
     def open_terminal(self, argv: Sequence[str], *, cwd: str, env: Mapping[str, str], user: str = "") -> int:
         """Run a program on a pseudo-terminal; return the descriptor of its master side."""
         master, slave = os.openpty()
-        wrong = self._new_drain()
+        error_output = self._new_drain()
         try:
             message = {"op": "exec", "argv": list(argv), "cwd": cwd, "env": {**self._variables, **env}, "user": user,
                        "tty": True}  # fmt: skip
-            self._request(next(self._numbers), message, [slave, slave, slave, wrong.write_end])
+            self._request(next(self._numbers), message, [slave, slave, slave, error_output.write_end])
         finally:
             os.close(slave)
-            wrong.close_write_end()
+            error_output.close_write_end()
         return master
 
     async def unpack(self, archive: Callable[[io.RawIOBase], None], path: str, *, owner: str = "") -> None:
         """Unpack a tar below a path in the box; ``archive`` writes the tar, in a thread."""
         read_end, write_end = os.pipe()
-        wrong = self._new_drain()
+        error_output = self._new_drain()
         number = next(self._numbers)
         try:
-            ended = self._request(number, {"op": "unpack", "path": path, "owner": owner}, [read_end, wrong.write_end])
+            ended = self._request(
+                number, {"op": "unpack", "path": path, "owner": owner}, [read_end, error_output.write_end]
+            )
         finally:
             os.close(read_end)
-            wrong.close_write_end()
+            error_output.close_write_end()
         failed: list[BaseException] = []
 
         def write() -> None:
@@ -216,29 +218,31 @@ class Box:
         if failed:
             raise failed[0]
         if code:
-            raise UsageError(f"{path}: files cannot be unpacked there: {wrong.text()}")
+            raise UsageError(f"{path}: files cannot be unpacked there: {error_output.text()}")
 
     async def pack(self, path: str, target: Path) -> None:
         """Write the file or folder at a path to a tar; its member names begin with a dot."""
-        wrong = self._new_drain()
+        error_output = self._new_drain()
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
-            ended = self._request(next(self._numbers), {"op": "pack", "path": path}, [descriptor, wrong.write_end])
+            ended = self._request(
+                next(self._numbers), {"op": "pack", "path": path}, [descriptor, error_output.write_end]
+            )
         finally:
             os.close(descriptor)
-            wrong.close_write_end()
+            error_output.close_write_end()
         if await ended:
-            raise UsageError(f"{path} cannot be read: {wrong.text()}")
+            raise UsageError(f"{path} cannot be read: {error_output.text()}")
 
     async def remove(self, *paths: str) -> None:
         """Remove files and folders in the box; missing ones are ignored."""
-        wrong = self._new_drain()
+        error_output = self._new_drain()
         try:
-            ended = self._request(next(self._numbers), {"op": "remove", "paths": list(paths)}, [wrong.write_end])
+            ended = self._request(next(self._numbers), {"op": "remove", "paths": list(paths)}, [error_output.write_end])
         finally:
-            wrong.close_write_end()
+            error_output.close_write_end()
         if await ended:
-            raise UsageError(f"{', '.join(paths)} cannot be removed: {wrong.text()}")
+            raise UsageError(f"{', '.join(paths)} cannot be removed: {error_output.text()}")
 
     def _request(self, number: int, message: dict[str, Any], fds: list[int]) -> asyncio.Future[int]:
         if self._control is None:

@@ -69,10 +69,10 @@ class BoxNetwork:
     def _hosts(self) -> dict[str, str]:
         if not self.peer_names:
             return {}
-        known = layered_images.name_lookup_files(self.network.mode).get("/etc/hosts", "127.0.0.1 localhost")
-        return {"/etc/hosts": f"{known.rstrip()}\n127.0.0.1 {' '.join(self.peer_names)}\n"}
+        hosts = layered_images.name_lookup_files(self.network.mode).get("/etc/hosts", "127.0.0.1 localhost")
+        return {"/etc/hosts": f"{hosts.rstrip()}\n127.0.0.1 {' '.join(self.peer_names)}\n"}
 
     def _no_proxy(self) -> dict[str, str]:
         """Return the no_proxy variables extended by the peers, which are reached directly."""
-        known = {name: value for name, value in self.network.variables.items() if name.lower() == "no_proxy"}
-        return {name: ",".join([value, *self.peer_names]) for name, value in known.items()}
+        variables = {name: value for name, value in self.network.variables.items() if name.lower() == "no_proxy"}
+        return {name: ",".join([value, *self.peer_names]) for name, value in variables.items()}

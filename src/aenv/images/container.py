@@ -194,11 +194,11 @@ def _stage(spec: ContainerSpec, *, privileged: bool) -> None:
     stage = spec.stage
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("aenv", stage, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=16m,mode=755")
-    pieces = {**{f"l{place}": path for place, path in enumerate(spec.layers)}, "state": spec.state}
-    pieces |= {f"s{place}": path for place, path in enumerate(spec.shown.values())}
+    parts = {**{f"l{index}": path for index, path in enumerate(spec.layers)}, "state": spec.state}
+    parts |= {f"s{index}": path for index, path in enumerate(spec.shown.values())}
     for name in ("root", "files"):
         os.mkdir(f"{stage}/{name}")
-    for name, path in pieces.items():
+    for name, path in parts.items():
         if os.path.isdir(path):
             os.mkdir(f"{stage}/{name}")
         else:
@@ -211,8 +211,8 @@ def _stage(spec: ContainerSpec, *, privileged: bool) -> None:
             linux.mount(path, f"{stage}/{name}", flags=linux.MS_BIND)
         if name.startswith("s") and name != "state":
             linux.make_read_only(f"{stage}/{name}")
-    for place, text in enumerate(spec.files.values()):
-        path = f"{stage}/files/{place}"
+    for index, text in enumerate(spec.files.values()):
+        path = f"{stage}/files/{index}"
         with open(path, "w") as file:
             file.write(text)
         if privileged:
@@ -239,7 +239,7 @@ def _enter(spec: ContainerSpec, fds: list[int], mapped: int, *, privileged: bool
     if not privileged:
         _stage(spec, privileged=False)
     os.chdir(spec.stage)
-    lowers = ":".join(f"l{place}" for place in reversed(range(len(spec.layers))))
+    lowers = ":".join(f"l{index}" for index in reversed(range(len(spec.layers))))
     linux.mount("overlay", "root", "overlay", 0, f"lowerdir={lowers},upperdir=state/upper,workdir=state/work,userxattr")
     _populate(spec, f"{spec.stage}/root")
     linux.pivot_root(f"{spec.stage}/root")
@@ -278,11 +278,11 @@ def _populate(spec: ContainerSpec, root: str) -> None:
         with contextlib.suppress(OSError):
             linux.mount("sysfs", f"{root}/sys", "sysfs", linux.MS_RDONLY | rootfs.PROC_FLAGS)
     linux.mount("ours", root + AENV_FOLDER, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "size=1m,mode=755")
-    sources = [f"s{place}" for place in range(len(spec.shown))]
+    sources = [f"s{index}" for index in range(len(spec.shown))]
     for name, path in zip(sources, spec.shown, strict=True):
         _bind_inside(f"{spec.stage}/{name}", root, path)
-    for place, path in enumerate(spec.files):
-        _bind_inside(f"{spec.stage}/files/{place}", root, path)
+    for index, path in enumerate(spec.files):
+        _bind_inside(f"{spec.stage}/files/{index}", root, path)
 
 
 def _bind_inside(source: str, root: str, path: str) -> None:

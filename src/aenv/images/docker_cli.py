@@ -55,8 +55,8 @@ async def find() -> Docker | str:
 
 def cached_build(key: str) -> BoxImage | None:
     """Return the image that `Docker.build` has built under this key before, if any."""
-    place = _layer_path(key)
-    return _image(place, key) if (place / "done").exists() else None
+    layer = _layer_path(key)
+    return _image(layer, key) if (layer / "done").exists() else None
 
 
 def any_built() -> bool:
@@ -87,16 +87,25 @@ class Docker:
         Raises:
             BuildFailed: with the end of the output.
         """
-        given = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-        with tempfile.TemporaryDirectory(prefix="aenv-docker-") as place:
-            file = Path(place, "id")
-            words = ["build", "--force-rm", "--iidfile", str(file), "--file", str(dockerfile), *given, str(context)]
+        build_args = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
+        with tempfile.TemporaryDirectory(prefix="aenv-docker-") as scratch:
+            file = Path(scratch, "id")
+            words = [
+                "build",
+                "--force-rm",
+                "--iidfile",
+                str(file),
+                "--file",
+                str(dockerfile),
+                *build_args,
+                str(context),
+            ]
             await self._run_checked(*words)
-            made = file.read_text().strip()
+            image_id = file.read_text().strip()
         try:
-            return await self._extract_layer(key, made)
+            return await self._extract_layer(key, image_id)
         finally:
-            await self._succeeds("rmi", made)  # the image stays if it has a name
+            await self._succeeds("rmi", image_id)  # the image stays if it has a name
 
     async def save(self, name: str, target: Path) -> None:
         """Save an image to a file that `aenv base add` accepts.
@@ -124,9 +133,9 @@ class Docker:
                 packed.unlink(missing_ok=True)
                 await layered_images.remove(scratch)
 
-        place = _layer_path(key)
-        await layered_images.ensure_layer(place.name, make)
-        return _image(place, key)
+        layer = _layer_path(key)
+        await layered_images.ensure_layer(layer.name, make)
+        return _image(layer, key)
 
     @asynccontextmanager
     async def _container(self, image: str) -> AsyncIterator[str]:
@@ -158,13 +167,13 @@ def _layer_path(key: str) -> Path:
     return layered_images.folder() / "layers" / f"docker-{key}"
 
 
-def _image(place: Path, key: str) -> BoxImage:
-    found = json.loads((place / _CONFIG_FILE).read_text())
-    variables = dict(each.split("=", 1) for each in found.get("Env") or [] if "=" in each)
+def _image(layer: Path, key: str) -> BoxImage:
+    config = json.loads((layer / _CONFIG_FILE).read_text())
+    variables = dict(each.split("=", 1) for each in config.get("Env") or [] if "=" in each)
     return BoxImage(
-        f"docker-{key}", (str(place / "upper"),), variables=variables, cwd=found.get("WorkingDir") or "/",
-        user=found.get("User") or "", entrypoint=tuple(found.get("Entrypoint") or ()),
-        command=tuple(found.get("Cmd") or ()),
+        f"docker-{key}", (str(layer / "upper"),), variables=variables, cwd=config.get("WorkingDir") or "/",
+        user=config.get("User") or "", entrypoint=tuple(config.get("Entrypoint") or ()),
+        command=tuple(config.get("Cmd") or ()),
     )  # fmt: skip
 
 

@@ -81,8 +81,8 @@ def parse(text: str) -> list[Step]:
     for number, line in numbered:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        whole = _join_lines(line.strip(), numbered, escape)
-        name, _, rest = whole.partition(" ")
+        joined = _join_lines(line.strip(), numbered, escape)
+        name, _, rest = joined.partition(" ")
         name, rest = name.upper(), rest.strip()
         if name not in INSTRUCTIONS:
             raise BadDockerfile(f"line {number}: unsupported instruction {name}")

@@ -43,27 +43,27 @@ async def build(dockerfile: Path, context: Path, arguments: Mapping[str, str] | 
         ConfigError: the Dockerfile cannot be read or parsed.
         BuildFailed: a step has failed or is unsupported.
     """
-    given = dict(arguments or {})
+    build_args = dict(arguments or {})
     try:
         text = dockerfile.read_text(encoding="utf-8")
-        key = await asyncio.to_thread(_key, text, context, given) if docker_cli.any_built() else ""
-        known = docker_cli.cached_build(key) if key else None
-        return known or await _build_here(dockerfile, text, context, given)
+        key = await asyncio.to_thread(_key, text, context, build_args) if docker_cli.any_built() else ""
+        cached = docker_cli.cached_build(key) if key else None
+        return cached or await _build_here(dockerfile, text, context, build_args)
     except (BuildFailed, ConfigError) as error:
-        return await _build_with_docker(dockerfile, text, context, given, error)
+        return await _build_with_docker(dockerfile, text, context, build_args, error)
     except OSError as error:
         raise ConfigError(f"{error.filename or dockerfile}: {error.strerror}") from None
 
 
-async def _build_here(dockerfile: Path, text: str, context: Path, given: dict[str, str]) -> BoxImage:
+async def _build_here(dockerfile: Path, text: str, context: Path, build_args: dict[str, str]) -> BoxImage:
     try:
-        return await _Build(context, given).run(parse(text))
+        return await _Build(context, build_args).run(parse(text))
     except BadDockerfile as error:
         raise ConfigError(f"{dockerfile}: {error}") from None
 
 
 async def _build_with_docker(
-    dockerfile: Path, text: str, context: Path, given: dict[str, str], why: BuildFailed | ConfigError
+    dockerfile: Path, text: str, context: Path, build_args: dict[str, str], why: BuildFailed | ConfigError
 ) -> BoxImage:
     """Build with Docker after a build here has failed. Images on top of the host's own system have no such fallback."""
     if base_roots.HOST in text:
@@ -79,18 +79,20 @@ async def _build_with_docker(
         why.message[:500],
     )
     try:
-        return await engine.build(dockerfile, context, given, await asyncio.to_thread(_key, text, context, given))
+        return await engine.build(
+            dockerfile, context, build_args, await asyncio.to_thread(_key, text, context, build_args)
+        )
     except BuildFailed as error:
         raise BuildFailed(f"{error.message}\nWithout Docker: {why.message}") from None
 
 
-def _key(text: str, context: Path, given: Mapping[str, str]) -> str:
+def _key(text: str, context: Path, build_args: Mapping[str, str]) -> str:
     """Return a digest of a Dockerfile, its arguments and its whole build context."""
-    with tempfile.TemporaryDirectory(prefix="aenv-copy-") as place:
-        packed = Path(place, "context.tar")
+    with tempfile.TemporaryDirectory(prefix="aenv-copy-") as scratch:
+        packed = Path(scratch, "context.tar")
         with tarfile.open(packed, "w") as archive:
             add_tree(archive, context, ".", leave_out=_ignored(context))
-        return digest("built", text, _digest_of(packed), sorted(given.items()))
+        return digest("built", text, _digest_of(packed), sorted(build_args.items()))
 
 
 @dataclass
@@ -106,9 +108,9 @@ class _Stage:
 
 
 class _Build:
-    def __init__(self, context: Path, given: dict[str, str]) -> None:
+    def __init__(self, context: Path, build_args: dict[str, str]) -> None:
         self._context = context
-        self._given = given
+        self._build_args = build_args
         self._global_arguments: dict[str, str] = {}  # ARG before the first FROM
         self._stages: dict[str, BoxImage] = {}
         self._ignored = _ignored(context)
@@ -131,16 +133,16 @@ class _Build:
         assert stage is not None
         return stage.image
 
-    def _argument(self, step: Step, known: Mapping[str, str]) -> dict[str, str]:
+    def _argument(self, step: Step, variables: Mapping[str, str]) -> dict[str, str]:
         if step.name != "ARG":
             raise BadDockerfile(f"line {step.line}: {step.name} before FROM")
         name, equals, value = step.text.partition("=")
         default = (
-            " ".join(Step("ARG", value, step.line).words(known))
+            " ".join(Step("ARG", value, step.line).words(variables))
             if equals and value
             else self._global_arguments.get(name, "")
         )
-        return {name.strip(): self._given.get(name.strip(), default)}
+        return {name.strip(): self._build_args.get(name.strip(), default)}
 
     async def _apply(self, stage: _Stage, step: Step) -> None:
         image = stage.image
@@ -217,7 +219,7 @@ class _Build:
         if not sources:
             raise BadDockerfile(f"line {step.line}: {step.name} needs a source and a target")
         into = target.endswith("/") or target in (".", "..") or len(sources) > 1
-        place = posixpath.normpath(posixpath.join(stage.image.cwd, target))
+        destination = posixpath.normpath(posixpath.join(stage.image.cwd, target))
         mode = int(flags["chmod"], 8) if flags.get("chmod", "").isdigit() else None
         with tempfile.TemporaryDirectory(prefix="aenv-copy-") as scratch:
             root = self._context
@@ -234,8 +236,8 @@ class _Build:
                         raise BuildFailed(f"line {step.line}: {step.name} {source}: use RUN curl or RUN git clone here")
                     self._add(archive, root, source, mode, step, filtered="from" not in flags)
             key = await asyncio.to_thread(_digest_of, packed)
-            plan = _Copy(packed, place, into, flags.get("chown", ""), step.name == "ADD")
-            parts = ("COPY", key, place, into, flags.get("chown", ""), step.name)
+            plan = _Copy(packed, destination, into, flags.get("chown", ""), step.name == "ADD")
+            parts = ("COPY", key, destination, into, flags.get("chown", ""), step.name)
             return await self._layer(stage, step, parts, plan.apply)
 
     def _add(
@@ -270,10 +272,10 @@ class _Build:
         image = self._stages.get(name.lower()) or await base_roots.base_image(name)
         scratch = layered_images.new_state(root.parent / "state")
         async with layered_images.box(image, scratch) as box:
-            for place, source in enumerate(sources):
+            for index, source in enumerate(sources):
                 if any(char in source for char in "*?["):
                     raise BuildFailed(f"line {step.line}: COPY --from does not support patterns here")
-                packed = root.parent / f"{place}.tar"
+                packed = root.parent / f"{index}.tar"
                 await box.pack(f"/{_relative(source)}", packed)
                 root.mkdir(exist_ok=True)
                 with packed.open("rb") as tar:
@@ -289,7 +291,7 @@ class _Copy:
     """COPY or ADD step: a tar with members ``file/NAME`` and ``folder/N/...``, and its target."""
 
     packed: Path
-    place: str
+    destination: str
     into: bool
     owner: str
     unpacks: bool
@@ -300,8 +302,8 @@ class _Copy:
         files = [member.name.partition("/")[2] for member in members if member.name.startswith("file/")]
         into = self.into or len(files) > 1
         if not into and files:
-            into = (await box.exec(["test", "-d", self.place])).code == 0
-        folder = self.place if into or not files else posixpath.dirname(self.place)
+            into = (await box.exec(["test", "-d", self.destination])).code == 0
+        folder = self.destination if into or not files else posixpath.dirname(self.destination)
         await box.unpack(lambda target: self._write(target, into), folder, owner=self.owner)
 
     def _write(self, target: object, into: bool) -> None:
@@ -313,7 +315,7 @@ class _Copy:
                 kind, _, rest = member.name.partition("/")
                 content = source.extractfile(member) if member.isreg() else None
                 if kind == "file":
-                    member.name = rest if into else posixpath.basename(self.place)
+                    member.name = rest if into else posixpath.basename(self.destination)
                     if self.unpacks and rest.endswith(_ARCHIVES) and content is not None:
                         _copy_members(content, rest, archive)
                         continue
@@ -354,16 +356,16 @@ def _relative(path: str) -> str:
 
 def _matching(root: Path, pattern: str) -> list[str]:
     """Return the paths that match a pattern; a star does not match slashes."""
-    found = [""]
+    matches = [""]
     for part in pattern.split("/"):
-        below = []
-        for folder in found:
-            place = root / folder
-            if place.is_dir():
-                names = [name for name in os.listdir(place) if fnmatch.fnmatchcase(name, part)]
-                below += [f"{folder}/{name}" if folder else name for name in names]
-        found = below
-    return found
+        matched = []
+        for folder in matches:
+            parent = root / folder
+            if parent.is_dir():
+                names = [name for name in os.listdir(parent) if fnmatch.fnmatchcase(name, part)]
+                matched += [f"{folder}/{name}" if folder else name for name in names]
+        matches = matched
+    return matches
 
 
 def _ignored(context: Path) -> Callable[[str], bool]:

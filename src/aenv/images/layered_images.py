@@ -87,8 +87,8 @@ def host_image() -> BoxImage:
     shown = {path: path for path in (*_SYSTEM, *rootfs.ETC) if os.path.exists(path) and not os.path.islink(path)}
     links = {path: os.readlink(path) for path in (*_SYSTEM, *rootfs.ETC) if os.path.islink(path)}
     key = digest("host", sorted(shown), sorted(links.items()), _HOST_FILES)
-    place = folder() / "layers" / key
-    if not place.is_dir():
+    layer = folder() / "layers" / key
+    if not layer.is_dir():
         fresh = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=layer_folder("unfinished")))
         for name in ("etc", "root", "tmp", "home", "var/tmp"):
             (fresh / "upper" / name).mkdir(parents=True)
@@ -104,9 +104,9 @@ def host_image() -> BoxImage:
                 if not os.path.islink(name):
                     os.chmod(name, 0o755 if os.path.isdir(name) else 0o644)
         with contextlib.suppress(OSError):  # another process may have been faster
-            fresh.rename(place)
+            fresh.rename(layer)
         shutil.rmtree(fresh, ignore_errors=True)
-    return BoxImage(key, (str(place / "upper"),), tuple(shown.values()), shown)
+    return BoxImage(key, (str(layer / "upper"),), tuple(shown.values()), shown)
 
 
 def layer_folder(key: str) -> Path:
@@ -129,15 +129,15 @@ async def locked(key: str) -> AsyncIterator[None]:
         yield
 
 
-def new_state(place: Path) -> Path:
+def new_state(state: Path) -> Path:
     """Create a state folder, which receives the file changes of a box."""
     for name in ("", "upper", "work"):
-        path = place / name
+        path = state / name
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o755)
         with contextlib.suppress(PermissionError):
             os.chown(path, *container.root_owner())
-    return place
+    return state
 
 
 @asynccontextmanager
@@ -155,14 +155,14 @@ async def box(
     network_of: Box | None = None,
 ) -> AsyncIterator[Box]:
     """Run a box of an image. ``extra_layers``: further layers on top, from state folders of earlier boxes."""
-    there, more = host_network_settings(network)
-    all_shown = {**image.shown, **there, **(shown or {})}
-    host_owned = (*image.host_owned, *there.values(), *(shown or {}).values())
+    host_mounts, host_variables = host_network_settings(network)
+    all_shown = {**image.shown, **host_mounts, **(shown or {})}
+    host_owned = (*image.host_owned, *host_mounts.values(), *(shown or {}).values())
     spec = ContainerSpec(
         "", [*image.layers, *extra_layers], str(state), host_owned=list(host_owned), shown=all_shown, network=network,
         files={**name_lookup_files(network), **(files or {})},
     )  # fmt: skip
-    made = Box(spec, variables={**more, **image.variables, **(variables or {})}, group=group)
+    made = Box(spec, variables={**host_variables, **image.variables, **(variables or {})}, group=group)
     await made.start(channel, network_of)
     try:
         yield made
@@ -197,17 +197,17 @@ def host_network_settings(network: Mode) -> tuple[dict[str, str], dict[str, str]
 
 async def ensure_layer(key: str, make: Callable[[Path], Awaitable[None]]) -> Path:
     """Return a layer's folder; if it is missing, ``make(state)`` builds it, and it is kept if that succeeds."""
-    place = folder() / "layers" / key
-    if (place / "done").exists():
-        return place / "upper"
+    layer = folder() / "layers" / key
+    if (layer / "done").exists():
+        return layer / "upper"
     async with locked(key):
-        if not (place / "done").exists():
-            await _make(place, make)
-    return place / "upper"
+        if not (layer / "done").exists():
+            await _make(layer, make)
+    return layer / "upper"
 
 
-async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
-    key = place.name
+async def _make(layer: Path, make: Callable[[Path], Awaitable[None]]) -> None:
+    key = layer.name
     await _remove_abandoned()
     fresh = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=layer_folder("unfinished")))
     try:
@@ -215,7 +215,7 @@ async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
         await make(fresh)
         await remove(fresh / "work")
         (fresh / "done").touch()
-        fresh.rename(place)
+        fresh.rename(layer)
     finally:
         if fresh.exists():
             await remove(fresh)
@@ -223,18 +223,18 @@ async def _make(place: Path, make: Callable[[Path], Awaitable[None]]) -> None:
 
 async def _remove_abandoned() -> None:
     """Remove unfinished layers of killed builds, after a day."""
-    for left in layer_folder("unfinished").iterdir():
+    for path in layer_folder("unfinished").iterdir():
         with contextlib.suppress(OSError):
-            if left.stat().st_mtime < time.time() - A_DAY:
-                await remove(left) if left.is_dir() else left.unlink()
+            if path.stat().st_mtime < time.time() - A_DAY:
+                await remove(path) if path.is_dir() else path.unlink()
 
 
-async def remove(place: Path) -> None:
+async def remove(state: Path) -> None:
     """Remove a state folder, including files of the box's other users."""
     if os.geteuid() == 0:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(state, ignore_errors=True)
     else:
-        await _run_as_root("remove", str(place))
+        await _run_as_root("remove", str(state))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,14 +264,14 @@ async def entries(layer: Path) -> AsyncIterator[LayerEntry]:
         raise Unavailable(f"{layer} cannot be read")
 
 
-async def copy(place: Path, target: Path) -> None:
+async def copy(state: Path, target: Path) -> None:
     """Copy a state folder as it is now.
 
     Raises:
         Unavailable: it cannot be copied.
     """
-    if await _run_as_root("copy", str(place), str(target)):
-        raise Unavailable(f"{place} cannot be copied to {target}")
+    if await _run_as_root("copy", str(state), str(target)):
+        raise Unavailable(f"{state} cannot be copied to {target}")
 
 
 async def _run_as_root(*words: str) -> int:

@@ -183,10 +183,10 @@ class _Archive:
         return source
 
 
-def _read(place: _Folder | _Archive, name: str) -> bytes:
+def _read(source: _Folder | _Archive, name: str) -> bytes:
     """Read a JSON document of the image, up to `_MAX_JSON` bytes."""
     try:
-        with place.open(name) as file:
+        with source.open(name) as file:
             raw = file.read(_MAX_JSON + 1)
     except OSError as error:
         raise BadImage(f"the image has no {name}: {error.strerror}") from None
@@ -202,49 +202,49 @@ def _json(raw: bytes, name: str) -> Any:
         raise BadImage(f"{name} is not JSON: {error}") from None
 
 
-def _checked_json(place: _Folder | _Archive, descriptor: dict[str, Any]) -> Any:
+def _checked_json(source: _Folder | _Archive, descriptor: dict[str, Any]) -> Any:
     """Read the document of a descriptor and check its declared digest and size."""
     name = _blob_path(descriptor)
-    raw = _read(place, name)
+    raw = _read(source, name)
     if len(raw) != _size(descriptor) or f"sha256:{hashlib.sha256(raw).hexdigest()}" != descriptor["digest"]:
         raise BadImage(f"{name} does not match its declared digest and size")
     return _json(raw, name)
 
 
-def _oci(place: _Folder | _Archive) -> OciImage:
+def _oci(source: _Folder | _Archive) -> OciImage:
     try:
-        document = _json(_read(place, "index.json"), "index.json")
+        document = _json(_read(source, "index.json"), "index.json")
         for _ in range(MOST_INDEXES):
             if "manifests" not in document:
                 break
             if "layers" in document:
                 raise BadImage("a document of the image is both an index and a manifest")
-            document = _checked_json(place, _select_platform(document["manifests"]))
+            document = _checked_json(source, _select_platform(document["manifests"]))
         else:
             raise BadImage(f"the image has more than {MOST_INDEXES} nested indexes")
-        config = _checked_json(place, document["config"])
-        layers = [_oci_layer(place, layer) for layer in document["layers"]]
+        config = _checked_json(source, document["config"])
+        layers = [_oci_layer(source, layer) for layer in document["layers"]]
         return _image(document["config"]["digest"], config, layers)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise BadImage(f"invalid image index: {error!r}") from None
 
 
-def _oci_layer(place: _Folder | _Archive, descriptor: dict[str, Any]) -> Blob:
+def _oci_layer(source: _Folder | _Archive, descriptor: dict[str, Any]) -> Blob:
     kind = descriptor.get("mediaType")
     if kind is not None and "zstd" in kind:
         raise BadImage("layers compressed with zstd are not supported; save the image with gzip")
     if kind is not None and not _LAYER_TYPES.fullmatch(kind):
         raise BadImage(f"a layer has the media type {kind[:100]!r}, which is not a tar")
     name = _blob_path(descriptor)
-    return Blob(lambda: place.open(name), descriptor["digest"], _size(descriptor))
+    return Blob(lambda: source.open(name), descriptor["digest"], _size(descriptor))
 
 
-def _docker(place: _Archive) -> OciImage:
+def _docker(source: _Archive) -> OciImage:
     try:
-        manifest = _json(_read(place, "manifest.json"), "manifest.json")[0]
-        raw = _read(place, manifest["Config"])
+        manifest = _json(_read(source, "manifest.json"), "manifest.json")[0]
+        raw = _read(source, manifest["Config"])
         digest = f"sha256:{hashlib.sha256(raw).hexdigest()}"
-        layers = [Blob(lambda name=name: place.open(name)) for name in manifest["Layers"]]  # type: ignore[misc]
+        layers = [Blob(lambda name=name: source.open(name)) for name in manifest["Layers"]]  # type: ignore[misc]
         return _image(digest, _json(raw, "its config"), layers)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise BadImage(f"invalid image manifest: {error!r}") from None
@@ -280,8 +280,8 @@ def _size(descriptor: dict[str, Any]) -> int:
 
 def _select_platform(manifests: list[dict[str, Any]]) -> dict[str, Any]:
     wanted = _MACHINES.get(os.uname().machine, os.uname().machine)
-    known = [each for each in manifests if (each.get("platform") or {}).get("os", "linux") == "linux"]
-    fitting = [each for each in known if (each.get("platform") or {}).get("architecture", wanted) == wanted]
+    for_linux = [each for each in manifests if (each.get("platform") or {}).get("os", "linux") == "linux"]
+    fitting = [each for each in for_linux if (each.get("platform") or {}).get("architecture", wanted) == wanted]
     if not fitting:
         raise BadImage(f"the image has no manifest for linux/{wanted}")
     return fitting[0]
@@ -352,10 +352,10 @@ class _Layer:
         folder, name = self._split(member.name)
         if not name:
             return  # the root itself
-        place = resolve_in_root(self._target, folder, make=True)
-        path = os.path.join(place, name)
+        parent = resolve_in_root(self._target, folder, make=True)
+        path = os.path.join(parent, name)
         if self._whiteouts and name.startswith(_WHITEOUT):
-            self._apply_whiteout(place, name)
+            self._apply_whiteout(parent, name)
         elif member.isdir():
             if not os.path.isdir(path) or os.path.islink(path):
                 self._remove_existing(path)
@@ -372,16 +372,16 @@ class _Layer:
         """Split a member's name into folder and name, relative to the target's root."""
         return os.path.split(os.path.normpath(f"/{self._below}/{os.path.normpath('/' + name)}"))
 
-    def _apply_whiteout(self, place: str, name: str) -> None:
+    def _apply_whiteout(self, parent: str, name: str) -> None:
         """Remove the entry of lower layers that a whiteout names, or all of the folder for an opaque whiteout."""
         hidden = name.removeprefix(_WHITEOUT)
         if name == _OPAQUE:
-            for each in os.listdir(place):
-                self._remove_lower(os.path.join(place, each))
+            for each in os.listdir(parent):
+                self._remove_lower(os.path.join(parent, each))
         elif hidden in ("", ".", ".."):
             raise ValueError(f"the whiteout {name!r} does not name a file of its folder")
         elif not name.startswith(_RESERVED):  # other names with this prefix are metadata of aufs
-            self._remove_lower(os.path.join(place, hidden))
+            self._remove_lower(os.path.join(parent, hidden))
 
     def _make(self, archive: tarfile.TarFile, member: tarfile.TarInfo, path: str) -> None:
         if member.issym():
@@ -499,9 +499,9 @@ def store(source: Path, folder: Path, limit: int | None = None) -> Path:
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove unfinished folders of killed processes, after a day."""
-    for left in folder.glob("sha256-*.*"):
-        if left.stat().st_mtime < time.time() - A_DAY:
-            shutil.rmtree(left, ignore_errors=True)
+    for path in folder.glob("sha256-*.*"):
+        if path.stat().st_mtime < time.time() - A_DAY:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def main() -> None:

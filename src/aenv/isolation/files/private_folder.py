@@ -55,11 +55,11 @@ def has_folder(project: str) -> bool:
 def read(folder: str) -> dict[str, bytes]:
     """Read all regular files below a folder, by relative path."""
     found: dict[str, bytes] = {}
-    left = MOST_BYTES
-    for place, _, names, here in os.fwalk(folder):
+    remaining = MOST_BYTES
+    for parent, _, names, parent_fd in os.fwalk(folder):
         for name in sorted(names):
             try:
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent_fd)
             except OSError as error:
                 if error.errno == errno.ELOOP:
                     continue
@@ -67,10 +67,10 @@ def read(folder: str) -> dict[str, bytes]:
             with open(fd, "rb") as file:
                 if not stat.S_ISREG(os.fstat(fd).st_mode):
                     continue
-                content = file.read(left + 1)
-            left -= len(content)
-            found[os.path.relpath(os.path.join(place, name), folder)] = content
-            if left < 0 or len(found) > MOST_FILES:
+                content = file.read(remaining + 1)
+            remaining -= len(content)
+            found[os.path.relpath(os.path.join(parent, name), folder)] = content
+            if remaining < 0 or len(found) > MOST_FILES:
                 raise TooLargeError
     return found
 

@@ -269,10 +269,10 @@ def cover(plan: SyscallPlan, path: str) -> None:
 
 def mount_fresh(plan: SyscallPlan, layer: str, root: str = "") -> None:
     """Plan empty folders of the sandbox's own, stored in ``layer``."""
-    for place in _FRESH_FOLDERS:
-        own = layer + place
-        plan.folder(own, mode=0o1777 if place != HOME else 0o700)
-        plan.mount(own, root + place, flags=linux.MS_BIND)
+    for folder in _FRESH_FOLDERS:
+        source = layer + folder
+        plan.folder(source, mode=0o1777 if folder != HOME else 0o700)
+        plan.mount(source, root + folder, flags=linux.MS_BIND)
 
 
 def mount_devpts(plan: SyscallPlan, root: str = "") -> None:

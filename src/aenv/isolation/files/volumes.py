@@ -37,7 +37,7 @@ def target_problem(target: str) -> str | None:
         return f"'{target}' is not an absolute, normalized path; write it like /home/admin/data"
     if _is_below(target, _RESERVED):
         return f"{target} is part of the instance's system; choose a folder of your own, like /data"
-    if target in ("/", "/app") or any(_is_below(place, (target,)) and place != target for place in _REQUIRED):
+    if target in ("/", "/app") or any(_is_below(folder, (target,)) and folder != target for folder in _REQUIRED):
         return f"{target} contains folders that an instance needs; choose a folder in it"
     return None
 

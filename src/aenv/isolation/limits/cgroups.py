@@ -228,27 +228,27 @@ class Cgroup:
     def usage(self) -> dict[str, int]:
         """Return current memory bytes and processes, and CPU nanoseconds so far, as far as the host counts them."""
         used: dict[str, int] = {}
-        known, found = self._usage_files, []
-        for name, file in known or [(name, f"{path}/{file}") for path in self.paths for name, file in _USAGE_FILES]:
+        cached, found = self._usage_files, []
+        for name, file in cached or [(name, f"{path}/{file}") for path in self.paths for name, file in _USAGE_FILES]:
             with contextlib.suppress(OSError, ValueError):
                 words = _read(file).split()
                 microseconds = words.index(b"usage_usec") + 1 if file.endswith("/cpu.stat") else None
                 used[name] = int(words[0]) if microseconds is None else int(words[microseconds]) * 1000
                 found.append((name, file))
-        if not known:
-            known.extend(found)
+        if not cached:
+            cached.extend(found)
         if "cpu_nanoseconds" in used:
             used["cpu_nanoseconds"] -= self.before
         return used
 
     def oom_kills(self) -> int:
         """Return how many processes of the group the kernel has killed at its memory limit."""
-        known = self._oom_file
-        for file in known or [f"{path}/{file}" for path in self.paths for file in _OOM_FILES]:
+        cached = self._oom_file
+        for file in cached or [f"{path}/{file}" for path in self.paths for file in _OOM_FILES]:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 words = _read(file).split()
                 kills = int(words[words.index(b"oom_kill") + 1])
-                known[:] = [file]
+                cached[:] = [file]
                 return kills
         return 0
 
@@ -317,9 +317,9 @@ def own_group(top: Path = TOP) -> Path:
 def _enable(controller: str, parent: Path, path: Path) -> bool:
     """Enable a controller for children of ``path``. Ordinary users may do so where the group is delegated to them."""
     try:
-        for place in (parent, path):
-            if controller not in (place / "cgroup.subtree_control").read_text().split():
-                (place / "cgroup.subtree_control").write_text(f"+{controller}")
+        for group in (parent, path):
+            if controller not in (group / "cgroup.subtree_control").read_text().split():
+                (group / "cgroup.subtree_control").write_text(f"+{controller}")
     except OSError:
         return False
     return True
@@ -403,8 +403,8 @@ def limit_parent_processes() -> None:
     """Limit the processes of a preloaded parent: all its forks count, so it gets a large share of the host user's."""
     _, hard = resource.prlimit(0, resource.RLIMIT_NPROC)
     if hard != resource.RLIM_INFINITY:
-        part, whole = user_shares.PARENT
-        most = max(1, hard * part // whole)
+        numerator, denominator = user_shares.PARENT
+        most = max(1, hard * numerator // denominator)
         resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 

@@ -31,8 +31,8 @@ def claim(folders: Sequence[str] = FOLDERS, *, first: int = FIRST, count: int = 
     """
     fd = _open(folders)
     begin = secrets.randbelow(count)  # not the id released last: some of its processes may still be ending
-    for place in range(count):
-        user = first + (begin + place) % count
+    for offset in range(count):
+        user = first + (begin + offset) % count
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, user))
         except OSError as error:

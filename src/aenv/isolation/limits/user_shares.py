@@ -25,14 +25,14 @@ PARENT = (3, 4)
 
 def limits_for(share: tuple[int, int]) -> list[tuple[str, str]]:
     """Return which files of /proc/sys/user to write, and their contents; empty where they are read-only."""
-    part, whole = share
+    numerator, denominator = share
     found = []
     with contextlib.suppress(OSError):
         if os.statvfs("/proc/sys/user").f_flag & os.ST_RDONLY:
             return []
         for name, host in _HOST_LIMITS.items():
             with contextlib.suppress(OSError, ValueError), open(f"/proc/sys/fs/{host}") as file:
-                most = max(1, int(file.read()) * part // whole)
+                most = max(1, int(file.read()) * numerator // denominator)
                 if os.path.exists(f"/proc/sys/user/{name}"):
                     found.append((name, str(most)))
     return found

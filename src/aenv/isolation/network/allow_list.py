@@ -122,30 +122,30 @@ def equivalent_addresses(address: Address) -> list[Address]:
 
 
 def _embedded_ipv4(address: ipaddress.IPv6Address) -> Iterator[int]:
-    whole = int(address)
-    last = whole & 0xFFFFFFFF
+    number = int(address)
+    last = number & 0xFFFFFFFF
     if any(address in network for network in _IN_LAST_WORD):
         yield last
     if address in _6TO4:
-        yield whole >> 80 & 0xFFFFFFFF
+        yield number >> 80 & 0xFFFFFFFF
     if address in _TEREDO:
-        yield whole >> 64 & 0xFFFFFFFF  # its server
+        yield number >> 64 & 0xFFFFFFFF  # its server
         yield last ^ 0xFFFFFFFF  # its client
     if address in _NAT64_LOCAL:
-        yield from _rfc6052_ipv4(whole)
-    if whole >> 32 & _ISATAP_MASK == _ISATAP:
+        yield from _rfc6052_ipv4(number)
+    if number >> 32 & _ISATAP_MASK == _ISATAP:
         yield last
 
 
-def _rfc6052_ipv4(whole: int) -> Iterator[int]:
+def _rfc6052_ipv4(number: int) -> Iterator[int]:
     """Yield the IPv4 addresses of RFC 6052: after a prefix of 48, 56, 64 or 96 bits, split around 8 zero bits."""
-    if last := whole & 0xFFFFFFFF:
+    if last := number & 0xFFFFFFFF:
         yield last
-    suffix = whole & (1 << 56) - 1
+    suffix = number & (1 << 56) - 1
     for before in (16, 8, 0):  # bits of the IPv4 address in the upper 64 bits
         after = 32 - before
-        if whole >> 56 & 0xFF == 0 and suffix & (1 << 56 - after) - 1 == 0:
-            yield (whole >> 64 & (1 << before) - 1) << after | suffix >> 56 - after
+        if number >> 56 & 0xFF == 0 and suffix & (1 << 56 - after) - 1 == 0:
+            yield (number >> 64 & (1 << before) - 1) << after | suffix >> 56 - after
 
 
 def normalize_host(host: str) -> str:

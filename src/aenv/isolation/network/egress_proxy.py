@@ -233,7 +233,7 @@ async def _relay(client: socket.socket, server: socket.socket, request: ProxyReq
         asyncio.ensure_future(copy_reply()),
     }
     try:
-        while left := {direction for direction in directions if not direction.done()}:
+        while pending := {direction for direction in directions if not direction.done()}:
             if any(
                 direction.done() and not direction.cancelled() and direction.exception() for direction in directions
             ):
@@ -241,7 +241,7 @@ async def _relay(client: socket.socket, server: socket.socket, request: ProxyReq
             wait = last_activity + IDLE_SECONDS - loop.time()
             if wait <= 0:
                 return
-            await asyncio.wait(left, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(pending, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for direction in directions:
             direction.cancel()

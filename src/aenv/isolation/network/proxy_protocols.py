@@ -157,8 +157,10 @@ def _end_to_end_headers(block: bytes) -> list[tuple[bytes, bytes]]:
 def _with_connection_close(head: bytes) -> bytes:
     """Return the head of a server's response with ``Connection: close``."""
     line, _, block = head.partition(b"\r\n")
-    kept = [h for h in block.split(b"\r\n") if h.partition(b":")[0].strip().lower() not in _HOP_BY_HOP] if block else []
-    return b"\r\n".join([line, *kept, b"Connection: close"]) + _END
+    headers = (
+        [h for h in block.split(b"\r\n") if h.partition(b":")[0].strip().lower() not in _HOP_BY_HOP] if block else []
+    )
+    return b"\r\n".join([line, *headers, b"Connection: close"]) + _END
 
 
 async def _read_head(source: socket.socket, data: bytes = b"") -> tuple[bytes, bytes]:
