@@ -262,7 +262,7 @@ def bundle_manifest(data: st.DataObject) -> None:
 
 def docker_file(data: st.DataObject) -> None:
     """A Dockerfile: parsed, with its words and pairs expanded."""
-    words = sorted(dockerfile.KNOWN)
+    words = sorted(dockerfile.INSTRUCTIONS)
     pieces = st.sampled_from(
         [*words, "<<EOF", "EOF", "\\", "\n", "#", '["a"]', "${A:-b}", "$", "--from=x", "=", '"', "'"]
     )

@@ -166,9 +166,9 @@ def test_a_kill_from_outside_is_infra(deadly: Path) -> None:
 
 
 def kill_listener(path: Path) -> None:
-    from aenv.isolation.limits.process_usage import listener
+    from aenv.isolation.limits.process_usage import listening_process
 
-    pid = listener(path)
+    pid = listening_process(path)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Runs what a test gives it, inside of an instance."""
+"""Environment that runs code of a test inside an instance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOADED_AT = time.monotonic()
 
 @register_tool
 def python(code: str) -> dict[str, Any]:
-    """Run it in the instance's own process; its variable ``result``, or what it raised."""
+    """Run code in the instance's own process; return its variable ``result``, or the error."""
     scope: dict[str, Any] = {}
     try:
         exec(code, scope)
@@ -29,7 +29,7 @@ def python(code: str) -> dict[str, Any]:
 
 @register_tool
 def forked(code: str) -> dict[str, Any]:
-    """The same in a child: what it raised, or the signal that ended it."""
+    """Run code in a forked child; return its result, the error, or the signal that ended it."""
     ours, theirs = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -49,7 +49,7 @@ def forked(code: str) -> dict[str, Any]:
 
 @register_tool
 def syscall(number: int, arguments: list[int]) -> dict[str, Any]:
-    """One system call, from a child, as it may be the end of it."""
+    """Make a system call in a forked child, which it may kill."""
     call = (
         f"ctypes.CDLL(None, use_errno=True).syscall({', '.join(f'ctypes.c_long({n})' for n in (number, *arguments))})"
     )
@@ -60,22 +60,22 @@ def syscall(number: int, arguments: list[int]) -> dict[str, Any]:
 
 @register_tool
 def shell(command: str) -> dict[str, Any]:
-    """Run it with sh."""
+    """Run a shell command."""
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, errors="replace", check=False)
     return {"code": done.returncode, "out": done.stdout, "err": done.stderr}
 
 
 @register_tool
 async def late(begin: str, thread: str) -> int:
-    """The exit code of a child, asked for a while after it has ended; ``begin`` starts it, as ``p`` or ``pid``."""
+    """Return the exit code of a child some time after it has ended; ``begin`` starts it, as ``p`` or ``pid``."""
     scope: dict[str, Any] = {}
     if thread == "first":
         exec(begin, scope)
     else:
         await asyncio.to_thread(exec, begin, scope)
-    await asyncio.sleep(1.2)  # more than orphans are left for
+    await asyncio.sleep(1.2)  # longer than the reaper leaves orphans
     if "pid" in scope:
-        return os.waitstatus_to_exitcode(os.waitpid(scope["pid"], 0)[1])  # noqa: ASYNC222 - it has ended
+        return os.waitstatus_to_exitcode(os.waitpid(scope["pid"], 0)[1])  # noqa: ASYNC222 - it has ended already
     process = scope["p"]
     if hasattr(process, "join"):
         process.join()
@@ -85,5 +85,5 @@ async def late(begin: str, thread: str) -> int:
 
 @register_tool
 def hello() -> str:
-    """Answer."""
+    """Return a greeting."""
     return "hello"
