@@ -69,7 +69,8 @@ def test_a_text_stays_a_text_and_a_number_becomes_one(config, home):
 @pytest.mark.parametrize(
     ("key", "value", "code", "said"),
     [("nope", "1", 2, "unknown setting"), ("hub_backnd", "x", 2, "Did you mean hub_backend?"),
-     ("type", "x", 2, "is ambiguous"), ("timeout", "soon", 3, "number"), ("timeout", "-1", 3, "greater than 0"), ("global_mode", "cloud", 3, "local")],
+     ("type", "x", 2, "is ambiguous"), ("timeout", "soon", 3, "number"), ("timeout", "-1", 3, "greater than 0"),
+     ("global_mode", "cloud", 3, "local")],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_and_changes_nothing(config, home, key, value, code, said):
     assert said in config("set", key, value, code=code).stderr
@@ -129,7 +130,7 @@ def test_init_makes_defaults_and_keeps_what_is_there(config, home, tmp_path):
     config("init")
     assert json.loads(file(home).read_text())["storage_config"]["custom"]["prefix"] == "~/.aenv/envs"
     config("set", "owner", "me")
-    assert "is there already" in config("init").stderr
+    assert "exists already" in config("init").stderr
     assert config("get", "owner").stdout == "me\n"
     config("init", "--path", str(tmp_path / "x/y.json"))
     assert (tmp_path / "x/y.json").is_file()

@@ -103,7 +103,7 @@ def test_debug_shows_the_traceback(boom: Any, capsys: pytest.CaptureFixture[str]
 def test_a_mistyped_command_gets_the_right_one(aenv: Any) -> None:
     done = aenv("runn")
     assert done.returncode == 2
-    assert "there is no command 'runn'; did you mean run?" in done.stderr
+    assert "unknown command 'runn'; did you mean run?" in done.stderr
     assert done.stdout == ""
 
 

@@ -28,7 +28,7 @@ def test_a_failing_test_is_a_failing_command(aenv: Any, project: Path) -> None:
 
 def test_arguments_go_to_pytest(aenv: Any, project: Path) -> None:
     assert "5 deselected" in aenv("test", "-k", "full_score", "-x", cwd=project).stdout
-    one = "tests/test_custom_env.py::test_a_task_says_what_it_asks_for"
+    one = "tests/test_custom_env.py::test_a_task_has_a_description"
     assert "1 passed" in aenv("test", one, cwd=project).stdout
 
 

@@ -152,7 +152,7 @@ def test_two_interpreters_have_a_platform_each_with_their_own_packages(venvs: li
         other = next(each for each in found if not each["own"])
         stopped = venvs[0].aenv("local", "stop")
         assert stopped.stdout == "stopped\n"
-        assert "is in use and goes on" in stopped.stderr
+        assert "is in use and keeps running" in stopped.stderr
         assert [each["key"] for each in status(venvs[1])] == [other["key"]]
         assert one.say("owner").startswith("InstanceEnded")
         assert two.say("owner") == "two"

@@ -546,7 +546,7 @@ def test_the_service_command_covers_the_whole_life_of_a_service(served: Served, 
     assert aenv("update", "by-cli", "--version", "1.1.0", "-e", "COLOR=blue", "--wait", "30")["revision"] == 2
     assert "1.2.0 failed" in aenv("update", "by-cli", "--version", "1.2.0", "--wait", "30", code=1)
     assert aenv("update", "by-cli", "--replicas", "0", "--wait", "30")["available_replicas"] == 0
-    assert "say what to change" in aenv("update", "by-cli", code=2)
+    assert "nothing to change" in aenv("update", "by-cli", code=2)
     assert aenv("get", "by-cli")["events"][0]["type"] == "created"
     assert "Storage Name  kept-by-cli" in aenv("get", "by-cli", json_output=False)
     assert "1 replica" in aenv("create", "web", "-r", "2", "--enable-storage", code=2)

@@ -374,7 +374,7 @@ def test_the_command_line_grants_shows_and_revokes(platform: Served, tokens: Tok
     assert aenv("ann", "namespace", "grant", "cli", "--user", "dan", "-o", "json")["grants"] == {"dan": "read"}
     assert [each["name"] for each in aenv("dan", "namespace", "list", "-o", "json")] == ["cli"]
     assert "dan" not in aenv("ann", "namespace", "revoke", "cli", "--user", "dan")
-    assert "not reserved any more" in aenv("root", "namespace", "release", "cli")
+    assert "no longer reserved" in aenv("root", "namespace", "release", "cli")
     assert aenv("root", "quota", "set", "--user", "ann", "--limit", "2Gi", "-o", "json")["limit"] == 2 << 30
     assert "2.00 GiB" in aenv("ann", "quota", "show")
     assert aenv("root", "quota", "set", "--user", "ann", "--limit", "default", "-o", "json")["limit"] == 50 << 30

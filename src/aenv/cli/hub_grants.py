@@ -1,4 +1,4 @@
-"""The commands of ``aenv hub`` that say who may do what: owners, grants, namespaces, storage."""
+"""Commands of ``aenv hub`` for access: owners, grants, namespaces, storage quotas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from aenv.schema.envhub import Access, Grants, StorageUsage
 
 ACCESS = click.Choice(["read", "write"])
-_user = click.option("--user", required=True, help="The user of a token; '*' stands for everybody who has one.")
+_user = click.option("--user", required=True, help="User of a token; '*' means every user with a token.")
 _access = click.option("--access", type=ACCESS, default="read", show_default=True)
 
 
@@ -24,16 +24,16 @@ _access = click.option("--access", type=ACCESS, default="read", show_default=Tru
 @_access
 @output_option
 def grant(name: str, user: str, access: Access, output: Output) -> None:
-    """Let a user read the environment NAME, or write to it."""
+    """Grant a user read or write access to the environment NAME."""
     _show(with_hub(lambda hub: hub.grant(name, user, access)), output)
 
 
 @click.command()
 @click.argument("name")
-@click.option("--user", required=True, help="Whose grant to take away.")
+@click.option("--user", required=True, help="User whose grant to revoke.")
 @output_option
 def revoke(name: str, user: str, output: Output) -> None:
-    """Take a user's grant on the environment NAME away."""
+    """Revoke a user's grant on the environment NAME."""
     _show(with_hub(lambda hub: hub.revoke(name, user)), output)
 
 
@@ -41,22 +41,22 @@ def revoke(name: str, user: str, output: Output) -> None:
 @click.argument("name")
 @output_option
 def grants(name: str, output: Output) -> None:
-    """Show the owner of the environment NAME and who may do what with it."""
+    """Show the owner of the environment NAME, and the grants on it."""
     _show(with_hub(lambda hub: hub.grants(name)), output)
 
 
 @click.command()
 @click.argument("name")
-@click.option("--user", required=True, help="The new owner; '' stands for the hub's administrators.")
+@click.option("--user", required=True, help="New owner; '' means the hub's administrators.")
 @output_option
 def transfer(name: str, user: str, output: Output) -> None:
-    """Give the environment NAME to another owner."""
+    """Transfer the environment NAME to another owner."""
     _show(with_hub(lambda hub: hub.transfer(name, user)), output)
 
 
 @click.command()
 @click.argument("name")
-@click.option("--public/--private", required=True, help="Whether everyone who reaches the hub may read it.")
+@click.option("--public/--private", required=True, help="Let everyone who reaches the hub read it, or not.")
 @output_option
 def visibility(name: str, public: bool, output: Output) -> None:
     """Make the environment NAME public or private."""
@@ -71,13 +71,13 @@ def visibility(name: str, public: bool, output: Output) -> None:
 
 @click.group()
 def namespace() -> None:
-    """Names that are reserved for a user: NAME, and every name that starts with NAME and a dash."""
+    """Manage namespaces: NAME, and every name that begins with NAME and a dash, reserved for a user."""
 
 
 @namespace.command(name="list")
 @output_option
 def namespace_list(output: Output) -> None:
-    """Show the namespaces that you have a part in; an administrator sees all."""
+    """List the namespaces that you have access to; administrators see all."""
     found = with_hub(lambda hub: hub.namespaces())
     rows = [("NAME", "OWNER", "GRANTS")]
     rows += [(each.name, each.owner, _written(each)) for each in found]
@@ -89,7 +89,7 @@ def namespace_list(output: Output) -> None:
 
 @namespace.command(name="reserve")
 @click.argument("name")
-@click.option("--user", required=True, help="The user that the names are reserved for.")
+@click.option("--user", required=True, help="User that the names are reserved for.")
 @output_option
 def namespace_reserve(name: str, user: str, output: Output) -> None:
     """Reserve a namespace for a user; for administrators."""
@@ -99,9 +99,9 @@ def namespace_reserve(name: str, user: str, output: Output) -> None:
 @namespace.command(name="release")
 @click.argument("name")
 def namespace_release(name: str) -> None:
-    """Reserve a namespace no more; for administrators. The environments in it keep their owner."""
+    """Release a namespace; for administrators. The environments in it keep their owner."""
     with_hub(lambda hub: hub.unreserve(name))
-    click.echo(f"{name} is not reserved any more")
+    click.echo(f"{name} is no longer reserved")
 
 
 @namespace.command(name="grant")
@@ -110,44 +110,44 @@ def namespace_release(name: str) -> None:
 @_access
 @output_option
 def namespace_grant(name: str, user: str, access: Access, output: Output) -> None:
-    """Let a user read every environment of a namespace, or write to it and add environments."""
+    """Grant a user read or write access to every environment of a namespace; write includes adding new ones."""
     _show(with_hub(lambda hub: hub.grant_namespace(name, user, access)), output)
 
 
 @namespace.command(name="revoke")
 @click.argument("name")
-@click.option("--user", required=True, help="Whose grant to take away.")
+@click.option("--user", required=True, help="User whose grant to revoke.")
 @output_option
 def namespace_revoke(name: str, user: str, output: Output) -> None:
-    """Take a user's grant on a namespace away."""
+    """Revoke a user's grant on a namespace."""
     _show(with_hub(lambda hub: hub.revoke_namespace(name, user)), output)
 
 
 @click.group()
 def quota() -> None:
-    """How much storage a user's environments may occupy."""
+    """Show and set storage quotas."""
 
 
 @quota.command(name="show")
-@click.option("--user", default="", help="Whose; for administrators.  [default: your own]")
+@click.option("--user", default="", help="User; for administrators.  [default: yourself]")
 @output_option
 def quota_show(user: str, output: Output) -> None:
-    """Show how much is occupied, and how much may be."""
+    """Show the storage in use, and the limit."""
     _show_usage(with_hub(lambda hub: hub.usage(user)), output)
 
 
 @quota.command(name="set")
-@click.option("--user", required=True, help="Whose.")
-@click.option("--limit", required=True, help="Like 20Gi; 0: no limit, 'default': as the hub's settings say.")
+@click.option("--user", required=True, help="User of the quota.")
+@click.option("--limit", required=True, help="Limit, like 20Gi; 0 means no limit, 'default' the hub's setting.")
 @output_option
 def quota_set(user: str, limit: str, output: Output) -> None:
-    """Set how much a user's environments may occupy; for administrators."""
+    """Set a user's storage quota; for administrators."""
     size = None if limit == "default" else parse_size(limit)
     _show_usage(with_hub(lambda hub: hub.set_quota(user, size)), output)
 
 
 def parse_size(text: str) -> int:
-    """Return a size as it is written, in bytes; 0 stands for no limit.
+    """Parse a size into bytes; 0 means no limit.
 
     Raises:
         UsageError: it is not a size.

@@ -1,4 +1,4 @@
-"""What the commands around the hub share: which hub it is, which version is meant, how versions are shown."""
+"""Helpers of the hub commands: open the hub, parse a version, show versions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHORT = 60
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[Hub]:
-    """The hub of the settings: the one with that URL, else the one in the user's data folder."""
+    """Open the hub of the settings: the one at its URL, else the one in the user's data folder."""
     from aenv.hub.open_hub import open_hub
 
     hub = open_hub()
@@ -32,7 +32,7 @@ async def opened() -> AsyncIterator[Hub]:
 
 
 def with_hub(work: Callable[[Hub], Awaitable[T]]) -> T:
-    """Do something with the hub, and let go of it."""
+    """Run an action with the hub, then close it."""
 
     async def main() -> T:
         async with opened() as hub:
@@ -42,7 +42,7 @@ def with_hub(work: Callable[[Hub], Awaitable[T]]) -> T:
 
 
 def reference(text: str, version: str | None = None) -> EnvRef:
-    """``NAME[@VERSION]``, or the version from its own option.
+    """Parse ``NAME[@VERSION]``, or take the version from its own option.
 
     Raises:
         UsageError: it cannot be one.
@@ -50,7 +50,7 @@ def reference(text: str, version: str | None = None) -> EnvRef:
     from aenv.schema.ref import EnvRef
 
     if version and "@" in text:
-        raise UsageError(f"the version is said twice: {text} and --version {version}")
+        raise UsageError(f"the version is given twice: {text} and --version {version}")
     try:
         return EnvRef.parse(f"{text}@{version}" if version else text)
     except ValueError as error:
@@ -58,7 +58,7 @@ def reference(text: str, version: str | None = None) -> EnvRef:
 
 
 def one_version(text: str | None, version: str | None) -> tuple[str, str]:
-    """The exact version that is meant: as it was named, else the one of the project in the current directory.
+    """Return the exact version: as named, else that of the project in the current directory.
 
     Raises:
         UsageError: only a name, or a range, was given.
@@ -73,12 +73,12 @@ def one_version(text: str | None, version: str | None) -> tuple[str, str]:
     try:
         return ref.name, check_version(ref.want)
     except ValueError:
-        hint = {"hint": f"See them: aenv get {ref.name} --format table"}
-        raise UsageError(f"say which version exactly, like {ref.name}@1.0.0", hint) from None
+        hint = {"hint": f"List them: aenv get {ref.name} --format table"}
+        raise UsageError(f"give an exact version, like {ref.name}@1.0.0", hint) from None
 
 
 def document(version: EnvSummary) -> dict[str, Any]:
-    """A version as JSON: the keys that existing programs read, and all that the hub knows besides."""
+    """Return a version as JSON: the keys that existing programs read, and the hub's own."""
     from aenv.schema.envhub import status_number
 
     said = version.model_dump()
@@ -95,7 +95,7 @@ def document(version: EnvSummary) -> dict[str, Any]:
 
 
 def table(versions: list[EnvSummary]) -> str:
-    """Versions for people."""
+    """Format versions as a table."""
     if not versions:
         return "no environments"
     rows = [("NAME", "VERSION", "STATUS", "DESCRIPTION", "CREATED")]
@@ -107,7 +107,7 @@ def table(versions: list[EnvSummary]) -> str:
 
 
 def state(version: EnvSummary) -> str:
-    """How far a version is, in a word."""
+    """Return the state of a version: development, released, deprecated or yanked."""
     if version.yanked is not None:
         return "yanked"
     if version.deprecated is not None:

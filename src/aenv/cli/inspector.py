@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 PACKAGE = "@modelcontextprotocol/inspector@2"
-NODE = (22, 19)  # what its version 2 asks for
+NODE = (22, 19)  # required by Inspector 2
 _PATIENCE = 5.0
 
 # Runs the command, waits for the pipe to close, ends the whole group. The trap keeps this shell alive through its
@@ -32,7 +32,7 @@ _TIED_TO_A_PIPE = 'trap : TERM; "$@" & child=$!; read -r _; kill -TERM 0; wait "
 
 
 class Inspector:
-    """Looks for Node at once, starts when the server is there, ends with the ``with`` block."""
+    """A context manager: looks for Node on entry, starts Inspector on request, ends it on exit."""
 
     def __init__(self, port: int, variables: Mapping[str, str] | None = None) -> None:
         self._port = port
@@ -50,7 +50,7 @@ class Inspector:
         self.close()
 
     def start(self, name: str, mcp_url: str, token: str | None) -> str:
-        """Start it for that server; a sentence for the user, whether it worked or not."""
+        """Start Inspector for a server. Return a sentence for the user, whether it worked or not."""
         if why := self._cannot():
             return why
         key = secrets.token_hex(16)
@@ -58,7 +58,7 @@ class Inspector:
         config, log = self._folder / "servers.json", self._folder / "inspector.log"
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         server = {"type": "streamable-http", "url": mcp_url, "headers": headers}
-        config.write_text(json.dumps({"mcpServers": {name: server}}))  # not on the command line: ps shows that
+        config.write_text(json.dumps({"mcpServers": {name: server}}))  # not on the command line, which ps shows
         command = ["npx", "--yes", PACKAGE, "--config", str(config)]
         with log.open("wb") as out:
             self._process = subprocess.Popen(
@@ -79,7 +79,7 @@ class Inspector:
         return f"{address}\n(it takes a moment, longer the first time; its log: {log})"
 
     def close(self) -> None:
-        """End it and wait until it is gone. Closing twice is fine."""
+        """Stop Inspector and wait for it. Idempotent."""
         if self._node is not None:
             self._node.kill()
             self._node.communicate()
@@ -99,7 +99,7 @@ class Inspector:
             self._folder = None
 
     def _ask_node(self) -> subprocess.Popen[bytes] | None:
-        """Asked early and read later, so that nobody waits for the answer."""
+        """Start the version check early and read it later, so that the user does not wait."""
         path = self._variables.get("PATH")
         if not all(shutil.which(tool, path=path) for tool in ("sh", "npx")):
             return None

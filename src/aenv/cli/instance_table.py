@@ -1,4 +1,4 @@
-"""Instances in rows, on a page or on a screen that is drawn again and again."""
+"""A table of instances, printed once or redrawn on a terminal."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 HEAD = ("INSTANCE", "ENVIRONMENT", "STATUS", "UP", "CPU", "MEMORY", "PROCS", "CALLS", "CALLS/S", "OWNER", "EXPERIMENT")
 KEYS = {"c": "cpu", "m": "memory", "n": "calls", "r": "calls_per_second", "a": "age"}
-"""What to press on the screen to have the most of it on top."""
+"""Keys that choose the sort column."""
 SORTS = tuple(KEYS.values())
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """One row, for people."""
+    """Format one row."""
     return (
         row.id, row.environment, row.status, _span(row.age),
         "-" if row.cpu is None else f"{row.cpu * 100:.1f}%",
@@ -34,12 +34,12 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def ordered(rows: list[Row], by: str) -> list[Row]:
-    """With the most of it first."""
+    """Sort rows, highest first."""
     return sorted(rows, key=lambda row: getattr(row, by) or 0, reverse=True)
 
 
 def page(rows: list[Row], by: str, where: str, room: tuple[int, int] | None = None) -> str:
-    """Sums and rows. ``room``: columns and lines that there are."""
+    """Format totals and rows. ``room``: columns and lines of the terminal."""
     states: dict[str, int] = {}
     for row in rows:
         states[row.status] = states.get(row.status, 0) + 1
@@ -60,12 +60,12 @@ def page(rows: list[Row], by: str, where: str, room: tuple[int, int] | None = No
 
 
 class TableScreen:
-    """A terminal, for as long as something is shown on it."""
+    """The terminal in full-screen mode; a context manager."""
 
     @classmethod
     @contextmanager
     def opened(cls) -> Iterator[TableScreen]:
-        """Put back as it was, however the block ends."""
+        """Restore the terminal."""
         import termios
         import tty
 
@@ -86,16 +86,16 @@ class TableScreen:
 
     @property
     def room(self) -> tuple[int, int]:
-        """Columns and lines, as they are now."""
+        """Return the current columns and lines."""
         there = os.get_terminal_size(sys.stdout.fileno())
         return there.columns, there.lines
 
     def draw(self, text: str) -> None:
-        """In place of what was there. Nothing is erased before it is written over, so nothing flickers."""
+        """Redraw the screen. Lines are overwritten, not erased first, so nothing flickers."""
         _write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in text.splitlines()) + "\x1b[J")
 
     def key(self, seconds: float) -> str:
-        """What is pressed within that time; empty: nothing."""
+        """Return the key pressed within the timeout; empty if none."""
         if self._keyboard is None:
             time.sleep(seconds)
             return ""
@@ -123,7 +123,7 @@ def _count(number: int | None) -> str:
 
 
 def _span(seconds: float) -> str:
-    """Two of its units, the largest first."""
+    """Format a duration with its two largest units."""
     whole = int(seconds)
     for step, unit, below, name in ((86400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
         if whole >= step:

@@ -1,4 +1,4 @@
-"""The front door: which commands there are, and how each of them ends.
+"""Entry point of the ``aenv`` command: the list of commands, and exit codes.
 
 A command returns its exit code, or raises. Whatever it raises becomes a message on stderr and an exit code
 here and nowhere else: 1 it failed, 2 it was called wrongly, 3 the configuration is wrong, 4 the environment's
@@ -73,7 +73,7 @@ INTERRUPTED = 130
 
 
 class LazyGroup(click.Group):
-    """Knows its commands by name, and imports one when it is called."""
+    """A click group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -91,7 +91,7 @@ class LazyGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             close = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+            raise click.UsageError(f"unknown command {name!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -103,16 +103,16 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
-@click.option("-v", "--verbose", is_flag=True, help="Say more about what happens.")
+@click.option("-v", "--verbose", is_flag=True, help="Print more details.")
 @click.version_option(__version__, message="%(version)s")
 @click.pass_obj
 def cli(session: Session, debug: bool, verbose: bool) -> None:
-    """Everything as environment: make, run and test environments for agents."""
+    """Everything as environment: create, run and test environments for agents."""
     session.debug, session.verbose = debug, verbose
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the process's exit code."""
+    """Run one command and return the exit code."""
     session = Session()
     try:
         result = cli.main(argv, prog_name="aenv", standalone_mode=False, obj=session, color=color())

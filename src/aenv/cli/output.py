@@ -1,4 +1,4 @@
-"""How a command shows its result.
+"""Output of commands: JSON, tables, notes and colours.
 
 The result goes to stdout, and with ``--output json`` it is the only thing there, so it can be piped.
 Everything else that is said to people goes to stderr.
@@ -18,13 +18,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Output(StrEnum):
-    """How the result is wanted."""
+    """Output format of a command."""
 
     TABLE = "table"
     JSON = "json"
 
     def show(self, result: Any, text: Callable[[], str]) -> None:
-        """Print ``result`` as JSON, or what ``text`` makes for people."""
+        """Print ``result`` as JSON, or the output of ``text()``."""
         if self is Output.JSON:
             click.echo(json.dumps(result, indent=2, ensure_ascii=False, default=str))
         else:
@@ -58,17 +58,17 @@ def format_option(default: Output = Output.TABLE) -> Callable[[F], F]:
 
 
 def note(text: str) -> None:
-    """Tell people something that is not the result."""
+    """Print a message to stderr: not part of the result."""
     click.echo(text, err=True, color=color())
 
 
 def color() -> bool | None:
-    """False where NO_COLOR forbids it, else None: click then asks whether it writes to a terminal."""
+    """Return False if NO_COLOR is set, else None: click then uses colours on a terminal only."""
     return False if os.environ.get("NO_COLOR") else None
 
 
 def columns(rows: Iterable[Sequence[str]], indent: str = "  ") -> str:
-    """Rows as aligned columns, without a frame."""
+    """Format rows as aligned columns."""
     rows = [list(row) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
@@ -76,7 +76,7 @@ def columns(rows: Iterable[Sequence[str]], indent: str = "  ") -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them."""
+    """Format a number of bytes."""
     for unit, step in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= step:
             return f"{count / step:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""How commands reach a platform: the one that is named or set, else the one that runs on this machine."""
+"""Address of the platform a command talks to: named, from the settings, or running on this machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ T = TypeVar("T")
 
 def platform_options(function: F) -> F:
     """``--system-url`` and ``--api-key``."""
-    url = click.option("--system-url", help="The platform.  [default: AENV_SYSTEM_URL, system_url of your settings]")
-    key = click.option("--api-key", help="Your token for it.  [default: AENV_API_KEY, api_key of your settings]")
+    url = click.option(
+        "--system-url", help="URL of the platform.  [default: AENV_SYSTEM_URL, system_url of your settings]"
+    )
+    key = click.option("--api-key", help="Token for the platform.  [default: AENV_API_KEY, api_key of your settings]")
     return url(key(function))
 
 
 def chosen(system_url: str | None, api_key: str | None) -> tuple[str | None, str | None]:
-    """The platform's URL, None for this machine's own, and the token."""
+    """Return the platform's URL, None for the local one, and the token."""
     from aenv import config
 
     settings = config.load()
@@ -36,7 +38,7 @@ def chosen(system_url: str | None, api_key: str | None) -> tuple[str | None, str
 
 
 def running(system_url: str | None, api_key: str | None) -> tuple[str, str | None] | None:
-    """The same, with the URL of this machine's own; None where that is meant and does not run."""
+    """Return URL and token, with the URL of a running local platform; None if that is meant and does not run."""
     url, key = chosen(system_url, api_key)
     if url is None:
         url = next(iter(local_urls()), None)
@@ -44,7 +46,7 @@ def running(system_url: str | None, api_key: str | None) -> tuple[str, str | Non
 
 
 def local_urls() -> list[str]:
-    """Of this user's platforms that run here, that of this interpreter and version first."""
+    """List this user's running local platforms, that of this interpreter and version first."""
     from aenv.client.local_platforms import LocalPaths, all_of_user, health
 
     own = LocalPaths.of_user()
@@ -53,13 +55,13 @@ def local_urls() -> list[str]:
 
 
 def with_all(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> list[T]:
-    """Do something with every platform that is meant: the one that is set, or all of this user's on this machine."""
+    """Run an action on each selected platform: the configured one, or all of this user's local ones."""
     urls = [] if chosen(system_url, api_key)[0] is not None else local_urls()
     return [with_api(url, api_key, work) for url in urls] or [with_api(system_url, api_key, work)]
 
 
 def with_api_of(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> T:
-    """Do something with the one of these platforms that knows what it is about.
+    """Run an action on the first selected platform that knows its object.
 
     Raises:
         NotFound: none does.
@@ -78,7 +80,7 @@ def with_api_of(system_url: str | None, api_key: str | None, work: Callable[[Api
 
 
 def local_past(name: str, system_url: str | None, api_key: str | None) -> EndedRecord | None:
-    """What is kept of an instance that has ended on this machine; None: nothing, or another platform is meant."""
+    """Return the record of an instance that has ended on this machine, if any, unless another platform is selected."""
     from aenv.client.local_platforms import LocalPaths
     from aenv.platform.instances.ended import EndedInstances
     from aenv.storage.sqlite import SqliteStore
@@ -98,7 +100,7 @@ def local_past(name: str, system_url: str | None, api_key: str | None) -> EndedR
 
 
 def with_api(system_url: str | None, api_key: str | None, work: Callable[[ApiClient], Awaitable[T]]) -> T:
-    """Do something with the platform."""
+    """Run an action with a client of the platform."""
     from aenv.client.platform_client import ApiClient
 
     found = running(system_url, api_key)
@@ -116,12 +118,12 @@ def with_api(system_url: str | None, api_key: str | None, work: Callable[[ApiCli
 
 def log_options(function: F) -> F:
     """``--tail`` and ``--follow``."""
-    tail = click.option("-n", "--tail", type=click.IntRange(min=0), help="Only so many lines of it.")
-    return tail(click.option("-f", "--follow", is_flag=True, help="Go on until it ends.")(function))
+    tail = click.option("-n", "--tail", type=click.IntRange(min=0), help="Number of lines from the end.")
+    return tail(click.option("-f", "--follow", is_flag=True, help="Follow the log until it ends.")(function))
 
 
 async def show_log(log: str | AsyncIterator[str]) -> None:
-    """Show a log, as it is or as it comes."""
+    """Print a log, or follow it."""
     if isinstance(log, str):
         click.echo(log, nl=False)
         return
@@ -131,9 +133,9 @@ async def show_log(log: str | AsyncIterator[str]) -> None:
 
 
 def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """What was given as KEY=VALUE, several times."""
+    """Parse repeated KEY=VALUE options."""
     pairs = [text.partition("=") for text in texts]
     wrong = [text for text, (name, equals, _) in zip(texts, pairs, strict=True) if not (name and equals)]
     if wrong:
-        raise UsageError(f"{option}: write it like KEY=VALUE, not '{wrong[0]}'")
+        raise UsageError(f"{option}: invalid value '{wrong[0]}'; write KEY=VALUE")
     return {name: value for name, _, value in pairs}

@@ -1,4 +1,4 @@
-"""Put a platform and its hub together: neither room knows the other."""
+"""Connect a platform with its hub: neither room imports the other."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from aenv.schema.envhub import Hub
 from aenv.schema.instances import HubAccess
 
 SCOPES: dict[Role, Scope | None] = {"metrics": None, "read-only": "read", "user": "push", "admin": "admin"}
-"""What a role of the platform may do in the hub beside it; None: no more than who has no token."""
+"""Platform role to scope in the embedded hub; None: no more than a caller without a token."""
 
 
 def hub_beside(place: HubLocation, settings: ServeSettings) -> OpenEmbeddedHub:
-    """The hub that is served with the platform."""
+    """Build the hub that is served with the platform."""
 
     @asynccontextmanager
     async def open_embedded_hub(door: Authenticator) -> AsyncIterator[EmbeddedHub]:
@@ -37,7 +37,7 @@ def hub_beside(place: HubLocation, settings: ServeSettings) -> OpenEmbeddedHub:
 
 
 def hub_of(place: HubLocation | None) -> OpenHub:
-    """How the platform opens the hub that it takes environments from; the one at ``place`` if that is given."""
+    """Return how the platform opens its hub: the one at ``place`` if given."""
 
     def open_it(access: HubAccess) -> Hub:
         return open_hub(access) if place is None else LocalHub(open_catalog(place))

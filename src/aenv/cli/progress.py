@@ -1,4 +1,4 @@
-"""How far something is, on a terminal; where nobody watches, nothing is said."""
+"""Progress on a terminal; silent without one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PAUSE = 0.1
 
 
 class Progress:
-    """Counts bytes, in one line of stderr that goes away at the end."""
+    """A byte counter on one line of stderr, removed at the end."""
 
     def __init__(self, what: str, total: int) -> None:
         self._what = what
@@ -33,7 +33,7 @@ class Progress:
             click.echo("\r\x1b[K", err=True, nl=False)
 
     def __call__(self, count: int) -> None:
-        """So many bytes more."""
+        """Add to the count."""
         self._done += count
         now = time.monotonic()
         if self._wanted and now - self._shown >= _PAUSE:

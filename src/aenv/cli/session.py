@@ -1,4 +1,4 @@
-"""What the global options of ``aenv`` say; every command can ask for it with ``@click.pass_obj``."""
+"""Global options of ``aenv``; commands get them with ``@click.pass_obj``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What instances use, now and since the last look."""
+"""Resource usage of instances, now and since the last sample."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASKED_AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One instance. None: nobody knows."""
+    """Sample of one instance; None where unknown."""
 
     id: str
     environment: str
@@ -32,7 +32,7 @@ class Row:
     age: float
     """Seconds."""
     cpu: float | None
-    """Cores in use since the last look, or since its start."""
+    """Cores used since the last sample, or since the start."""
     memory: int | None
     processes: int | None
     calls: int | None
@@ -41,19 +41,19 @@ class Row:
     """User of the token that made it, where an administrator asks."""
 
     def facts(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the sample as JSON."""
         return {name: getattr(self, name) for name in Row.__slots__}
 
 
 class Sampler:
-    """Looks at all instances of a platform, again and again."""
+    """Samples all instances of a platform repeatedly."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._before: dict[str, tuple[float, int | None, int | None]] = {}
 
     async def look(self, env: str | None = None, owner: str | None = None) -> list[Row]:
-        """All of them, the oldest first."""
+        """Sample all instances, oldest first."""
         found: list[EnvInstance] = []
         after: str | None = None
         while True:
@@ -106,7 +106,7 @@ def _age(written: str) -> float:
 
 
 async def _calls(found: EnvInstance, gate: asyncio.Semaphore) -> int | None:
-    """A platform whose gateway passes calls on has counted them; where calls go straight to an instance, it has."""
+    """Return the number of calls: counted by the gateway, or by the instance where calls bypass the gateway."""
     if found.usage is not None and "calls" in found.usage:
         return found.usage["calls"]
     if found.data_url is None or found.token is None:
@@ -118,7 +118,7 @@ async def _calls(found: EnvInstance, gate: asyncio.Semaphore) -> int | None:
         client = InstanceClient(ServerUrl.parse(found.data_url), token=found.token, patience=0)
         try:
             return int((await client.exchange("GET", paths.STATS, timeout=ASK_SECONDS))["data"]["calls"])
-        except AEnvError:  # it may just have ended
+        except AEnvError:  # it may have ended meanwhile
             return None
         finally:
             client.close()

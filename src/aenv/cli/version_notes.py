@@ -1,4 +1,4 @@
-"""Commands that say something about a version to those who use it, or take it back."""
+"""Commands that mark a version (deprecate, yank) with a reason, or undo it."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Say = Callable[["Hub", str, str, str | None], Awaitable["EnvSummary"]]
 
 
 def advice(name: str, state: str, help_text: str, say: Say) -> click.Command:
-    """A command that puts a version into that state, for a reason."""
+    """Build a command that sets this state of a version, with a reason."""
 
     @click.command(name=name, help=help_text)
     @click.argument("name")
-    @click.option("-v", "--version", help="The version, when NAME does not say it.")
-    @click.option("-r", "--reason", help="Why, and what to use instead.")
-    @click.option("--undo", is_flag=True, help="Take it back.")
+    @click.option("-v", "--version", help="Version, if not part of NAME.")
+    @click.option("-r", "--reason", help="Reason, and what to use instead.")
+    @click.option("--undo", is_flag=True, help="Undo it.")
     @output_option
     def command(name: str, version: str | None, reason: str | None, undo: bool, output: Output) -> None:
         which, number = one_version(name, version)
         if not undo and not reason:
-            raise UsageError("say why with --reason; people will read it")
+            raise UsageError("--reason is required; users of the version will read it")
         changed = with_hub(lambda hub: say(hub, which, number, None if undo else reason))
         told = f"is not {state} any more" if undo else f"is {state}"
         output.show(document(changed), lambda: f"{which}@{number} {told}")

@@ -1,1 +1,1 @@
-"""One file per command; ``aenv.cli.main`` has the list."""
+"""Commands, one file each, in folders by purpose; ``aenv.cli.main`` lists them."""

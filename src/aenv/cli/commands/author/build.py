@@ -1,4 +1,4 @@
-"""``aenv build``: a bundle of a project, and its image where there is a builder."""
+"""``aenv build``: build a project's bundle, and its image where there is a builder."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ if TYPE_CHECKING:
 
 @click.command(name="build")
 @work_dir_option
-@click.option("-n", "--image-name", help="The image's name.  [default: buildConfig.image_name, then the name]")
-@click.option("-t", "--image-tag", multiple=True, help="The image's tag; several give several.  [default: the version]")
-@click.option("-r", "--registry", help="The registry.  [default: the setting build_config.registry.host]")
-@click.option("-s", "--namespace", help="The namespace there.  [default: the setting build_config.registry.namespace]")
-@click.option("-p", "--platform", multiple=True, help="Build for this platform, like linux/amd64; several are allowed.")
-@click.option("-f", "--dockerfile", help="The Dockerfile.  [default: buildConfig.dockerfile]")
-@click.option("-c", "--context", help="The folder that the builder gets.  [default: buildConfig.context]")
+@click.option("-n", "--image-name", help="Name of the image.  [default: buildConfig.image_name, then the name]")
+@click.option("-t", "--image-tag", multiple=True, help="Tag of the image; may be repeated.  [default: the version]")
+@click.option("-r", "--registry", help="Registry to push to.  [default: the setting build_config.registry.host]")
+@click.option(
+    "-s", "--namespace", help="Namespace in the registry.  [default: the setting build_config.registry.namespace]"
+)
+@click.option("-p", "--platform", multiple=True, help="Build for this platform, like linux/amd64; may be repeated.")
+@click.option("-f", "--dockerfile", help="Dockerfile to build.  [default: buildConfig.dockerfile]")
+@click.option("-c", "--context", help="Build context.  [default: buildConfig.context]")
 @click.option("--push/--no-push", default=False, help="Push the image to its registry.  [default: no]")
 @click.option(
     "--image/--no-image",
     "want_image",
     default=None,
-    help="Fail without an image, or make none.  [default: make one where there is a builder]",
+    help="Require an image, or build none.  [default: build one where there is a builder]",
 )
 @click.option("--no-lock", is_flag=True, help="Do not lock the packages of requirements.txt.")
 @click.option("--upgrade", is_flag=True, help="Lock the newest versions again.")
@@ -52,7 +54,7 @@ def command(
     upgrade: bool,
     output: Output,
 ) -> None:
-    """Make a bundle of a project: its files and locked requirements, the same bytes from the same files.
+    """Build a project's bundle: its files and locked requirements. The same files give the same bytes.
 
     Where Docker, Podman or Buildah works, its image is built too, and written into config.json.
     """

@@ -1,4 +1,4 @@
-"""``aenv init``: make a project from a template."""
+"""``aenv init``: create a project from a template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPLATES = ("default", "agent")
 
 @click.command(name="init")
 @click.argument("name")
-@click.option("-v", "--version", default="1.0.0", show_default=True, help="The project's first version.")
+@click.option("-v", "--version", default="1.0.0", show_default=True, help="First version of the project.")
 @click.option(
     "-t",
     "--template",
@@ -32,7 +32,7 @@ TEMPLATES = ("default", "agent")
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(),
-    help="Make the project in this directory.  [default: the current one]",
+    help="Parent directory of the project.  [default: the current one]",
 )
 @click.option("--force", is_flag=True, help="Replace the template's files where they exist; keep all others.")
 @click.option("--config-only", is_flag=True, help="Write only the config.json.")
@@ -40,7 +40,7 @@ TEMPLATES = ("default", "agent")
 def command(
     name: str, version: str, template: str, work_dir: Path, force: bool, config_only: bool, output: Output
 ) -> None:
-    """Make a new environment project in a directory called NAME. Needs no network.
+    """Create an environment project in a directory called NAME. Needs no network.
 
     NAME is made of small letters, digits and dashes.
     """
@@ -68,7 +68,7 @@ def _tell(created: Created) -> str:
 
 
 def _tree(files: tuple[PurePosixPath, ...], indent: str = "") -> list[str]:
-    """Folders after files, as people draw them."""
+    """Sort files before folders, as trees are usually drawn."""
     here = [file for file in files if len(file.parts) == 1]
     folders: dict[str, list[PurePosixPath]] = {}
     for file in files:

@@ -32,25 +32,25 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
     "--work-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     default=Path(),
-    help="Where PATH starts from.  [default: the current directory]",
+    help="Directory that PATH is relative to.  [default: the current directory]",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "-p",
     "--port",
     type=click.IntRange(0, 65535),
     default=DEFAULT_PORT,
     show_default=True,
-    help="The port; 0 takes a free one.",
+    help="Port to listen on; 0 picks a free one.",
 )
-@click.option("--name", help="The server's name in MCP.  [default: the name in config.json]")
-@click.option("-q", "--quiet", is_flag=True, help="One line when ready, and no MCP Inspector.")
+@click.option("--name", help="Name of the server in MCP.  [default: the name in config.json]")
+@click.option("-q", "--quiet", is_flag=True, help="Print one line when ready, and start no MCP Inspector.")
 @click.option(
     "--inspector-port",
     type=click.IntRange(1, 65535),
     default=6274,
     show_default=True,
-    help="The port of MCP Inspector.",
+    help="Port of MCP Inspector.",
 )
 @click.option("--no-inspector", is_flag=True, help="Do not start MCP Inspector.")
 @click.option("--no-auth", is_flag=True, help="Serve other machines without a token.")
@@ -58,9 +58,9 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
     "--token",
     envvar="AENV_TOKEN",
     show_envvar=True,
-    help="The bearer token that callers must send. Better in the environment: ps shows a command line.",
+    help="Bearer token that callers must send. Prefer the variable: ps shows command lines.",
 )
-@click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), help="How much to log.  [default: INFO]")
+@click.option("--log-level", type=click.Choice(LEVELS, case_sensitive=False), help="Log level.  [default: INFO]")
 @output_option
 @click.pass_obj
 def command(
@@ -102,7 +102,7 @@ def command(
             if inspector is not None:
                 note(f"MCP Inspector: {inspector.start(name, _mcp(ready), options.token)}")
 
-        os.environ.pop("AENV_TOKEN", None)  # no business of the author's code
+        os.environ.pop("AENV_TOKEN", None)  # the author's code must not see it
         _enter(project)
         return serve(options, announce)
 
@@ -115,7 +115,7 @@ def _warn(project: Located) -> None:
 
 
 def _enter(project: Located) -> None:
-    """Give the environment what it has in its container: the project as current directory, and its variables."""
+    """Set what an instance would have: the project as current directory, and its variables."""
     os.chdir(project.root)
     for name, value in project.variables.items():
         os.environ.setdefault(name, value)
@@ -178,5 +178,5 @@ def _client_address(ready: RuntimeReady) -> str:
 
 
 def _local(url: str) -> str:
-    """The same server as seen from this machine: nobody can connect to 'every address'."""
+    """Return the server's URL as seen from this machine: a wildcard address cannot be connected to."""
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")

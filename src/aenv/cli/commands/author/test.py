@@ -55,11 +55,11 @@ def _pytest(root: Path, args: tuple[str, ...]) -> list[str]:
 
 
 def _run(line: str, root: Path, variables: dict[str, str]) -> int:
-    """Its exit code; a signal counts as shells count it."""
+    """Run a command and return its exit code; a signal counts as 128 plus its number, as in shells."""
     with subprocess.Popen(line, shell=True, cwd=root, env=variables) as process:
         while True:
             try:
                 code = process.wait()
-            except KeyboardInterrupt:  # it was interrupted too, and may want to finish its report
+            except KeyboardInterrupt:  # the child was interrupted too, and may still finish its report
                 continue
             return 128 - code if code < 0 else code

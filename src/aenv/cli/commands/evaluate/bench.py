@@ -1,4 +1,4 @@
-"""``aenv bench``: agents on benchmarks. Each benchmark has a command of its own; ``run`` runs any of them."""
+"""``aenv bench``: run agents on benchmarks. Some benchmarks have a command of their own; ``run`` runs any of them."""
 
 from __future__ import annotations
 
@@ -17,24 +17,35 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group(name="bench")
 def command() -> None:
-    """Run agents on benchmarks, and look at what came of it."""
+    """Run agents on benchmarks, and show the results."""
 
 
 def run_options(default_agent: str) -> Callable[[F], F]:
-    """The options that every benchmark's command has."""
+    """Add the options that every benchmark command has."""
 
     def add(function: F) -> F:
         for option in (
             output_option,
-            click.option("--limit", type=click.IntRange(1), help="Only so many tasks."),
+            click.option("--limit", type=click.IntRange(1), help="Maximum number of tasks."),
             click.option(
                 "--run",
                 "place",
                 type=click.Path(path_type=Path),
-                help="The run's folder; one that is there already is gone on with.  [default: a new one]",
+                help="Folder of the run; an existing run is resumed.  [default: a new one]",
             ),
-            click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks at a time."),
-            click.option("--agent", default=default_agent, show_default=True, help="Who does the tasks: see the list."),
+            click.option(
+                "--parallel",
+                type=click.IntRange(1),
+                default=1,
+                show_default=True,
+                help="Tasks to run at the same time.",
+            ),
+            click.option(
+                "--agent",
+                default=default_agent,
+                show_default=True,
+                help="Agent that does the tasks: see `aenv bench list`.",
+            ),
         ):
             function = option(function)
         return function
@@ -66,15 +77,17 @@ def list_benchmarks(output: Output) -> int:
 
 @command.command()
 @click.argument("benchmark")
-@click.option("-O", "--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the benchmark's.")
+@click.option(
+    "-O", "--option", "options", multiple=True, metavar="NAME=VALUE", help="Option of the benchmark; may be repeated."
+)
 @run_options("nop")
 def run(benchmark: str, options: tuple[str, ...], **common: Any) -> int:
-    """Run the tasks of any BENCHMARK: what it can be told is in the list."""
+    """Run the tasks of any BENCHMARK; `aenv bench list` shows its options."""
     given = {}
     for text in options:
         name, equals, value = text.partition("=")
         if not equals:
-            raise UsageError(f"'{text}' is no option", {"hint": "Write it as NAME=VALUE."})
+            raise UsageError(f"invalid option '{text}'", {"hint": "Write it as NAME=VALUE."})
         given[name] = value
     return start(benchmark, given, **common)
 
@@ -83,11 +96,11 @@ def run(benchmark: str, options: tuple[str, ...], **common: Any) -> int:
 @click.option(
     "--instances", required=True, help="A json, jsonl or parquet file, a folder of tasks, or a dataset's name."
 )
-@click.option("--id", "ids", multiple=True, help="Only this instance; may be given more than once.")
-@click.option("--repos", default="", help="A folder with clones, or what URLs begin with.  [default: GitHub]")
-@click.option("--split", default="", help="Of a dataset of the hub.  [default: test]")
-@click.option("--no-images", is_flag=True, help="Prepare all without the images of SWE-bench.")
-@click.option("--prepare", is_flag=True, help="Only make the environments, and say where they are.")
+@click.option("--id", "ids", multiple=True, help="Run only this instance; may be repeated.")
+@click.option("--repos", default="", help="Folder of clones, or a URL prefix.  [default: GitHub]")
+@click.option("--split", default="", help="Split of a dataset from the datasets hub.  [default: test]")
+@click.option("--no-images", is_flag=True, help="Prepare everything without SWE-bench's images.")
+@click.option("--prepare", is_flag=True, help="Only build the environments, and print their folders.")
 @run_options("empty")
 def swe(
     instances: str, ids: tuple[str, ...], repos: str, split: str, no_images: bool, prepare: bool, **common: Any
@@ -125,10 +138,10 @@ def _prepare_swe(options: dict[str, str], output: Output, limit: int | None) -> 
 
 @command.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks at a time.")
+@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks to run at the same time.")
 @output_option
 def resume(run: Path, parallel: int, output: Output) -> int:
-    """Go on with a RUN: its folder, or its name. What failed for no fault of the agent's is run again."""
+    """Resume a RUN, given by folder or name. Tasks that failed through no fault of the agent are run again."""
     from aenv.bench.runs import BenchRun
 
     found = BenchRun.open(run)
@@ -137,11 +150,11 @@ def resume(run: Path, parallel: int, output: Output) -> int:
 
 @command.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--task", "tasks", multiple=True, help="Only this one; may be given more than once.")
-@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks at a time.")
+@click.option("--task", "tasks", multiple=True, help="Only this task; may be repeated.")
+@click.option("--parallel", type=click.IntRange(1), default=1, show_default=True, help="Tasks to run at the same time.")
 @output_option
 def grade(run: Path, tasks: tuple[str, ...], parallel: int, output: Output) -> int:
-    """Grade a RUN once more, from what its agents have left."""
+    """Grade a RUN again, from what its agents have left."""
     from aenv.bench.registry import opened
     from aenv.bench.runner import grade_all
     from aenv.bench.runs import BenchRun
@@ -173,8 +186,10 @@ def show(run: Path | None, output: Output) -> int:
 
 @command.command()
 @click.option("--tasks", required=True, help="A task's folder, a folder of such, or a name below AENV_TERMINAL_TASKS.")
-@click.option("--only", default="", help="Names of tasks, with commas between them.")
-@click.option("--network", default="", help="What tasks reach: open, none, host or hosts with commas.  [default: open]")
+@click.option("--only", default="", help="Comma-separated names of tasks.")
+@click.option(
+    "--network", default="", help="Network of tasks: open, none, host, or comma-separated hosts.  [default: open]"
+)
 @run_options("nop")
 def terminal(tasks: str, only: str, network: str, **common: Any) -> int:
     """Run tasks of Terminal-Bench 1 and of the Harbor format, with no Docker.
@@ -189,7 +204,7 @@ def start(
     benchmark: str, options: dict[str, str], *, agent: str, parallel: int, place: Path | None, limit: int | None,
     output: Output,
 ) -> int:  # fmt: skip
-    """Begin a run, or go on with it, and show what came of it."""
+    """Start or resume a run, and show its results."""
     from aenv.bench.registry import opened
     from aenv.bench.runs import BenchRun, RunRequest
 
@@ -216,7 +231,7 @@ def _say(result: Any, done: int, total: int) -> None:
 
 
 def _show(summary: dict[str, Any], output: Output) -> int:
-    """1 when something went wrong that says nothing about the agent."""
+    """Return 1 if a task failed for a reason that says nothing about the agent."""
     output.show(summary, lambda: _table(summary))
     return 1 if summary["faults"] else 0
 

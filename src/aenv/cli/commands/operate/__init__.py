@@ -1,1 +1,1 @@
-"""Commands to serve and look after platforms, hubs and hosts."""
+"""Commands to serve and maintain platforms, hubs and hosts."""

@@ -1,4 +1,4 @@
-"""``aenv base``: the systems that instances can have in place of this machine's."""
+"""``aenv base``: the base systems that instances can run on instead of this machine's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aenv.cli.output import Output, columns, output_option
 
 @click.group(name="base")
 def command() -> None:
-    """Look after the systems that instances can run on.
+    """Add, list and remove the base systems that instances can run on.
 
     A base is a root file system: that of another release, or of an image. A config.json names one as
     deployConfig.base.
@@ -24,7 +24,7 @@ def command() -> None:
 @click.argument("path", type=click.Path(path_type=Path))
 @output_option
 def add(name: str, path: Path, output: Output) -> int:
-    """Give the system at PATH a NAME on this machine.
+    """Add the system at PATH under NAME on this machine.
 
     PATH is a folder or a tar with a root file system, an OCI image layout (a folder or a tar), or what docker save
     wrote. A folder with a root file system is used where it is; everything else is unpacked once.
@@ -39,7 +39,7 @@ def add(name: str, path: Path, output: Output) -> int:
 @command.command(name="list")
 @output_option
 def list_bases(output: Output) -> int:
-    """Show all that have a name."""
+    """List the base systems."""
     from aenv.images import base_systems
 
     known = base_systems.names()
@@ -51,9 +51,9 @@ def list_bases(output: Output) -> int:
 @command.command()
 @click.argument("name")
 def remove(name: str) -> int:
-    """Take a NAME away, and what was unpacked for it."""
+    """Remove the base system NAME, and its unpacked files."""
     from aenv.images import base_systems
 
     base_systems.remove(name)
-    click.echo(f"{name} is removed")
+    click.echo(f"removed {name}")
     return 0

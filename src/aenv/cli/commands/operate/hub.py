@@ -1,4 +1,4 @@
-"""``aenv hub``: serve a hub and look after it."""
+"""``aenv hub``: serve and maintain a hub."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def _place_options(command: F) -> F:
     store = click.option(
         "--store",
         envvar="AENV_HUB_STORE",
-        help="Where records are: a file, or redis://HOST, rediss://HOST.  [default: hub/hub.db in the data folder]",
+        help="Store of the records: a file, or redis://HOST, rediss://HOST.  [default: hub/hub.db in the data folder]",
     )
     blobs = click.option(
         "--blobs",
         envvar="AENV_HUB_BLOBS",
-        help="Where files are: a folder, or s3://BUCKET/PREFIX.  [default: beside the store]",
+        help="Store of the files: a folder, or s3://BUCKET/PREFIX.  [default: beside the store]",
     )
     return store(blobs(command))
 
 
 @click.group(name="hub")
 def command() -> None:
-    """Serve a hub, and look after it.
+    """Serve and maintain a hub.
 
     Most of these commands work on the hub's own store, on the machine that can reach it. Those about owners, grants,
     namespaces and storage ask the hub that your settings name, as you.
@@ -59,20 +59,22 @@ for _part in (
 
 
 @command.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("-p", "--port", type=click.IntRange(0, 65535), default=HUB_PORT, show_default=True, help="0: a free one.")
-@click.option("--uds", help="A unix socket to listen on, instead of host and port.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "-p", "--port", type=click.IntRange(0, 65535), default=HUB_PORT, show_default=True, help="Port; 0 picks a free one."
+)
+@click.option("--uds", help="Unix socket to listen on, instead of host and port.")
 @click.option(
     "--auth/--no-auth",
     default=None,
-    help="Whether callers need a token.  [default: where other machines can reach it]",
+    help="Require a token from callers.  [default: if other machines can reach the server]",
 )
 @click.option(
     "--quota",
     default="50Gi",
     show_default=True,
     envvar="AENV_HUB_QUOTA",
-    help="Storage that a user's environments may occupy, unless an administrator has set another limit; 0: no limit.",
+    help="Storage quota of a user, unless an administrator has set another; 0 means no limit.",
 )
 @_place_options
 @output_option
@@ -118,16 +120,18 @@ def _told(ready: HubReady) -> str:
 
 @command.group()
 def token() -> None:
-    """Who may do what."""
+    """Create, list and revoke tokens."""
 
 
 @token.command(name="create")
-@click.option("--user", default="", help="Whose it is.")
+@click.option("--user", default="", help="User of the token.")
 @click.option("--scope", type=click.Choice(["read", "push", "admin"]), default="read", show_default=True)
 @click.option(
-    "--namespace", multiple=True, help="A name that it is good for, with all that start with it and a dash; several."
+    "--namespace",
+    multiple=True,
+    help="Namespace that it is valid for: this name, and names that begin with it and a dash; may be repeated.",
 )
-@click.option("--expires", help="For how long, like 720h.  [default: for ever]")
+@click.option("--expires", help="Lifetime, like 720h.  [default: does not expire]")
 @_place_options
 @output_option
 def token_create(
@@ -139,7 +143,7 @@ def token_create(
     blobs: str | None,
     output: Output,
 ) -> None:
-    """Make a token. It is shown once."""
+    """Create a token. It is shown once."""
     from aenv.hub.access.hub_tokens import HubTokens
     from aenv.hub.web.bodies import TokenResponse
 
@@ -161,7 +165,7 @@ def token_create(
 @_place_options
 @output_option
 def token_list(store: str | None, blobs: str | None, output: Output) -> None:
-    """Show all tokens, without their texts."""
+    """List the tokens, without their secrets."""
     from aenv.hub.access.hub_tokens import HubTokens
     from aenv.hub.web.bodies import TokenResponse
 
@@ -178,7 +182,7 @@ def token_list(store: str | None, blobs: str | None, output: Output) -> None:
 @_place_options
 @output_option
 def token_revoke(id: str, store: str | None, blobs: str | None, output: Output) -> None:
-    """Have a token open nothing any more, from now on."""
+    """Revoke a token, with immediate effect."""
     from aenv.hub.access.hub_tokens import HubTokens
     from aenv.hub.web.bodies import TokenResponse
 
@@ -212,7 +216,7 @@ def _token_table(tokens: list[dict[str, Any]]) -> str:
 
 @command.group()
 def webhook() -> None:
-    """Whom to tell when something is pushed."""
+    """Add, list and remove webhooks."""
 
 
 @webhook.command(name="add")
@@ -221,9 +225,11 @@ def webhook() -> None:
     "--event",
     multiple=True,
     type=click.Choice(["push", "release", "deprecate", "yank", "delete"]),
-    help="What to tell of; several.  [default: push]",
+    help="Event to send; may be repeated.  [default: push]",
 )
-@click.option("--namespace", multiple=True, help="Of which names; several.  [default: all]")
+@click.option(
+    "--namespace", multiple=True, help="Only environments of this namespace; may be repeated.  [default: all]"
+)
 @_place_options
 @output_option
 def webhook_add(
@@ -234,7 +240,7 @@ def webhook_add(
     blobs: str | None,
     output: Output,
 ) -> None:
-    """Tell URL from now on. The secret that signs is shown once."""
+    """Send events to URL from now on. The signing secret is shown once."""
 
     async def work(catalog: Catalog) -> dict[str, Any]:
         spaces = [_namespace(each) for each in namespace] or ["*"]
@@ -251,7 +257,7 @@ def webhook_add(
 @_place_options
 @output_option
 def webhook_list(store: str | None, blobs: str | None, output: Output) -> None:
-    """Show who is told."""
+    """List the webhooks."""
 
     async def work(catalog: Catalog) -> list[dict[str, Any]]:
         return [hook.model_dump(exclude={"secret"}) for hook in await catalog.webhooks.hooks()]
@@ -266,7 +272,7 @@ def webhook_list(store: str | None, blobs: str | None, output: Output) -> None:
 @click.argument("id")
 @_place_options
 def webhook_remove(id: str, store: str | None, blobs: str | None) -> None:
-    """Tell them no more."""
+    """Remove a webhook."""
 
     async def work(catalog: Catalog) -> None:
         await catalog.webhooks.remove(id)
@@ -281,9 +287,9 @@ def webhook_remove(id: str, store: str | None, blobs: str | None) -> None:
 @command.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--from-blobs", help="Where the files are.  [default: beside a store that is a file]")
-@click.option("--to-blobs", help="Where they go.  [default: beside a store that is a file]")
-@click.option("--older", is_flag=True, help="FROM is the Redis of an AEnvironment hub of before, which had no files.")
+@click.option("--from-blobs", help="Store of the files.  [default: beside a store that is a file]")
+@click.option("--to-blobs", help="Store to copy the files to.  [default: beside a store that is a file]")
+@click.option("--older", is_flag=True, help="FROM is the Redis of an AEnvironment 0.1 hub, which had no files.")
 @output_option
 def migrate(
     source: str, target: str, from_blobs: str | None, to_blobs: str | None, older: bool, output: Output
@@ -301,7 +307,7 @@ def migrate(
 
     old, new = HubLocation.of(source, from_blobs), HubLocation.of(target, to_blobs)
     if old.store == new.store:
-        raise UsageError("both are the same store")
+        raise UsageError("FROM and TO are the same store")
 
     async def work() -> MigrationResult:
         stores, places = (open_store(old.store), open_store(new.store)), (open_blobs(old.blobs), open_blobs(new.blobs))
@@ -334,7 +340,7 @@ def _adopt(source: str, target: str, blobs: str | None, output: Output) -> None:
 @_place_options
 @output_option
 def backup(file: Path, store: str | None, blobs: str | None, output: Output) -> None:
-    """Write everything into FILE, a tar archive. The hub may be in use."""
+    """Back up the hub to FILE, a tar archive. The hub may be in use."""
     from aenv.hub import upkeep
 
     async def work(catalog: Catalog) -> upkeep.MigrationResult:
@@ -345,11 +351,11 @@ def backup(file: Path, store: str | None, blobs: str | None, output: Output) -> 
 
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--force", is_flag=True, help="Bring it into a hub that has versions already.")
+@click.option("--force", is_flag=True, help="Restore into a hub that has versions already.")
 @_place_options
 @output_option
 def restore(file: Path, force: bool, store: str | None, blobs: str | None, output: Output) -> None:
-    """Bring back what FILE holds."""
+    """Restore a hub from FILE."""
     from aenv.hub import upkeep
 
     async def work(catalog: Catalog) -> upkeep.MigrationResult:
@@ -359,12 +365,12 @@ def restore(file: Path, force: bool, store: str | None, blobs: str | None, outpu
 
 
 @command.command()
-@click.option("--grace", default="24h", show_default=True, help="Leave alone what came in since.")
-@click.option("--dry-run", is_flag=True, help="Only count.")
+@click.option("--grace", default="24h", show_default=True, help="Keep files uploaded within this time.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be removed.")
 @_place_options
 @output_option
 def gc(grace: str, dry_run: bool, store: str | None, blobs: str | None, output: Output) -> None:
-    """Remove files that no version needs. The hub may be in use."""
+    """Remove files that no version refers to. The hub may be in use."""
     from dataclasses import asdict
 
     from aenv.hub import upkeep

@@ -1,4 +1,4 @@
-"""``aenv local``: look after the platforms that run on this machine for this user."""
+"""``aenv local``: show and stop the platforms that run on this machine for this user."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ RETIRE_SECONDS = 10.0
 
 @click.group(name="local")
 def command() -> None:
-    """Look after your local platforms: one per interpreter and version, which Environment starts by itself."""
+    """Show and stop your local platforms: one per interpreter and version, started by Environment when needed."""
 
 
 @command.command()
 @output_option
 def status(output: Output) -> int:
-    """Say which platforms run, and what uses them. The exit code is 1 when none runs for this interpreter."""
+    """Show the running platforms and their clients. Exits with 1 if none runs for this interpreter."""
     from aenv.client.local_platforms import LocalPaths, health
 
     where = LocalPaths.of_user()
@@ -42,9 +42,11 @@ def status(output: Output) -> int:
 
 
 @command.command()
-@click.option("--all", "everything", is_flag=True, help="End those of other interpreters, too, that are in use.")
+@click.option(
+    "--all", "everything", is_flag=True, help="Stop the platforms of other interpreters too, even those in use."
+)
 def stop(everything: bool) -> int:
-    """End it, and all instances with it.
+    """Stop the platform and all of its instances.
 
     It is the platform of this interpreter and version. Yours of other interpreters end with it unless they are in use.
     """
@@ -59,17 +61,17 @@ def stop(everything: bool) -> int:
             stop(each)
             click.echo(f"stopped {named}")
         elif about["instances"] or about["clients"]:
-            note(f"{named} is in use and goes on; to end it as well: aenv local stop --all")
+            note(f"{named} is in use and keeps running; stop it too with: aenv local stop --all")
         elif retire(each, RETIRE_SECONDS):
             click.echo(f"stopped {named}")
     return 0
 
 
 @command.command()
-@click.option("-n", "--lines", type=int, default=50, show_default=True, help="How many lines.")
-@click.option("--all", "everything", is_flag=True, help="The logs of all your platforms, each with its name.")
+@click.option("-n", "--lines", type=int, default=50, show_default=True, help="Number of lines.")
+@click.option("--all", "everything", is_flag=True, help="Show the logs of all your platforms, each with its name.")
 def logs(lines: int, everything: bool) -> int:
-    """Show the last lines of its log."""
+    """Show the last lines of the platform's log."""
     from aenv.client.local_platforms import LocalPaths
 
     own = LocalPaths.of_user()

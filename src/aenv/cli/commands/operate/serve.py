@@ -22,110 +22,114 @@ T = TypeVar("T")
 _store_option = click.option(
     "--store",
     envvar="AENV_SERVE_STORE",
-    help="Where tokens and records are: a file, or redis://HOST.  [default: platform/platform.db in the data folder]",
+    help="Store of tokens and records: a file, or redis://HOST.  [default: platform/platform.db in the data folder]",
 )
 
 
 @click.group(name="serve", invoke_without_command=True)
 @click.option("--local", is_flag=True, help="Serve this user on this machine, on a unix socket.")
-@click.option("--key", hidden=True, help="With --local: which platform of this user it is.")
+@click.option("--key", hidden=True, help="With --local: key of the platform among this user's.")
 @click.option(
     "--linger",
     type=float,
     default=600.0,
     show_default=True,
     envvar="AENV_LOCAL_LINGER",
-    help="With --local: seconds to stay after the last client has gone.",
+    help="With --local: seconds to keep running after the last client has left.",
 )
 @click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="AENV_SERVE_CONFIG",
-    help="A TOML file with these settings, under their names here; what is said here wins.",
+    help="TOML file with these settings; options win over it.",
 )
-@click.option("--check", is_flag=True, help="Only say whether it could be served like this, and what is wrong.")
-@click.option("--host", envvar="AENV_SERVE_HOST", help="The address to listen on.  [default: 127.0.0.1]")
+@click.option("--check", is_flag=True, help="Check the settings and the host, report problems, and serve nothing.")
+@click.option("--host", envvar="AENV_SERVE_HOST", help="Address to listen on.  [default: 127.0.0.1]")
 @click.option(
-    "-p", "--port", type=int, envvar="AENV_SERVE_PORT", help="For the control plane; 0: a free one.  [default: 8080]"
+    "-p",
+    "--port",
+    type=int,
+    envvar="AENV_SERVE_PORT",
+    help="Port of the control plane; 0 picks a free one.  [default: 8080]",
 )
 @click.option(
     "--data-port",
     type=int,
     envvar="AENV_SERVE_DATA_PORT",
-    help="For the data plane; 0: a free one.  [default: 8081]",
+    help="Port of the data plane; 0 picks a free one.  [default: 8081]",
 )
-@click.option("--one-port", is_flag=True, default=None, help="Have both planes on --port alone.")
-@click.option("--prefix", envvar="AENV_SERVE_PREFIX", help="A path before all paths, as a proxy in front leaves it.")
-@click.option("--tls-cert", envvar="AENV_SERVE_TLS_CERT", help="Serve with TLS: the file of the certificate, in PEM.")
-@click.option("--tls-key", envvar="AENV_SERVE_TLS_KEY", help="The file of the certificate's key.")
+@click.option("--one-port", is_flag=True, default=None, help="Serve both planes on --port.")
+@click.option("--prefix", envvar="AENV_SERVE_PREFIX", help="Path prefix that a reverse proxy in front leaves in place.")
+@click.option("--tls-cert", envvar="AENV_SERVE_TLS_CERT", help="Serve with TLS: PEM file of the certificate.")
+@click.option("--tls-key", envvar="AENV_SERVE_TLS_KEY", help="PEM file of the certificate's key.")
 @click.option(
     "--public-url",
     envvar="AENV_SERVE_PUBLIC_URL",
-    help="Where users reach the platform, for URLs that it gives out.  [default: where they asked for one]",
+    help="URL under which users reach the platform, for URLs in its answers.  [default: that of the request]",
 )
 @click.option(
     "--auth/--no-auth",
     default=None,
-    help="Whether callers need a token.  [default: where other machines can reach it]",
+    help="Require a token from callers.  [default: if other machines can reach the server]",
 )
 @_store_option
 @click.option(
     "--advertise",
     envvar="AENV_SERVE_ADVERTISE",
-    help="The URL at which other servers on the same Redis reach this one.  [default: found out]",
+    help="URL at which other servers on the same Redis reach this one.  [default: detected]",
 )
 @click.option(
     "--hub",
     envvar="AENV_SERVE_HUB",
-    help="The URL of the hub to take environments from.  [default: a hub in this same server]",
+    help="URL of the hub to take environments from.  [default: a hub in this server]",
 )
 @click.option(
     "--hub-quota",
     envvar="AENV_SERVE_HUB_QUOTA",
-    help="Storage that a user's environments may occupy in the hub of this server; 0: no limit.  [default: 50Gi]",
+    help="Storage quota of a user in the hub of this server; 0 means no limit.  [default: 50Gi]",
 )
 @click.option(
     "--base-limit",
     envvar="AENV_SERVE_BASE_LIMIT",
-    help="What an image that a project brings as its base may have when it is unpacked.  [default: 16Gi]",
+    help="Maximum unpacked size of an image that a project brings as its base.  [default: 16Gi]",
 )
 @click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     envvar="AENV_SERVE_METRICS_PORT",
-    help="Serve /metrics on 127.0.0.1 at this port too, without a token; 0: a free one.  [default: nowhere]",
+    help="Serve /metrics on 127.0.0.1 at this port too, without a token; 0 picks a free one.  [default: off]",
 )
 @click.option(
     "--engine",
     envvar="AENV_ENGINE",
-    help="What instances are: native sandboxes, gvisor for stronger and slower ones, process for plain processes"
+    help="Engine of instances: native sandboxes, gvisor for stronger and slower ones, process for plain processes"
     " without any isolation, a plug-in's name, or the URL of a service that makes them.  [default: native]",
 )
 @click.option(
     "--pool",
     type=click.IntRange(min=0),
     envvar="AENV_POOL",
-    help="Sandboxes of one kind to have ready, at the most, while they are being asked for.  [default: 8]",
+    help="Maximum number of sandboxes per kind to keep ready while they are in demand.  [default: 8]",
 )
 @click.option(
     "--fork/--no-fork",
     default=None,
     envvar="AENV_FORK",
-    help="Whether instances may be forks of a common parent. Without, each is a new program: it takes a second to"
+    help="Let instances be forks of a common parent. Without, each is a new program: it takes a second to"
     " start, and has an address layout, stack canaries and hash seed of its own.  [default: fork]",
 )
 @click.option(
     "--max-instances",
     type=click.IntRange(min=0),
     envvar="AENV_SERVE_MAX_INSTANCES",
-    help="Instances that there is room for; further ones wait in a fair queue. 0: no limit.  [default: 0]",
+    help="Maximum number of instances; further creates wait in a fair queue. 0 means no limit.  [default: 0]",
 )
 @click.option(
     "--max-creating",
     type=click.IntRange(min=0),
     envvar="AENV_SERVE_MAX_CREATING",
-    help="Instances that are made at the same time. 0: no limit.  [default: 0]",
+    help="Maximum number of creates at the same time. 0 means no limit.  [default: 0]",
 )
 @click.option(
     "--queue-seconds",
@@ -136,20 +140,20 @@ _store_option = click.option(
 @click.option(
     "--audit",
     envvar="AENV_SERVE_AUDIT",
-    help="The file that says who did what.  [default: platform/audit.jsonl in the data folder]",
+    help="Audit log: a JSON object per line.  [default: platform/audit.jsonl in the data folder]",
 )
 @click.option(
     "--adopt-within",
     type=click.FloatRange(min=0),
     envvar="AENV_SERVE_ADOPT_WITHIN",
-    help="Seconds that instances live on without a server, for the next one to find them; 0: they end with it."
+    help="Seconds that instances survive without a server, for the next one to adopt; 0 ends them with the server."
     "  [default: 60]",
 )
 @click.option(
     "--log-format",
     type=click.Choice(["text", "json"]),
     envvar="AENV_LOG_FORMAT",
-    help="How the log is written; as JSON with the ids of request, instance and trace.  [default: text]",
+    help="Log format; json has the ids of request, instance and trace.  [default: text]",
 )
 @output_option
 @click.pass_context
@@ -224,7 +228,7 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
 
 
 def _secrets() -> dict[str, str | None]:
-    """From variables alone: everybody on the machine can read a command line."""
+    """Read secrets from variables only: every user of the machine can read a command line."""
     import os
 
     return {"hub_token": os.environ.get("AENV_SERVE_HUB_TOKEN"), "engine_token": os.environ.get("AENV_ENGINE_TOKEN")}
@@ -257,18 +261,28 @@ def _told(ready: PlatformReady) -> str:
 
 @command.group()
 def token() -> None:
-    """Who may use the platform. These commands work on its store, on a machine that can reach it."""
+    """Create, list and revoke the platform's tokens, directly in its store."""
 
 
 @token.command(name="create")
-@click.option("--user", default="", help="Whose it is; tokens of one user see the same instances.")
+@click.option("--user", default="", help="User of the token; tokens of one user see the same instances.")
 @click.option("--role", type=click.Choice(["metrics", "read-only", "user", "admin"]), default="user", show_default=True)
-@click.option("--expires", help="For how long, like 720h.  [default: for ever]")
-@click.option("--instances", type=click.IntRange(min=0), default=0, help="How many at a time; 0: as the server says.")
-@click.option("--cpus", type=click.FloatRange(min=0), default=0.0, help="How many at a time; 0: as the server says.")
-@click.option("--memory", default="0", help="How much at a time, like 64Gi; 0: as the server says.")
+@click.option("--expires", help="Lifetime, like 720h.  [default: does not expire]")
 @click.option(
-    "--rate", type=click.FloatRange(min=0), default=0.0, help="Instances made in a second; 0: as the server says."
+    "--instances",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Maximum number of instances at a time; 0: the server's default.",
+)
+@click.option(
+    "--cpus",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Maximum number of CPUs at a time; 0: the server's default.",
+)
+@click.option("--memory", default="0", help="Maximum memory at a time, like 64Gi; 0: the server's default.")
+@click.option(
+    "--rate", type=click.FloatRange(min=0), default=0.0, help="Maximum creates per second; 0: the server's default."
 )
 @_store_option
 @output_option
@@ -283,7 +297,7 @@ def token_create(
     store: str | None,
     output: Output,
 ) -> None:
-    """Make a token. It is shown once."""
+    """Create a token. It is shown once."""
     from aenv.platform.access.platform_tokens import Allowance
     from aenv.project import quantities
     from aenv.schema import duration
@@ -309,7 +323,7 @@ def token_create(
 @_store_option
 @output_option
 def token_list(store: str | None, output: Output) -> None:
-    """Show all tokens, without their texts."""
+    """List the tokens, without their secrets."""
 
     async def work(tokens: PlatformTokens) -> list[dict[str, Any]]:
         return [each.model_dump(exclude={"hash"}) for each in await tokens.all()]
@@ -327,7 +341,7 @@ def token_list(store: str | None, output: Output) -> None:
 @_store_option
 @output_option
 def token_revoke(id: str, store: str | None, output: Output) -> None:
-    """Have a token open nothing any more, within two seconds."""
+    """Revoke a token. Servers stop accepting it within two seconds."""
 
     async def work(tokens: PlatformTokens) -> dict[str, Any]:
         return (await tokens.revoke(id)).model_dump(exclude={"hash"})

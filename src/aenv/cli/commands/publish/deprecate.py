@@ -1,4 +1,4 @@
-"""``aenv deprecate``: advise against a version."""
+"""``aenv deprecate``: mark a version as deprecated."""
 
 from aenv.cli.version_notes import advice
 

@@ -1,4 +1,4 @@
-"""``aenv get``: one environment of the hub."""
+"""``aenv get``: show one environment of the hub."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VERSIONS = 20
 
 @click.command(name="get")
 @click.argument("name")
-@click.option("-v", "--version", help="The version, when NAME does not say it.  [default: the newest]")
+@click.option("-v", "--version", help="Version, if not part of NAME.  [default: the newest]")
 @format_option(default=Output.JSON)
 def command(name: str, version: str | None, output: Output) -> None:
     """Show NAME[@VERSION]: its settings, tools, functions and rewards.

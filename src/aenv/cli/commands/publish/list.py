@@ -1,4 +1,4 @@
-"""``aenv list``: the environments in the hub."""
+"""``aenv list``: list the environments in the hub."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from aenv.cli.output import Output, format_option, note
 
 
 @click.command(name="list")
-@click.option("-n", "--name", help="Only those whose names begin so.")
-@click.option("-t", "--tags", multiple=True, help="Only those with this tag; several, or a,b, must all be there.")
-@click.option("-l", "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="At most so many.")
+@click.option("-n", "--name", help="Only names with this prefix.")
+@click.option("-t", "--tags", multiple=True, help="Only environments with this tag; repeated, or as a,b, all of them.")
 @click.option(
-    "-o", "--offset", type=click.IntRange(0), default=0, show_default=True, help="Leave out the first so many."
+    "-l", "--limit", type=click.IntRange(1, 1000), default=100, show_default=True, help="Maximum number of results."
 )
+@click.option("-o", "--offset", type=click.IntRange(0), default=0, show_default=True, help="Number of results to skip.")
 @format_option()
 def command(name: str | None, tags: tuple[str, ...], limit: int, offset: int, output: Output) -> None:
-    """List the environments in the hub, with the version that each name stands for."""
+    """List the environments in the hub, each with its default version."""
     wanted = [tag.strip() for given in tags for tag in given.split(",") if tag.strip()]
     page = with_hub(lambda hub: hub.list(name, wanted or None, limit=limit, offset=offset))
     output.show([document(each) for each in page.items], lambda: table(page.items))
     if page.next is not None:
-        note(f"There are more: --offset {offset + len(page.items)}")
+        note(f"more results: --offset {offset + len(page.items)}")

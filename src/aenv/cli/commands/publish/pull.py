@@ -1,4 +1,4 @@
-"""``aenv pull``: an environment's files, from the hub or from a bundle's file."""
+"""``aenv pull``: download an environment's files from the hub, or unpack a bundle file."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @click.command(name="pull")
 @click.argument("name")
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
-@click.option("-v", "--version", help="The version, when NAME does not say it.  [default: the newest]")
+@click.option("-v", "--version", help="Version, if not part of NAME.  [default: the newest]")
 @output_option
 def command(name: str, directory: Path | None, version: str | None, output: Output) -> None:
-    """Put the files of NAME[@VERSION] into DIRECTORY, a new folder; without it, one called NAME.
+    """Download the files of NAME[@VERSION] into DIRECTORY, a new folder; by default one called NAME.
 
     NAME can also be a file that `aenv build` made. Every byte is checked, and nothing is written elsewhere.
     """

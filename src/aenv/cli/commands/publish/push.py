@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 @work_dir_option
 @click.option("-v", "--version", help="Publish it as this version.  [default: the one in config.json]")
 @click.option("--force", is_flag=True, help="Replace a version that is not released.")
-@click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
-@click.option("--public/--private", default=None, help="Whether everyone who reaches the hub may read it.")
+@click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
+@click.option("--public/--private", default=None, help="Let everyone who reaches the hub read it, or not.")
 @click.option("--release", is_flag=True, help="Release the version at once, so that it never changes.")
 @click.option("--no-lock", is_flag=True, help="Do not lock the packages of requirements.txt.")
 @click.option("--no-load", is_flag=True, help="Do not load the project to find its tools; the hub then lists none.")
@@ -93,7 +93,7 @@ def _user() -> str:
 
 
 async def _load(packed: Packed, *, sandbox: bool) -> Schemas:
-    """Load what is in the bundle, and not what lies around it: a file that was left out is missed now."""
+    """Load the files of the bundle, not those of the project: a file left out of the bundle is noticed now."""
     from aenv.project.discovery import describe
     from aenv.project.unpack import unpack
 
@@ -112,7 +112,7 @@ async def _push(hub: Hub, packed: Packed, request: PushRequest, force: bool, rel
     total = sum((await publish.missing(hub, packed)).values())
     with Progress("sending", total) as progress:
         pushed = await publish.publish(hub, packed, request, force=force, progress=progress)
-    if request.public not in (None, pushed.version.public):  # nothing else was new
+    if request.public not in (None, pushed.version.public):  # only the visibility changed
         await hub.set_public(packed.bundle.name, bool(request.public))
     if release:
         version = await hub.release(packed.bundle.name, packed.bundle.version)
@@ -121,7 +121,7 @@ async def _push(hub: Hub, packed: Packed, request: PushRequest, force: bool, rel
 
 
 async def _look(hub: Hub, packed: Packed, force: bool) -> bool:
-    """Whether the version is there with this content; another content is refused here already."""
+    """Return whether the hub has the version with this content; other content is refused here."""
     from aenv.project import publish
 
     known = await publish.published(hub, packed)

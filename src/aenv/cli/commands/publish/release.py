@@ -10,7 +10,7 @@ from aenv.cli.output import Output, output_option
 
 @click.command(name="release")
 @click.argument("name", required=False)
-@click.option("-v", "--version", help="The version, when NAME does not say it.")
+@click.option("-v", "--version", help="Version, if not part of NAME.")
 @output_option
 def command(name: str | None, version: str | None, output: Output) -> None:
     """Make NAME@VERSION final: it never changes again, and NAME stands for the newest such version.

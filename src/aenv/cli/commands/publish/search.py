@@ -1,4 +1,4 @@
-"""``aenv search``: find environments by words."""
+"""``aenv search``: search the hub for environments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from aenv.cli.output import Output, format_option
 
 @click.command(name="search")
 @click.argument("words", nargs=-1, required=True)
-@click.option("-l", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="At most so many.")
+@click.option(
+    "-l", "--limit", type=click.IntRange(1, 1000), default=20, show_default=True, help="Maximum number of results."
+)
 @format_option()
 def command(words: tuple[str, ...], limit: int, output: Output) -> None:
     """Find environments that have all WORDS in their name, tags, description or tools."""

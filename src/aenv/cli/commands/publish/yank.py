@@ -1,4 +1,4 @@
-"""``aenv yank``: take a version out of sight."""
+"""``aenv yank``: hide a version."""
 
 from aenv.cli.version_notes import advice
 

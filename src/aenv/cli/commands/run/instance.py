@@ -1,4 +1,4 @@
-"""``aenv instance``: make, look at and end instances, on a platform or on this machine."""
+"""``aenv instance``: create, inspect and delete instances, on a platform or on this machine."""
 
 from __future__ import annotations
 
@@ -33,22 +33,26 @@ T = TypeVar("T")
 
 @click.group(name="instance")
 def command() -> None:
-    """Make, look at and end instances: on a platform, or on this machine when no platform is set."""
+    """Create, inspect and delete instances: on a platform, or on this machine if no platform is set."""
 
 
 @command.command()
 @click.argument("env_name", required=False)
-@click.option("-d", "--datasource", default="", help="The data that the environment is to work on.")
-@click.option("-t", "--ttl", help="How long it lives, like 2h.  [default: as its config.json says, else 30m]")
-@click.option("-e", "--env", "variables", multiple=True, metavar="KEY=VALUE", help="A variable; several.")
-@click.option("-a", "--arg", "arguments", multiple=True, help="An argument; several.")
-@click.option("-l", "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label; several.")
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds for one request.")
-@click.option("--startup-timeout", type=float, default=500.0, show_default=True, help="Seconds until it runs.")
-@click.option("--max-retries", type=int, default=10, show_default=True, help="How often to try again.")
-@click.option("--skip-health", is_flag=True, help="Do not wait until it says that it is healthy.")
-@click.option("--keep-alive", is_flag=True, help="Leave it running; else it is tried and ended at once.")
-@click.option("--owner", help="Who it is said to belong to.")
+@click.option("-d", "--datasource", default="", help="Data source of the environment.")
+@click.option("-t", "--ttl", help="Time to live, like 2h.  [default: from config.json, else 30m]")
+@click.option(
+    "-e", "--env", "variables", multiple=True, metavar="KEY=VALUE", help="Environment variable; may be repeated."
+)
+@click.option("-a", "--arg", "arguments", multiple=True, help="Argument; may be repeated.")
+@click.option("-l", "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label; may be repeated.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Timeout of one request, in seconds.")
+@click.option(
+    "--startup-timeout", type=float, default=500.0, show_default=True, help="Timeout of the start, in seconds."
+)
+@click.option("--max-retries", type=int, default=10, show_default=True, help="Number of retries.")
+@click.option("--skip-health", is_flag=True, help="Do not wait until the instance is healthy.")
+@click.option("--keep-alive", is_flag=True, help="Keep the instance running; by default it is deleted once it works.")
+@click.option("--owner", help="Owner, a free text.")
 @platform_options
 @output_option
 def create(
@@ -68,7 +72,7 @@ def create(
     api_key: str | None,
     output: Output,
 ) -> None:
-    """Make an instance of ENV_NAME, by default of the project in the current directory."""
+    """Create an instance of ENV_NAME, by default of the project in the current directory."""
     env = _environment(
         env_name, system_url, api_key, datasource=datasource, environment_variables=pairs_of("--env", variables),
         arguments=list(arguments), labels=pairs_of("--label", labels), timeout=timeout, startup_timeout=startup_timeout,
@@ -78,33 +82,38 @@ def create(
     said = asyncio.run(_made(env))
     output.show(said, lambda: _facts(said))
     if keep_alive:
-        note(f"It stays. End it:  aenv instance delete {said['instance_id']}")
+        note(f"Still running. Delete it with:  aenv instance delete {said['instance_id']}")
     else:
-        note("It worked, and is ended again; --keep-alive leaves it running.")
+        note("It worked, and was deleted again; --keep-alive keeps it running.")
 
 
 @command.command()
 @click.argument("env_name")
-@click.option("--timeout", type=float, default=60.0, show_default=True, help="Seconds for one request.")
+@click.option("--timeout", type=float, default=60.0, show_default=True, help="Timeout of one request, in seconds.")
 @platform_options
 @output_option
 def info(env_name: str, timeout: float, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Make an instance of ENV_NAME, say what it is like, and end it."""
+    """Create an instance of ENV_NAME, show what it offers, and delete it."""
     said = asyncio.run(_made(_environment(env_name, system_url, api_key, timeout=timeout)))
     output.show(said, lambda: _facts(said))
 
 
 @command.command(name="list")
-@click.option("-n", "--name", help="Only those of this environment.")
-@click.option("--version", help="Only those of this version; needs --name.")
-@click.option("--owner", help="Only those that are said to belong to them.")
+@click.option("-n", "--name", help="Only instances of this environment.")
+@click.option("--version", help="Only instances of this version; needs --name.")
+@click.option("--owner", help="Only instances of this owner.")
 @click.option(
-    "-l", "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Only those with this label; several."
+    "-l",
+    "--label",
+    "labels",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Only instances with this label; may be repeated.",
 )
 @click.option(
     "--status",
     type=click.Choice(["Pending", "Creating", "Running", "Failed", "Terminated"]),
-    help="Only those with this status; ended ones are shown only so.",
+    help="Only instances with this status; required to see ended ones.",
 )
 @platform_options
 @output_option
@@ -144,12 +153,12 @@ def list_command(
 @platform_options
 @output_option
 def get(id: str, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Show one instance, and what happened to it."""
+    """Show one instance, and its events."""
 
     async def work(api: ApiClient) -> dict[str, Any]:
         shown = await api.get_env_instance(id, deleted=True)
         found = shown.model_dump(exclude_none=True, exclude={"token", "data_url"})
-        with contextlib.suppress(NotFound):  # of one that was lost with its server only the end is known
+        with contextlib.suppress(NotFound):  # of an instance lost with its server only the end is known
             found["events"] = [event.model_dump() for event in await api.get_instance_events(id)]
         return found
 
@@ -163,17 +172,17 @@ def get(id: str, system_url: str | None, api_key: str | None, output: Output) ->
 
 @command.command()
 @click.argument("id")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 @platform_options
 @output_option
 def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """End one instance."""
+    """Delete one instance."""
     if not yes:
         click.confirm(f"End instance {id}?", abort=True, err=True)
 
     async def work(api: ApiClient) -> None:
         if not await api.delete_env_instance(id):
-            raise NotFound(f"there is no instance {id}", details={"hint": "See them all: aenv instance list"})
+            raise NotFound(f"there is no instance {id}", details={"hint": "List them: aenv instance list"})
 
     with_api_of(system_url, api_key, work)
     output.show({"id": id, "deleted": True}, lambda: f"deleted {id}")
@@ -181,11 +190,11 @@ def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, outp
 
 @command.command()
 @click.argument("id")
-@click.option("-t", "--ttl", default="", help="How long from now.  [default: as long as before]")
+@click.option("-t", "--ttl", default="", help="Time to live from now.  [default: as before]")
 @platform_options
 @output_option
 def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Have an instance's time to live count from now."""
+    """Renew an instance: its time to live counts from now."""
 
     async def work(api: ApiClient) -> EnvInstance:
         return await api.renew_env_instance(id, ttl)
@@ -200,7 +209,7 @@ def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output
 @log_options
 @platform_options
 def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_key: str | None) -> None:
-    """Show what an instance's tools wrote."""
+    """Show the output of an instance's tools."""
 
     async def work(api: ApiClient) -> None:
         await show_log(api.follow_instance_logs(id, tail) if follow else await api.get_instance_logs(id, tail))
@@ -215,7 +224,7 @@ def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_ke
 
 
 @command.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds that it may take.")
+@click.option("--timeout", type=float, default=600.0, show_default=True, help="Timeout in seconds.")
 @platform_options
 @click.argument("id")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -231,7 +240,7 @@ def exec(id: str, command: tuple[str, ...], timeout: float, system_url: str | No
     click.echo(done.stdout, nl=False)
     click.echo(done.stderr, nl=False, err=True)
     if done.timed_out:
-        note(f"it was ended after {timeout:g} s")
+        note(f"timed out after {timeout:g} s")
         return 1
     return int(done.exit_code) if done.exit_code >= 0 else 128 - int(done.exit_code)
 
@@ -239,7 +248,7 @@ def exec(id: str, command: tuple[str, ...], timeout: float, system_url: str | No
 @command.command()
 @click.argument("source")
 @click.argument("target")
-@click.option("--timeout", type=float, default=3600.0, show_default=True, help="Seconds that it may take.")
+@click.option("--timeout", type=float, default=3600.0, show_default=True, help="Timeout in seconds.")
 @platform_options
 def cp(source: str, target: str, timeout: float, system_url: str | None, api_key: str | None) -> None:
     """Copy a file or a folder into an instance, or out of it: FILE ID:PATH, or ID:PATH FILE.
@@ -248,10 +257,10 @@ def cp(source: str, target: str, timeout: float, system_url: str | None, api_key
     """
     there, back = ":" in target, ":" in source
     if there == back:
-        raise UsageError("one of the two is in an instance: write it as ID:/path")
+        raise UsageError("one of the two must be in an instance: write it as ID:/path")
     id, _, path = (target if there else source).partition(":")
     if there and not Path(source).exists():
-        raise UsageError(f"there is no {source}")
+        raise UsageError(f"{source} does not exist")
 
     async def work(env: Environment) -> None:
         if there:

@@ -1,4 +1,4 @@
-"""``aenv instances``: what ``aenv instance list`` was once called."""
+"""``aenv instances``: the older name of ``aenv instance list``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``aenv ps``: what runs, and what it uses."""
+"""``aenv ps``: show running instances and their resource usage."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 @click.command(name="ps")
-@click.option("-n", "--name", help="Only those of this environment.")
-@click.option("--owner", help="Only those that are said to belong to them.")
+@click.option("-n", "--name", help="Only instances of this environment.")
+@click.option("--owner", help="Only instances of this owner.")
 @platform_options
 @output_option
 def command(name: str | None, owner: str | None, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Show the instances that run, and what they use.
+    """Show running instances and what they use.
 
     They are those on the platform, or on this machine when none is set.
     """

@@ -1,4 +1,4 @@
-"""``aenv service``: environments that a platform keeps running."""
+"""``aenv service``: run environments as services."""
 
 from __future__ import annotations
 
@@ -22,29 +22,33 @@ _wait_option = click.option(
     type=click.FloatRange(min=0),
     default=0.0,
     show_default=True,
-    help="Seconds to wait until it is done; the command fails if it is not.",
+    help="Seconds to wait for completion; the command fails if it takes longer.",
 )
 
 
 @click.group(name="service")
 def command() -> None:
-    """Keep environments running on a platform: in replicas, behind one URL, with storage if wanted."""
+    """Run environments as services on a platform: replicas behind one URL, with optional storage."""
 
 
 @command.command()
 @click.argument("env_name", required=False)
-@click.option("-s", "--service-name", help="Its name: small letters, digits and dashes.  [default: one is made up]")
 @click.option(
-    "-r", "--replicas", type=click.IntRange(min=1), help="How many run.  [default: as config.json says, or 1]"
+    "-s", "--service-name", help="Name of the service: lower-case letters, digits and dashes.  [default: generated]"
 )
-@click.option("-p", "--port", type=click.IntRange(1, 65535), help="The port that it listens on, where a platform asks.")
-@click.option("-e", "--env", "variables", multiple=True, metavar="KEY=VALUE", help="A variable; several.")
-@click.option("-l", "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label; several.")
-@click.option("--owner", help="Who it is said to belong to.")
-@click.option("--enable-storage", is_flag=True, help="Give it a storage, which outlives it. It has 1 replica then.")
-@click.option("--storage-name", help="The storage's name.  [default: as config.json says, or the environment's]")
-@click.option("--storage-size", help="The storage's size, like 10Gi.  [default: as config.json says]")
-@click.option("--mount-path", help="Where it finds its storage.  [default: as config.json says, or /home/admin/data]")
+@click.option(
+    "-r", "--replicas", type=click.IntRange(min=1), help="Number of replicas.  [default: from config.json, or 1]"
+)
+@click.option("-p", "--port", type=click.IntRange(1, 65535), help="Port that it listens on, for platforms that ask.")
+@click.option(
+    "-e", "--env", "variables", multiple=True, metavar="KEY=VALUE", help="Environment variable; may be repeated."
+)
+@click.option("-l", "--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label; may be repeated.")
+@click.option("--owner", help="Owner, a free text.")
+@click.option("--enable-storage", is_flag=True, help="Give it storage, which outlives it; needs 1 replica.")
+@click.option("--storage-name", help="Name of the storage.  [default: from config.json, or the environment's name]")
+@click.option("--storage-size", help="Size of the storage, like 10Gi.  [default: from config.json]")
+@click.option("--mount-path", help="Mount path of the storage.  [default: from config.json, or /home/admin/data]")
 @_wait_option
 @platform_options
 @output_option
@@ -65,7 +69,7 @@ def create(
     api_key: str | None,
     output: Output,
 ) -> None:
-    """Make a service of ENV_NAME, by default of the project in the current directory.
+    """Create a service of ENV_NAME, by default of the project in the current directory.
 
     What is not said here is as its config.json says, if that is the one in the current directory.
     """
@@ -73,33 +77,35 @@ def create(
     if own is not None:
         env_name = env_name or f"{own.name}@{own.version}"
     assert env_name is not None
-    wish = _resources(own)
+    request = _resources(own)
     block = own.service() if own is not None else None
-    wish["replicas"] = replicas or (block.replicas if block else 1) or 1
-    wish["port"] = port or (block.port if block else None)
-    wish |= {"environment_variables": pairs_of("--env", variables) or None, "owner": owner}
-    wish["labels"] = pairs_of("--label", labels) or None
+    request["replicas"] = replicas or (block.replicas if block else 1) or 1
+    request["port"] = port or (block.port if block else None)
+    request |= {"environment_variables": pairs_of("--env", variables) or None, "owner": owner}
+    request["labels"] = pairs_of("--label", labels) or None
     if enable_storage or storage_size or storage_name or (block and block.enable_storage):
         size = storage_size or (block.storage_size if block else None)
         if size is None and storage_name is None:
             raise UsageError("a storage needs a size: --storage-size 10Gi, or deployConfig.service.storageSize")
-        if wish["replicas"] != 1:
-            raise UsageError(f"a service with storage has 1 replica, not {wish['replicas']}: a storage has one writer")
+        if request["replicas"] != 1:
+            raise UsageError(
+                f"a service with storage has 1 replica, not {request['replicas']}: a storage has one writer"
+            )
         name = storage_name or (block.storage_name if block else env_name.partition("@")[0])
         path = mount_path or (block.mount_path if block else None)
-        wish |= {"pvc_name": name, "storage_size": size, "mount_path": path}
+        request |= {"pvc_name": name, "storage_size": size, "mount_path": path}
 
     async def work(api: ApiClient) -> EnvService:
-        made = await api.create_env_service(env_name, service_name or (block.name if block else None), **wish)
+        made = await api.create_env_service(env_name, service_name or (block.name if block else None), **request)
         return await _waited(api, made, wait)
 
     found = with_api(system_url, api_key, work)
     output.show(_said(found), lambda: _facts(found))
-    note(f"See how it is:  aenv service get {found.id}")
+    note(f"Inspect it with:  aenv service get {found.id}")
 
 
 @command.command(name="list")
-@click.option("-n", "--name", help="Only those of this environment.")
+@click.option("-n", "--name", help="Only instances of this environment.")
 @platform_options
 @output_option
 def list_command(name: str | None, system_url: str | None, api_key: str | None, output: Output) -> None:
@@ -117,13 +123,13 @@ def list_command(name: str | None, system_url: str | None, api_key: str | None, 
 @platform_options
 @output_option
 def get(id: str, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Show one service, and what happened to it."""
+    """Show one service, and its events."""
 
     async def work(api: ApiClient) -> tuple[EnvService, list[dict[str, Any]]]:
         found = await api.get_env_service(id)
         try:
             events = [event.model_dump() for event in await api.get_service_events(id)]
-        except AEnvError:  # a platform that knows no events of services
+        except AEnvError:  # a platform without events of services
             events = []
         return found, events
 
@@ -135,13 +141,13 @@ def get(id: str, system_url: str | None, api_key: str | None, output: Output) ->
 
 @command.command()
 @click.argument("id")
+@click.option("-r", "--replicas", type=click.IntRange(min=0), help="Number of replicas; 0 stops all of them.")
+@click.option("--image", help="Version to run, named by its image: registry/NAME:VERSION.")
+@click.option("--version", help="Version to run.")
 @click.option(
-    "-r", "--replicas", type=click.IntRange(min=0), help="How many are to run; 0: none, until there are more."
+    "-e", "--env", "variables", multiple=True, metavar="KEY=VALUE", help="Environment variable to set; may be repeated."
 )
-@click.option("--image", help="The version to run, named by its image: registry/NAME:VERSION.")
-@click.option("--version", help="The version to run.")
-@click.option("-e", "--env", "variables", multiple=True, metavar="KEY=VALUE", help="A variable to set; several.")
-@click.option("--storage-size", help="More storage than before, like 20Gi.")
+@click.option("--storage-size", help="New, larger size of the storage, like 20Gi.")
 @_wait_option
 @platform_options
 @output_option
@@ -157,9 +163,9 @@ def update(
     api_key: str | None,
     output: Output,
 ) -> None:
-    """Change a service while it runs: replicas are replaced one after the other, once the new ones are healthy."""
+    """Update a running service: replicas are replaced one by one, once the new ones are healthy."""
     if replicas is None and not (image or version or variables or storage_size):
-        raise UsageError("say what to change: --replicas, --image, --version, --env or --storage-size")
+        raise UsageError("nothing to change; use --replicas, --image, --version, --env or --storage-size")
 
     async def work(api: ApiClient) -> EnvService:
         changed = await api.update_env_service(
@@ -173,14 +179,14 @@ def update(
 
 @command.command()
 @click.argument("id")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--delete-storage", is_flag=True, help="Delete its storage too, with all that is in it.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--delete-storage", is_flag=True, help="Delete its storage too, with all its data.")
 @platform_options
 @output_option
 def delete(
     id: str, yes: bool, delete_storage: bool, system_url: str | None, api_key: str | None, output: Output
 ) -> None:
-    """End one service; its storage stays unless it is to go too."""
+    """Delete one service; its storage stays, unless --delete-storage is given."""
     if not yes:
         what = " and its storage, with all that is in it" if delete_storage else ""
         click.confirm(f"End service {id}{what}?", abort=True, err=True)
@@ -189,7 +195,7 @@ def delete(
         return await api.delete_env_service(id, delete_storage)
 
     if not with_api(system_url, api_key, work):
-        raise NotFound(f"there is no service {id}", details={"hint": "See them all: aenv service list"})
+        raise NotFound(f"there is no service {id}", details={"hint": "List them: aenv service list"})
     output.show({"id": id, "deleted": True, "storage_deleted": delete_storage}, lambda: f"deleted {id}")
 
 
@@ -198,7 +204,7 @@ def delete(
 @log_options
 @platform_options
 def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_key: str | None) -> None:
-    """Show what the tools of a service's replicas wrote; each line begins with the replica's id."""
+    """Show the output of a service's tools; each line begins with the replica's id."""
 
     async def work(api: ApiClient) -> None:
         await show_log(api.follow_service_logs(id, tail) if follow else await api.get_service_logs(id, tail))
@@ -210,7 +216,7 @@ def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_ke
 
 
 def _manifest(env_name: str | None) -> Manifest | None:
-    """That of the current directory, if it is the one of this environment."""
+    """Return the manifest of the current directory, if it is the one of this environment."""
     from aenv.project import manifest
 
     if env_name is None:
@@ -230,13 +236,13 @@ def _resources(own: Manifest | None) -> dict[str, Any]:
 
 
 async def _waited(api: ApiClient, service: EnvService, seconds: float) -> EnvService:
-    """Once nothing is under way any more."""
+    """Wait until the service has settled."""
     until = time.monotonic() + seconds
     asked = service.revision
     while seconds:
         done = service.status == "Running" and service.available_replicas == service.replicas
         if service.status == "Failed" or (done and service.revision != asked):
-            raise EnvironmentError(f"service {service.id} is not what was asked for: {service.reason}")
+            raise EnvironmentError(f"service {service.id} did not reach the requested state: {service.reason}")
         if done:
             break
         left = until - time.monotonic()

@@ -1,4 +1,4 @@
-"""``aenv top``: instances and what they use, as it changes."""
+"""``aenv top``: watch instances and their resource usage."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from aenv.errors import ConfigError
 
 @click.command(name="top")
 @click.option("-n", "--name", help="Only instances of this environment.")
-@click.option("--owner", help="Only those that are said to belong to them.")
+@click.option("--owner", help="Only instances of this owner.")
 @click.option(
-    "--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="What to have the most of on top."
+    "--sort", type=click.Choice(SORTS), default="cpu", show_default=True, help="Column to sort by, highest first."
 )
 @click.option(
-    "--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between two looks."
+    "--every", type=click.FloatRange(min=0.1), default=2.0, show_default=True, help="Seconds between refreshes."
 )
-@click.option("--once", is_flag=True, help="Two looks and one page; so it is anyway where there is no terminal.")
+@click.option("--once", is_flag=True, help="Sample once and print one page; the default without a terminal.")
 @platform_options
 @output_option
 def command(

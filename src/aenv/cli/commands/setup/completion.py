@@ -1,4 +1,4 @@
-"""``aenv completion``: teach a shell our commands."""
+"""``aenv completion``: print a shell completion script."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command(name="completion")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def command(shell: str) -> None:
-    """Print a script that completes aenv commands in your shell.
+    """Print a shell completion script.
 
     \b
     bash   add to ~/.bashrc:   eval "$(aenv completion bash)"

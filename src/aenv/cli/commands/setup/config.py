@@ -21,10 +21,10 @@ def command() -> None:
 
 
 @command.command()
-@click.option("-k", "--key", help="Only this setting, or this group of them.")
+@click.option("-k", "--key", help="Only this setting, or this group of settings.")
 @format_option()
 def show(key: str | None, output: Output) -> None:
-    """Show the settings as they count: defaults, your file, and variables. Secrets stay hidden."""
+    """Show the effective settings: defaults, your file, and variables. Secrets stay hidden."""
     from aenv import config
 
     document: Any = config.shown(config.load())
@@ -48,7 +48,7 @@ def get(key: str) -> None:
 @click.argument("key")
 @click.argument("value")
 def set_(key: str, value: str) -> None:
-    """Change one setting in your file. A VALUE of - is read from standard input, so that no history keeps it."""
+    """Change one setting in your file. A VALUE of - is read from standard input, out of the shell history."""
     from aenv import config
 
     if value == "-":
@@ -57,28 +57,28 @@ def set_(key: str, value: str) -> None:
     understood = config.set_value(path, full, value)
     note(f"{full} = {config.HIDDEN if full in config.SECRET else _text(understood)}")
     for name in config.variables_over(full):
-        note(f"Warning: the variable {name} is set, and wins over it")
+        note(f"Warning: the variable {name} is set and overrides it")
 
 
 @command.command()
-@click.option("--path", type=click.Path(path_type=Path, dir_okay=False), help="Make it here.  [default: your own]")
+@click.option("--path", type=click.Path(path_type=Path, dir_okay=False), help="File to create.  [default: your own]")
 def init(path: Path | None) -> None:
-    """Make a file with the defaults. One that is there stays as it is."""
+    """Create a settings file with the defaults. An existing file is kept."""
     from aenv import config
 
     target = path or config.find()
     if target.exists():
         config.read(target)
-        note(f"{target} is there already")
+        note(f"{target} exists already")
         return
     config.write(config.Settings().model_dump(exclude_none=True), target)
     click.echo(target)
 
 
 @command.command()
-@click.option("--force", is_flag=True, help="Do not ask, and replace even a file that is not valid.")
+@click.option("--force", is_flag=True, help="Do not ask for confirmation, and replace even an invalid file.")
 def reset(force: bool) -> None:
-    """Put the defaults back. The old file is kept beside it, with .bak at the end of its name."""
+    """Reset the settings to the defaults. The old file is kept as a .bak beside it."""
     from aenv import config
 
     path = config.find()
@@ -94,7 +94,7 @@ def reset(force: bool) -> None:
 @command.command()
 @click.argument("file", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 def load(file: Path) -> None:
-    """Take over all settings of FILE, which `aenv config export` wrote."""
+    """Import all settings of FILE, written by `aenv config export`."""
     from aenv import config
 
     path = config.find()
@@ -106,7 +106,7 @@ def load(file: Path) -> None:
 @command.command()
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file.")
 def export(output: Path | None) -> None:
-    """Write your settings, secrets included, to a file for you alone, or print them."""
+    """Export your settings, secrets included, to a file that only you can read, or print them."""
     from aenv import config
 
     settings: Settings = config.validate(config.read(config.find()), "the settings")
@@ -120,7 +120,7 @@ def export(output: Path | None) -> None:
 
 @command.command()
 def path() -> None:
-    """Print where your file is, or would be."""
+    """Print the path of your settings file."""
     from aenv import config
 
     click.echo(config.find())

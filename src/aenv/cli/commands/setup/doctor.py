@@ -1,4 +1,4 @@
-"""``aenv doctor``: what this machine can do."""
+"""``aenv doctor``: check what this machine can do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CANNOT = 3
 @click.command(name="doctor")
 @output_option
 def command(output: Output) -> int:
-    """Say what this machine can do, and what is missing.
+    """Check what this machine can do, and what is missing.
 
     Also what servers have left behind on it, and how to fix each. The exit code is 3 where no sandboxes can be made.
     """

@@ -1,4 +1,4 @@
-"""``aenv version``: which aenv this is."""
+"""``aenv version``: show the version of aenv."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Facts = dict[str, str | bool | None]
 @click.option("-j", "--json", "as_json", is_flag=True, help="The same as --output json.")
 @output_option
 def command(short: bool, as_json: bool, output: Output) -> None:
-    """Show which aenv this is and where it comes from."""
+    """Show the version of aenv and where it comes from."""
     if short:
         click.echo(aenv.__version__)
         return
@@ -30,7 +30,7 @@ def command(short: bool, as_json: bool, output: Output) -> None:
 
 
 def facts(checkout: Path) -> Facts:
-    """What is known; null for what is not. ``checkout`` is where the sources would be."""
+    """Collect version facts, null where unknown. ``checkout``: where a source checkout would be."""
     git = _git_facts(checkout)
     return {
         "version": aenv.__version__,
@@ -40,7 +40,7 @@ def facts(checkout: Path) -> Facts:
         "build_date": git["git_date"],
         "build_branch": git["git_branch"],
         "python_version": platform.python_version(),
-        "build_host": None,  # a machine's name is nobody's business
+        "build_host": None,  # host names are private
         **git,
         "platform": platform.platform(),
     }
