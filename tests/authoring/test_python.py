@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from aenv import StateDestroyed, run_python
+from aenv.errors import InvalidUse
 from tests.isolation.host import eventually
 
 
@@ -40,6 +42,32 @@ def _is_gone(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
     except OSError:
         return True
+
+
+def test_a_traceback_shows_the_code_of_the_agent_alone() -> None:
+    run = run_python("def f():\n    return 1 / 0", call="f")
+    assert run.stderr.splitlines() == [
+        "Traceback (most recent call last):", '  File "<code>", line 2, in f', "ZeroDivisionError: division by zero",
+    ]  # fmt: skip
+    assert run_python("x = 1", call="f").stderr.endswith("NameError: the code defines no f()\n")
+    assert run_python("import sys; sys.exit(7)").exit_code == 7
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"memory": "512Mi"}, {"memory": 0}, {"memory": True}, {"timeout": 0}, {"timeout": -1}, {"timeout": "5"},
+        {"timeout": float("nan")}, {"timeout": True}, {"stdin": b""}, {"variables": {"A": 1}}, {"variables": "A=1"},
+        {"call": 7}, {"directory": 7}, {"arguments": [object()]},
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidUse, match=f"run_python: {next(iter(wrong))}"):
+        run_python("pass", **wrong)
+
+
+def test_code_that_is_no_text_is_a_run_that_failed() -> None:
+    assert not run_python(None).ok  # type: ignore[arg-type]
 
 
 def test_code_that_takes_too_long_is_stopped_with_what_it_started() -> None:

@@ -216,6 +216,8 @@ def test_new_names_in_a_reserved_namespace_belong_to_its_owner(hub: Callable[...
             await people.ann.grant_namespace("team", "bob", "write")
             pushed = await push(people.bob, "team-other", "1.0.0")
             assert pushed.version.owner == "ann"
+            found = await people.ann.grants("team-other")
+            assert (found.grants, found.namespace, found.namespace_grants) == ({}, "team", {"bob": "write"})
             assert [each.name for each in await people.bob.namespaces()] == ["team"]
             await people.ann.revoke_namespace("team", "bob")
             with pytest.raises(NotFound):

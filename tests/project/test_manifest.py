@@ -104,7 +104,7 @@ def test_an_unknown_key_gives_a_warning_with_the_probable_key(tmp_path: Path) ->
     document = SMALLEST | {
         "memory": "2Gi",
         "zebra": 1,
-        "deployConfig": {"Memory": "2Gi", "templateType": "x", "service": {"replica": 3}},
+        "deployConfig": {"Memory": "2Gi", "templateType": "x", "fokr": 1, "service": {"replica": 3}},
         "artifacts": [{"type": "image", "content": "i", "digest": "d"}],
     }
     (tmp_path / "config.json").write_text(json.dumps(document))
@@ -115,6 +115,7 @@ def test_an_unknown_key_gives_a_warning_with_the_probable_key(tmp_path: Path) ->
         "zebra": "",
         "deployConfig.Memory": "memory?",
         "deployConfig.templateType": "deployConfig.podTemplate?",
+        "deployConfig.fokr": "fork?",
         "deployConfig.service.replica": "replicas?",
         "artifacts[0].digest": "",
     }

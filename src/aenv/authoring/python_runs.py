@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from aenv.authoring.agent_time import agent_code
 from aenv.authoring.destroyed_state import raising_state_destroyed
+from aenv.errors import InvalidUse
 from aenv.isolation.files.trees import remove_tree
 
 MAX_OUTPUT = 1 << 20
@@ -38,11 +39,18 @@ if task["memory"] is not None:
     resource.setrlimit(resource.RLIMIT_AS, (task["memory"],) * 2)
 sys.argv = ["-c"]
 scope = {"__name__": "__main__", "__builtins__": __builtins__}
-exec(compile(task["code"], "<code>", "exec"), scope)
-if task["call"] is not None:
-    value = scope[task["call"]](*task["arguments"])
-    with open(answer, "w") as file:
-        json.dump(value, file)
+try:
+    exec(compile(task["code"], "<code>", "exec"), scope)
+    if task["call"] is not None:
+        if task["call"] not in scope:
+            raise NameError(f"the code defines no {task['call']}()")
+        value = scope[task["call"]](*task["arguments"])
+        with open(answer, "w") as file:
+            json.dump(value, file)
+except Exception as error:
+    trace = error.__traceback__ = error.__traceback__.tb_next  # without this wrapper
+    sys.excepthook(type(error), error, trace)
+    sys.exit(1)
 """
 
 
@@ -89,6 +97,7 @@ def run_python(
             contain secrets.
 
     Raises:
+        InvalidUse: an argument has a wrong type or value. Code that is not a text is not: that run fails.
         StateDestroyed: the working directory or the folder for temporary files is missing or not accessible.
 
     Example:
@@ -97,7 +106,11 @@ def run_python(
         return 1.0 if run.ok and run.value == [1, 2, 3] else 0.0
         ```
     """
-    task = {"code": code, "call": call, "arguments": list(arguments), "memory": memory}
+    _check(call, stdin, timeout, memory, directory, variables)
+    try:
+        task = json.dumps({"code": code, "call": call, "arguments": list(arguments), "memory": memory})
+    except (TypeError, ValueError) as error:
+        raise InvalidUse(f"run_python: arguments: JSON cannot carry them: {error}") from None
     inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     with (
         raising_state_destroyed("no folder for temporary files"),
@@ -108,7 +121,7 @@ def run_python(
         tempfile.TemporaryFile() as err,
         _empty_folder() as empty,
     ):
-        for file, text in ((request, json.dumps(task)), (standard_input, stdin)):
+        for file, text in ((request, task), (standard_input, stdin)):
             file.write(text.encode(errors="replace"))
             file.seek(0)
         files = (request.fileno(), answer.fileno())
@@ -121,6 +134,21 @@ def run_python(
             exit_code = _wait(process, timeout)
         value = _value(answer) if exit_code == 0 and call is not None else None
         return PythonRun(exit_code, _text(out), _text(err), value, exit_code is None)
+
+
+def _check(call: object, stdin: object, timeout: object, memory: object, directory: object, variables: object) -> None:
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool) and 0 < timeout < float("inf")
+    texts = isinstance(variables, Mapping) and all(isinstance(each, str) for pair in variables.items() for each in pair)
+    for name, value, right, expected in (
+        ("call", call, call is None or isinstance(call, str), "the name of a function"),
+        ("stdin", stdin, isinstance(stdin, str), "a text"),
+        ("timeout", timeout, number, "a number of seconds above 0"),
+        ("memory", memory, memory is None or (type(memory) is int and memory > 0), "a number of bytes, or None"),
+        ("directory", directory, directory is None or isinstance(directory, str | os.PathLike), "a path"),
+        ("variables", variables, variables is None or texts, "a mapping of texts to texts"),
+    ):
+        if not right:
+            raise InvalidUse(f"run_python: {name} must be {expected}, not {value!r:.80}")
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def namespace_list(output: Output) -> None:
     """List the namespaces that you have access to; administrators see all."""
     found = with_hub(lambda hub: hub.namespaces())
     rows = [("NAME", "OWNER", "GRANTS")]
-    rows += [(each.name, each.owner, _written(each)) for each in found]
+    rows += [(each.name, each.owner, _written(each.grants)) for each in found]
     output.show(
         [each.model_dump(exclude={"public"}) for each in found],
         lambda: columns(rows, indent="") if found else "no namespaces",
@@ -160,8 +160,8 @@ def parse_size(text: str) -> int:
         raise UsageError(str(error)) from None
 
 
-def _written(of: Grants) -> str:
-    return ", ".join(f"{user}: {access}" for user, access in sorted(of.grants.items())) or "-"
+def _written(grants: dict[str, Access]) -> str:
+    return ", ".join(f"{user}: {access}" for user, access in sorted(grants.items())) or "-"
 
 
 def _show(of: Grants, output: Output) -> None:
@@ -169,17 +169,27 @@ def _show(of: Grants, output: Output) -> None:
         ("Name", of.name),
         ("Owner", of.owner or "the hub's administrators"),
         ("Visibility", "public" if of.public else "private"),
-        ("Grants", _written(of)),
+        ("Grants", _written(of.grants)),
     ]
+    if of.namespace:
+        rows.append(("Namespace", f"{of.namespace} of {of.namespace_owner}; {_written(of.namespace_grants)}"))
     output.show(of.model_dump(), lambda: columns(rows, indent=""))
 
 
 def _show_usage(usage: StorageUsage, output: Output) -> None:
-    limit = f"{usage.limit / 2**30:.2f} GiB" if usage.limit else "no limit"
+    limit = _binary_size(usage.limit) if usage.limit else "no limit"
     rows = [
         ("User", usage.user),
-        ("Used", f"{usage.used / 2**30:.2f} GiB"),
-        ("Uploading", f"{usage.uploading / 2**30:.2f} GiB"),
+        ("Used", _binary_size(usage.used)),
+        ("Uploading", _binary_size(usage.uploading)),
         ("Limit", limit),
     ]
     output.show(usage.model_dump(), lambda: columns(rows, indent=""))
+
+
+def _binary_size(count: int) -> str:
+    """Format a number of bytes in the units that quotas are written in."""
+    for unit, step in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= step:
+            return f"{count / step:.2f} {unit}"
+    return f"{count} bytes"

@@ -206,7 +206,11 @@ class LocalHub(Hub):
     # --- owners and grants
 
     async def grants(self, name: str) -> Grants:
-        return _grants(await self.require_level(name, Level.OWN))
+        found = _grants(await self.require_level(name, Level.OWN))
+        space = await self.catalog.namespaces.over(name)
+        if space is not None:
+            found.namespace, found.namespace_owner, found.namespace_grants = space.name, space.owner, space.grants
+        return found
 
     async def grant(self, name: str, user: str, access: Access) -> Grants:
         await self.require_level(name, Level.OWN)

@@ -14,6 +14,9 @@ from pathlib import Path
 
 from aenv.errors import UsageError
 from aenv.project import manifest
+from aenv.tracing.logging import getLogger
+
+log = getLogger("project")
 
 
 @dataclass(frozen=True)
@@ -61,4 +64,7 @@ def locate(path: Path) -> Located:
 @lru_cache(maxsize=64)
 def _loaded(root: Path, *stamp: int) -> manifest.Loaded:
     """Return the manifest, cached until the file changes: a platform needs it for every instance."""
-    return manifest.load(root)
+    found = manifest.load(root)
+    for warning in found.warnings:
+        log.warning("%s: %s", root, warning)
+    return found

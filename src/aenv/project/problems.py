@@ -80,8 +80,8 @@ def _hint(key: str, model: type[BaseModel]) -> str:
         if isinstance(block, type) and issubclass(block, BaseModel)
         for inner in _keys(block)
     }
-    for names in (here, below):
-        if close := difflib.get_close_matches(_flat(key), names, n=1, cutoff=0.8):
+    for names, cutoff in ((here, 0.75), (below, 0.8)):  # 0.75: two letters of four changed places, as in "fokr"
+        if close := difflib.get_close_matches(_flat(key), names, n=1, cutoff=cutoff):
             return f"; did you mean {names[close[0]]}?"
     return f"; did you mean {_MEANT[key]}?" if key in _MEANT else ""
 

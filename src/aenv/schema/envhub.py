@@ -174,6 +174,11 @@ class Grants(HubResponseModel):
     """True: everyone who reaches the hub may read it, with or without a token."""
     grants: dict[str, Access] = {}
     """Access by user; `*` stands for every user with a token."""
+    namespace: str = ""
+    """Reserved namespace that an environment is in; its owner owns the environment too."""
+    namespace_owner: str = ""
+    namespace_grants: dict[str, Access] = {}
+    """Access by user that the namespace adds to `grants`."""
 
 
 AllGrants = list[Grants]
