@@ -68,6 +68,36 @@ class Replica:
 class InstanceRecord:
     """Record of an instance, from its create request to some time after its end."""
 
+    ticket: AdmissionTicket | None = None
+    """Capacity that it holds."""
+    ref: SandboxRef | None = None
+    timer: asyncio.TimerHandle | None = None
+    started: asyncio.Future[None]
+    """Done once the create has succeeded or failed."""
+    status = EnvStatus.CREATING
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    expires_at: datetime | None = None
+    deadline = math.inf
+    """Monotonic deadline; authoritative. `expires_at` is for display."""
+    calls = 0
+    """Calls that were forwarded to it."""
+    waiting = 0
+    """Create requests that wait for it to start."""
+    claimed = False
+    """True once a client has asked for it by its id."""
+    dismissed = False
+    """True once its owner has deleted it, before or after its end."""
+
+    reason: str | None = None
+    fault: Fault | None = None
+    """Fault behind its end, as in `AEnvError.fault`."""
+    error_code: str | None = None
+    ended_by: EndedBy | None = None
+    exit_code: int | None = None
+    last_log = ""
+    """The end of its log, once it has ended."""
+
     def __init__(
         self,
         request: EnvInstanceCreateRequest,
@@ -81,12 +111,11 @@ class InstanceRecord:
         project: Located | None = None,
         replica: Replica | None = None,
     ) -> None:
+        """``project``: None if the instance was adopted from an earlier server."""
         self.request = request
         self.project = project
-        """None: the instance was adopted from an earlier server, or has ended."""
+        """None: adopted from an earlier server, or ended."""
         self.replica = replica
-        self.ticket: AdmissionTicket | None = None
-        """Capacity that it holds."""
         self.account = caller.name
         self.token_id = caller.token_id
         self.env_name = env_name
@@ -94,32 +123,8 @@ class InstanceRecord:
         self.secret = secrets.token_hex(16)
         """Gives access to clients without a token: it is part of the host name that they are told."""
         self.created = self.updated = _now()
-        self.started_at: datetime | None = None
-        self.ended_at: datetime | None = None
-        self.expires_at: datetime | None = None
-        self.deadline = math.inf
-        """Monotonic deadline; authoritative. `expires_at` is for display."""
-        self.status = EnvStatus.CREATING
-        self.reason: str | None = None
-        self.fault: Fault | None = None
-        """Fault behind its end, as in `AEnvError.fault`."""
-        self.error_code: str | None = None
-        self.ended_by: EndedBy | None = None
-        self.exit_code: int | None = None
         self.usage: dict[str, Any] = {}
-        self.ref: SandboxRef | None = None
-        self.timer: asyncio.TimerHandle | None = None
-        self.started: asyncio.Future[None]
-        self.last_log = ""
-        """The end of its log, once it has ended."""
         self.events: deque[InstanceEvent] = deque(maxlen=MAX_EVENTS)
-        self.calls = 0
-        """Calls that were forwarded to it."""
-        self.waiting = 0
-        self.dismissed = False
-        """True once its owner has deleted it, before or after its end."""
-        self.claimed = False
-        """True once a client has asked for it by its id."""
         self.ttl = ttl
         self.network = network
         self.limits = limits
