@@ -163,7 +163,7 @@ def test_existing_replicas_are_adopted_and_orphans_are_ended(data: Path) -> None
             orphan = await instances.create(request, OWNER, Replica(service="gone", revision=1))
             assert await services.open() == 1
             assert (await services.get("s", OWNER, wait=30)).instances == there
-            await services.end_orphan_replicas()
+            await services.runner.end_orphan_replicas()
             left = {each.id for each in (await instances.page("*")).items}
             assert left == {plain.id, *(there or [])}
             assert orphan.id not in left
@@ -206,7 +206,7 @@ def test_a_service_never_adopts_an_instance_because_of_its_labels(data: Path) ->
             assert (await services.get("s", OWNER, wait=30)).instances == there
             with pytest.raises(NotFound):
                 await services.get("s", bob)
-            await services.end_orphan_replicas()
+            await services.runner.end_orphan_replicas()
             assert (await instances.get(made.id, caller=bob)).status == "Running"
 
     run(main())

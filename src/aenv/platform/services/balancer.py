@@ -16,7 +16,8 @@ from aenv.http.messages import Answer, ASGIApp, Message, Receive, Request, Respo
 from aenv.platform.access.platform_tokens import Authenticator
 from aenv.platform.gateway.gateway import Gateway
 from aenv.platform.instances.lifecycle import Instances
-from aenv.platform.services.reconciler import ReplicaHandle, ServiceReconciler
+from aenv.platform.services.reconciler import ServiceReconciler
+from aenv.platform.services.replica_handle import ReplicaHandle
 from aenv.platform.services.services import Services
 from aenv.schema import paths
 

@@ -12,25 +12,19 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from pydantic_core import from_json
-
 from aenv.errors import AEnvError, InstanceEnded, NotFound, Overloaded
-from aenv.http.client import HttpClient
-from aenv.http.url import ServerUrl
 from aenv.isolation.files.volumes import Volume
 from aenv.platform.access.platform_tokens import OWNER
-from aenv.platform.instances.instance_record import STARTING, InstanceRecord, Replica
+from aenv.platform.instances.instance_record import InstanceRecord, Replica
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.instances.reserved_labels import LABEL, REVISION_LABEL
+from aenv.platform.services.replica_handle import ReplicaHandle, find_health_problem
 from aenv.platform.services.service_store import ServiceRecord, ServiceSpec, ServiceState, ServiceStore
 from aenv.platform.services.storages import Storages
-from aenv.schema import paths
-from aenv.schema.instances import EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent, ServiceStatus
-from aenv.sdk.health import HEALTHY
+from aenv.schema.instances import EnvInstanceCreateRequest, EnvStatus, InstanceEvent, ServiceStatus
 from aenv.tracing.logging import getLogger
 
 log = getLogger("services")
@@ -39,11 +33,8 @@ REPLICA_TTL = "876000h"
 """Time to live of a replica: a hundred years."""
 INTERVAL, BUSY_INTERVAL = 1.0, 0.1
 """Seconds between two rounds, and between two while a replica is starting."""
-HEALTH_INTERVAL, HEALTH_TIMEOUT = 5.0, 5.0
-"""Seconds between two health checks of a replica, and the timeout of one."""
-HEALTH_BYTES = 64 * 1024
-MAX_HEALTH_MESSAGE = 1000
-"""Characters to keep of a health check's message."""
+HEALTH_INTERVAL = 5.0
+"""Seconds between two health checks of a replica."""
 START_TIMEOUT = 120.0
 """Give up a replica that is not healthy this many seconds after its start."""
 UNHEALTHY_TIMEOUT = 30.0
@@ -61,35 +52,6 @@ QUEUE_TIMEOUT = 600.0
 STORAGE_INTERVAL = 10.0
 """Seconds between two measurements of a storage."""
 MAX_EVENTS = 64
-
-
-@dataclass(eq=False, slots=True)
-class ReplicaHandle:
-    """A replica of a service."""
-
-    revision: int
-    read_only: bool = False
-    """True if it may only read its storage."""
-    request: EnvInstanceCreateRequest | None = None
-    creating: asyncio.Task[EnvInstance] | None = None
-    id: str = ""
-    since: float = 0.0
-    healthy: bool = False
-    last_healthy: float = 0.0
-    checked: float = 0.0
-    checking: asyncio.Task[None] | None = None
-    draining: asyncio.Task[None] | None = None
-    requests: int = 0
-    """Requests under way."""
-    last_used: int = 0
-    """Sequence number of the last request that it was given."""
-    health_problem: str = ""
-    """Message of its last health check, if that failed."""
-
-    @property
-    def ready(self) -> bool:
-        """True if it may be given requests."""
-        return self.healthy and self.draining is None
 
 
 class ServiceReconciler:
@@ -255,7 +217,7 @@ class ServiceReconciler:
     async def _check(self, replica: ReplicaHandle, record: InstanceRecord) -> None:
         """Run the health check of a replica."""
         try:
-            replica.health_problem = await _health_problem(record)
+            replica.health_problem = await find_health_problem(record)
             good = not replica.health_problem
             if good:
                 replica.last_healthy = time.monotonic()
@@ -490,28 +452,6 @@ class ServiceReconciler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-async def _health_problem(record: InstanceRecord) -> str:
-    """Return the problem that an instance's health check reports; empty: it is healthy."""
-    if record.ref is None or record.status in STARTING:
-        return "it is being created"
-    http = HttpClient(ServerUrl.parse(record.ref.data_url), token=record.ref.token)
-    try:
-        answer = await http.request("GET", paths.HEALTH, timeout=HEALTH_TIMEOUT, limit=HEALTH_BYTES)
-        body = from_json(answer.body)
-    except AEnvError as error:
-        return error.message
-    except ValueError:
-        return "its health check does not return JSON"
-    finally:
-        http.close()
-    data = body.get("data") if isinstance(body, dict) else None
-    status = data.get("status", HEALTHY[0]) if isinstance(data, dict) else HEALTHY[0]
-    if answer.status == 200 and status in HEALTHY:
-        return ""
-    message = data.get("message") or status if isinstance(data, dict) else answer.status
-    return f"its health check says '{str(message)[:MAX_HEALTH_MESSAGE]}'"
 
 
 def _describe(target: ServiceSpec, previous: ServiceSpec) -> str:

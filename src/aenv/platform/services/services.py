@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import re
-import secrets
-import socket
 import time
-from collections import Counter as Tally
 from datetime import UTC, datetime
 from pathlib import Path
 
-from aenv.errors import AEnvError, Conflict, InstanceEnded, InvalidArguments, NotFound, QuotaExceeded, UsageError
+from aenv.errors import AEnvError, Conflict, InvalidArguments, NotFound, QuotaExceeded, UsageError
 from aenv.http.messages import Answer, Request
 from aenv.isolation.files import volumes
 from aenv.platform.access.platform_tokens import Caller
 from aenv.platform.gateway.peers import Peers
 from aenv.platform.instances import request_checks
 from aenv.platform.instances.env_sources import Sources
-from aenv.platform.instances.instance_record import Replica, limits_of
+from aenv.platform.instances.instance_record import limits_of
 from aenv.platform.instances.ledger import Ledger
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.instances.reserved_labels import refuse_reserved
 from aenv.platform.services.reconciler import ServiceReconciler
+from aenv.platform.services.service_requests import (
+    check_replicas,
+    check_size,
+    env_of,
+    replica_settings,
+    service_name,
+    updated_env,
+)
+from aenv.platform.services.service_runner import ServiceRunner
 from aenv.platform.services.service_store import ServiceClaim, ServiceRecord, ServiceSpec, ServiceState, ServiceStore
 from aenv.platform.services.storages import Storages
-from aenv.project import quantities
-from aenv.project.locate import Located
 from aenv.schema.instances import (
     Env,
     EnvInstanceCreateRequest,
@@ -39,21 +41,12 @@ from aenv.schema.instances import (
     ServiceStatus,
 )
 from aenv.schema.names import check_name
-from aenv.tracing.logging import getLogger
 
-log = getLogger("services")
-
-WATCH_INTERVAL = 5.0
-"""Seconds between two checks for changed records, and for services whose server is gone."""
-MAX_REPLICAS = 1000
-"""Replicas of one service."""
-MAX_NAME_LENGTH = 63
 MOUNT_PATH = "/home/admin/data"
-_IMAGE = re.compile(r"(?:.*/)?(?P<name>[a-z0-9-]+)[:@](?P<version>[0-9A-Za-z.+-]+)")
 
 
 class Services:
-    """All services of the platform, and the reconcilers of those that this server runs."""
+    """All services of the platform, whichever server runs them."""
 
     def __init__(
         self,
@@ -68,39 +61,21 @@ class Services:
         """``folder``: holds the storages. ``grace``: seconds that a replica has to finish its requests."""
         self._instances = instances
         self._sources = sources
-        self._ledger = ledger
         self._store = ServiceStore(ledger.store)
         self._storages = Storages(ledger.store, folder)
-        self._grace = grace
         self._peers = peers
-        self._host = socket.gethostname()
-        self._reconcilers: dict[str, ServiceReconciler] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
-        self._watch_task: asyncio.Task[None] | None = None
-        instances.metrics.gauge("services", self._by_status)
-        instances.metrics.gauge("service_replicas", self._replicas)
+        self.runner = ServiceRunner(instances, self._store, self._storages, ledger, grace)
 
     async def open(self) -> int:
         """Take over services whose server is gone; return how many."""
-        taken = await self._take_over(first=True)
-        self._watch_task = asyncio.create_task(self._watch())
-        return taken
+        return await self.runner.open()
 
     async def close(self, *, hand_over: bool = False) -> None:
         """Stop reconciling. The records stay, for the next server.
 
         ``hand_over``: keep the replicas running, for the next server with the same name.
         """
-        if self._watch_task is not None:
-            self._watch_task.cancel()
-            await asyncio.gather(self._watch_task, return_exceptions=True)
-        reconcilers, self._reconcilers = self._reconcilers, {}
-        await asyncio.gather(*(reconciler.stop(ended=False) for reconciler in reconcilers.values()))
-        for name in () if hand_over else reconcilers:
-            try:
-                await self._store.change(name, self._released)
-            except AEnvError as error:
-                log.warning("service %s: %s", name, error.message)
+        await self.runner.close(hand_over=hand_over)
 
     # --- requests of callers
 
@@ -112,8 +87,10 @@ class Services:
         for field, text in (("envName", request.envName), ("owner", request.owner), ("request_id", request.request_id)):
             request_checks.check_text(field, text or "")
         project = await self._sources.find(EnvInstanceCreateRequest(envName=request.envName), caller)
-        env = _env_of(project, request.envName)
-        name = _name(request.service_name, env, f"{caller.name}/{request.request_id}" if request.request_id else "")
+        env = env_of(project, request.envName)
+        name = service_name(
+            request.service_name, env, f"{caller.name}/{request.request_id}" if request.request_id else ""
+        )
         known = await self._store.get(name)
         if (
             known is not None
@@ -123,11 +100,11 @@ class Services:
             return _to_api(known, await self._state(name))
         if known is not None:
             raise Conflict(f"service {name} already exists; choose another name")
-        replicas = _replicas(request.replicas or 1)
-        own = _resources(request)
+        replicas = check_replicas(request.replicas or 1)
+        settings = replica_settings(request)
         self._instances.quota.admit(caller, replicas)
         await self._instances.refresh_remote_usage(caller)
-        self._instances.quota.check(caller, own.apply_to(limits_of(project)), replicas)
+        self._instances.quota.check(caller, settings.apply_to(limits_of(project)), replicas)
         claim = await self._claim_storage(request, caller, name, env.partition("@")[0], replicas)
         now = _now()
         record = ServiceRecord(
@@ -135,8 +112,8 @@ class Services:
             request_id=request.request_id, owner=request.owner, labels=request.labels, network=request.network,
             created_at=now, updated_at=now, replicas=replicas,
             target=ServiceSpec(env=env, variables=request.environment_variables or {}),
-            cpus=own.cpus, memory=own.memory, disk=own.disk, storage=claim, host=self._host if claim else "",
-            server=self._ledger.server.id,
+            cpus=settings.cpus, memory=settings.memory, disk=settings.disk, storage=claim,
+            host=self.runner.host if claim else "", server=self.runner.server,
         )  # fmt: skip
         try:
             await self._store.add(record)
@@ -144,7 +121,7 @@ class Services:
             if claim is not None:
                 await self._storages.release(caller.name, claim.name, name, delete=False)
             raise
-        self._start(record).add_event("created", f"by {caller.name}")
+        self.runner.start(record).add_event("created", f"by {caller.name}")
         self._count("create", env)
         return _to_api(record, ServiceState())
 
@@ -153,7 +130,7 @@ class Services:
         until = time.monotonic() + wait
         while True:
             record = await self._find(name, caller)
-            reconciler = self._reconcilers.get(name)
+            reconciler = self.runner.get(name)
             left = until - time.monotonic()
             if left <= 0 or reconciler is None or reconciler.is_settled():
                 return _to_api(record, await self._state(name))
@@ -163,24 +140,24 @@ class Services:
 
     async def list_by_env(self, env: str, caller: Caller) -> list[EnvService]:
         """List the services of one environment (``name`` or ``name@version``), or all (``*``)."""
-        mine = [record for record in await self._store.all() if caller.may_see(record.account)]
-        found = [r for r in mine if env in ("*", r.target.env, r.target.env.partition("@")[0])]
+        visible = [record for record in await self._store.all() if caller.may_see(record.account)]
+        found = [r for r in visible if env in ("*", r.target.env, r.target.env.partition("@")[0])]
         return [_to_api(record, await self._state(record.id)) for record in found]
 
     async def update(self, name: str, request: EnvServiceUpdateRequest, caller: Caller) -> EnvService:
         """Change the wanted state; replicas are replaced in the background."""
         request_checks.check_variables(request.environment_variables)
-        async with self._lock(name):
+        async with self.runner.lock(name):
             record = await self._find(name, caller)
-            env = await self._choose_version(record, request)
+            env = await self._choose_env(record, request)
             variables = {**record.target.variables, **(request.environment_variables or {})}
             if request.replicas is not None:
-                self._check_scale(record, _replicas(request.replicas, least=0))
+                self._check_scale(record, check_replicas(request.replicas, least=0))
             if request.storage_size is not None:
                 if record.storage is None:
                     raise UsageError(f"service {name} has no storage")
                 await self._storages.grow(
-                    record.account, record.storage.name, _size("storage_size", request.storage_size)
+                    record.account, record.storage.name, check_size("storage_size", request.storage_size)
                 )
 
             def change(record: ServiceRecord) -> ServiceRecord:
@@ -199,7 +176,7 @@ class Services:
                 return record.model_copy(update={**changed, "updated_at": _now()}) if changed else record
 
             record = await self._store.change(name, change)
-            reconciler = self._reconcilers.get(name)
+            reconciler = self.runner.get(name)
             if reconciler is not None:
                 reconciler.add_event("update", f"by {caller.name}")
                 reconciler.set_record(record)
@@ -210,19 +187,19 @@ class Services:
 
     async def delete(self, name: str, caller: Caller, *, storage: bool) -> None:
         """Delete a service. ``storage``: delete its storage as well."""
-        async with self._lock(name):
+        async with self.runner.lock(name):
             record = await self._find(name, caller)
             record = await self._store.change(
                 name, lambda record: record.model_copy(update={"ending": True, "ending_storage": storage})
             )
-            if name in self._reconcilers or self._can_take(record):
-                await self._end(record)
+            if self.runner.get(name) is not None or self.runner.can_take(record):
+                await self.runner.end(record)
         self._count("delete", record.target.env)
 
     async def events(self, name: str, caller: Caller) -> list[InstanceEvent]:
         """Return the events of a service, as far as this server has seen them."""
         await self._find(name, caller)
-        reconciler = self._reconcilers.get(name)
+        reconciler = self.runner.get(name)
         return list(reconciler.events) if reconciler is not None else []
 
     async def reconciler(self, name: str, caller: Caller) -> ServiceReconciler:
@@ -232,7 +209,7 @@ class Services:
             NotFound: the caller has no such service.
             Conflict: another server runs it.
         """
-        reconciler = self._reconcilers.get(name)
+        reconciler = self.runner.get(name)
         if reconciler is not None and caller.may_see(reconciler.record.account):
             return reconciler
         record = await self._find(name, caller)
@@ -240,14 +217,14 @@ class Services:
 
     async def forward(self, name: str, request: Request, caller: Caller) -> Answer | None:
         """Forward a request to the server that runs the service; None if that is this one."""
-        if self._peers is None or name in self._reconcilers:
+        if self._peers is None or self.runner.get(name) is not None:
             return None
         record = await self._find(name, caller)
         return await self._peers.answer_at(record.server, request, f"of service {name}")
 
     def runs(self, reconciler: ServiceReconciler) -> bool:
         """Return True while this reconciler is in use."""
-        return self._reconcilers.get(reconciler.record.id) is reconciler
+        return self.runner.get(reconciler.record.id) is reconciler
 
     def logs(self, reconciler: ServiceReconciler) -> str:
         """Return the end of the replicas' logs, and of the last ended one's; each line with the replica's id."""
@@ -271,7 +248,7 @@ class Services:
         return record
 
     async def _state(self, name: str) -> ServiceState:
-        reconciler = self._reconcilers.get(name)
+        reconciler = self.runner.get(name)
         return reconciler.state if reconciler is not None else await self._store.state(name)
 
     async def _claim_storage(
@@ -294,7 +271,7 @@ class Services:
             check_name(name)
         except ValueError as error:
             raise InvalidArguments(f"pvc_name: {error}") from None
-        size = None if request.storage_size is None else _size("storage_size", request.storage_size)
+        size = None if request.storage_size is None else check_size("storage_size", request.storage_size)
         storage = await self._storages.take(caller.name, name, size, service)
         return ServiceClaim(name=name, size=storage.size, mount_path=path)
 
@@ -310,120 +287,16 @@ class Services:
         if more > 0:
             self._instances.quota.admit(caller, more)
 
-    async def _choose_version(self, record: ServiceRecord, request: EnvServiceUpdateRequest) -> str:
-        """Return the ``name@version`` that an update asks for."""
-        name, _, version = record.target.env.partition("@")
-        if request.image is not None:
-            found = _IMAGE.fullmatch(request.image)
-            if found is None or found["name"] != name:
-                raise InvalidArguments(
-                    f"image: this service runs {name}; name a version of it, like {name}:1.0.1, not '{request.image}'"
-                )
-            version = found["version"]
-        version = request.version or version
-        if f"{name}@{version}" == record.target.env:
-            return record.target.env
-        wanted = EnvInstanceCreateRequest(envName=f"{name}@{version}")
+    async def _choose_env(self, record: ServiceRecord, request: EnvServiceUpdateRequest) -> str:
+        env = updated_env(record.target.env, request)
+        if env == record.target.env:
+            return env
         # As the service's account: its replicas run what that account may read.
-        project = await self._sources.find(wanted, record.caller)
-        return _env_of(project, f"{name}@{version}")
-
-    def _start(self, record: ServiceRecord) -> ServiceReconciler:
-        reconciler = ServiceReconciler(record, self._instances, self._store, self._storages, self._grace)
-        self._reconcilers[record.id] = reconciler
-        reconciler.start()
-        return reconciler
-
-    async def _end(self, record: ServiceRecord) -> None:
-        reconciler = self._reconcilers.pop(record.id, None)
-        if reconciler is not None:
-            await reconciler.stop(ended=True)
-        if record.storage is not None:
-            await self._storages.release(record.account, record.storage.name, record.id, delete=record.ending_storage)
-        await self._store.remove(record.id)
-        log.info("service %s is deleted", record.id)
-
-    def _can_take(self, record: ServiceRecord) -> bool:
-        """Return True if no server runs it, and this one can."""
-        return record.server == "" and record.host in ("", self._host)
-
-    def _released(self, record: ServiceRecord) -> ServiceRecord:
-        mine = record.server == self._ledger.server.id
-        return record.model_copy(update={"server": ""}) if mine else record
-
-    async def _watch(self) -> None:
-        while True:
-            await asyncio.sleep(WATCH_INTERVAL)
-            try:
-                await self._take_over()
-                await self.end_orphan_replicas()
-            except AEnvError as error:
-                log.warning("cannot read the services: %s", error.message)
-            except Exception:
-                log.exception("taking over services failed")
-
-    async def _take_over(self, *, first: bool = False) -> int:
-        """Apply changed records of this server's services, and take over those that no server runs.
-
-        ``first``: records with this server's id are those of its predecessor with the same id.
-        """
-        taken, mine = 0, self._ledger.server.id
-        for record in await self._store.all():
-            if record.server == mine and record.id in self._reconcilers:
-                if record.ending:
-                    await self._end(record)
-                elif record != self._reconcilers[record.id].record and not self._lock(record.id).locked():
-                    self._reconcilers[record.id].set_record(record)
-                continue
-            free = first if record.server == mine else await self._ledger.is_server_gone(record.server)
-            if record.host not in ("", self._host) or not free:
-                continue
-            before = record.server
-
-            def take(record: ServiceRecord, before: str = before) -> ServiceRecord:
-                return record.model_copy(update={"server": mine}) if record.server == before else record
-
-            record = await self._store.change(record.id, take)
-            if record.server != mine:
-                continue
-            if record.ending:
-                await self._end(record)
-                continue
-            reconciler = self._start(record)
-            reconciler.state.restarts = (await self._store.state(record.id)).restarts
-            reconciler.add_event("taken-over", f"by server {mine}")
-            taken += 1
-        return taken
-
-    async def end_orphan_replicas(self) -> None:
-        """End replicas on this server whose service is deleted, or is run by another server now."""
-        for record in self._instances.replicas():
-            assert record.replica is not None
-            service, asked = record.replica.service, record.request.request_id or ""
-            reconciler = self._reconcilers.get(service)
-            if reconciler is None or (reconciler.adopted and not reconciler.owns(record.id, asked)):
-                with contextlib.suppress(NotFound, InstanceEnded):
-                    await self._instances.delete(record.id, why=f"service {service} no longer needs this replica")
-
-    def _lock(self, name: str) -> asyncio.Lock:
-        if name not in self._locks and len(self._locks) > MAX_REPLICAS:
-            self._locks = {key: lock for key, lock in self._locks.items() if lock.locked()}
-        return self._locks.setdefault(name, asyncio.Lock())
+        project = await self._sources.find(EnvInstanceCreateRequest(envName=env), record.caller)
+        return env_of(project, env)
 
     def _count(self, operation: str, env: str) -> None:
         self._instances.metrics.count("service_operations_total", operation=operation, env_name=env.partition("@")[0])
-
-    def _by_status(self) -> list[tuple[dict[str, str], float]]:
-        tally = Tally((k.record.target.env.partition("@")[0], str(k.state.status)) for k in self._reconcilers.values())
-        return [({"env_name": env, "status": status}, float(count)) for (env, status), count in tally.items()]
-
-    def _replicas(self) -> list[tuple[dict[str, str], float]]:
-        reconcilers = self._reconcilers.values()
-        wanted = sum(reconciler.record.replicas for reconciler in reconcilers)
-        return [
-            ({"state": "wanted"}, float(wanted)),
-            ({"state": "available"}, float(sum(reconciler.state.available for reconciler in reconcilers))),
-        ]
 
 
 def _to_api(record: ServiceRecord, state: ServiceState) -> EnvService:
@@ -444,55 +317,6 @@ def _to_api(record: ServiceRecord, state: ServiceState) -> EnvService:
         mount_path=record.storage.mount_path if record.storage else None,
         storage_size=record.storage.size if record.storage else None, storage_used=state.storage_used,
     )  # fmt: skip
-
-
-def _env_of(project: Located, asked: str) -> str:
-    if project.loaded is None:
-        return asked
-    own = project.loaded.manifest
-    return f"{own.name}@{own.version}"
-
-
-def _name(given: str | None, env: str, seed: str) -> str:
-    if given is None:
-        end = hashlib.sha256(seed.encode()).hexdigest()[:8] if seed else secrets.token_hex(4)
-        return f"{env.partition('@')[0][: MAX_NAME_LENGTH - 13]}-svc-{end}"
-    try:
-        check_name(given)
-    except ValueError as error:
-        raise InvalidArguments(f"service_name: {error}") from None
-    if len(given) > MAX_NAME_LENGTH:
-        raise InvalidArguments(f"service_name: at most {MAX_NAME_LENGTH} characters")
-    return given
-
-
-def _replicas(count: int, least: int = 1) -> int:
-    if not least <= count <= MAX_REPLICAS:
-        raise InvalidArguments(f"replicas: must be between {least} and {MAX_REPLICAS}, not {count}")
-    return count
-
-
-def _resources(request: EnvServiceCreateRequest) -> Replica:
-    """Return the resource limits of a request. A resource request counts as the limit if there is none."""
-    try:
-        cpu = request.cpu_limit or request.cpu_request
-        memory = request.memory_limit or request.memory_request
-        disk = request.ephemeral_storage_limit or request.ephemeral_storage_request
-        return Replica(
-            cpus=quantities.millicores(cpu) / 1000 if cpu else None,
-            memory=quantities.size(memory) if memory else None,
-            disk=quantities.size(disk) if disk else None,
-        )
-    except ValueError as error:
-        raise InvalidArguments(str(error)) from None
-
-
-def _size(where: str, text: str) -> str:
-    try:
-        quantities.size(text)
-    except ValueError as error:
-        raise InvalidArguments(f"{where}: {error}") from None
-    return text
 
 
 def _now() -> str:
