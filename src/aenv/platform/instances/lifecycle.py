@@ -1,4 +1,4 @@
-"""Life cycle of instances: create, look up, renew, expire, delete, hand over.
+"""Life cycle of instances: create, renew, expire, delete, hand over.
 
 An instance belongs to a lease: an open connection of the process that created it. When that process ends, however it
 ends, the kernel closes the connection and the instance is deleted. Its time to live ends it as well.
@@ -7,7 +7,6 @@ ends, the kernel closes the connection and the instance is deleted. Its time to 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import time
 from collections import Counter as Tally
@@ -24,8 +23,9 @@ from aenv.platform.access.quota import Quota
 from aenv.platform.instances import handover, request_checks
 from aenv.platform.instances.admission import Admission, AdmissionTicket, Capacity
 from aenv.platform.instances.create_probe import CreateHealth
-from aenv.platform.instances.ended import EndedInstances, EndedRecord
+from aenv.platform.instances.ended import EndedInstances
 from aenv.platform.instances.env_sources import Sources
+from aenv.platform.instances.instance_lookup import InstanceLookup
 from aenv.platform.instances.instance_record import (
     ENDED,
     LAST_LOG_CHARACTERS,
@@ -56,8 +56,8 @@ MEASURE_BATCH = 20
 OWNER_ENDED = "the process that created it has ended"
 
 
-class Instances:
-    """All instances of this server."""
+class Instances(InstanceLookup):
+    """The instances of this server, from create to end."""
 
     def __init__(
         self,
@@ -72,6 +72,7 @@ class Instances:
         machine: MachineAccount | None = None,
     ) -> None:
         """``direct``: callers share this machine and its user, and call instances without a gateway."""
+        super().__init__(ledger, EndedInstances() if ended is None else ended)
         self.engine = engine
         self.metrics = metrics or Metrics()
         self.quota = Quota()
@@ -79,11 +80,7 @@ class Instances:
         self.admission = Admission(capacity, self.metrics, machine)
         self._machine = machine
         self._direct = direct
-        self._ledger = ledger
         self._sources = sources or Sources()
-        self._records: dict[str, InstanceRecord] = {}
-        self._ended = EndedInstances() if ended is None else ended
-        self._by_request: dict[tuple[str, str], InstanceRecord] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
         self._source_files = SourceFiles()
@@ -189,10 +186,6 @@ class Instances:
         """
         if self._ledger is not None and caller.token_id and caller.allowance.is_limited:
             self.quota.set_remote(caller.token_id, await self._ledger.charged_elsewhere(caller.token_id))
-
-    def find_by_request(self, request: EnvInstanceCreateRequest, caller: Caller) -> InstanceRecord | None:
-        """Return the instance that was created for the same ``request_id``, if there is one."""
-        return self._by_request.get((caller.name, request.request_id)) if request.request_id else None
 
     def _request_admission(self, request: EnvInstanceCreateRequest, caller: Caller, count: int) -> AdmissionTicket:
         experiment = (request.labels or {}).get("experiment", "")
@@ -308,62 +301,6 @@ class Instances:
             record.reason = self.admission.queue_reason(record.ticket)
         return record.to_api(caller)
 
-    async def _get_stored(self, name: str, caller: Caller, *, deleted: bool) -> EnvInstance:
-        """Return an instance from the store: one of another server, or one that has ended."""
-        entry = await self._ledger.get(name) if self._ledger is not None and name.isascii() else None
-        if entry is not None and caller.may_see(entry.account):
-            return entry.instance
-        ended = await self.get_ended(name, caller)
-        if not deleted:
-            raise NotFound(f"no instance {name}: {ended.instance.reason}")
-        return ended.instance
-
-    async def get_ended(self, name: str, caller: Caller = OWNER) -> EndedRecord:
-        """Return the record of an instance that ended within the last hour, on this server or an earlier one.
-
-        Raises:
-            NotFound: there is none, or it belongs to another account.
-        """
-        found = await self._ended.read(name)
-        if found is None or not caller.may_see(found.account):
-            raise NotFound(f"no instance {name}")
-        return found
-
-    async def require(self, name: str, caller: Caller = OWNER) -> InstanceRecord:
-        """Return an instance of this server.
-
-        Raises:
-            InstanceEnded: it ended within the last hour, on this server or an earlier one.
-            NotFound: it never existed, or belongs to another account.
-        """
-        try:
-            return self.find(name, caller)
-        except NotFound:
-            ended = await self.ended_error(name, caller)
-            if ended is None:
-                raise
-            raise ended from None
-
-    async def ended_error(
-        self, name: str, caller: Caller = OWNER, *, secret: str | None = None
-    ) -> InstanceEnded | None:
-        """Return the error for calls to an instance that has ended; None if it never existed.
-
-        ``secret``: the secret of the instance that the caller must know.
-        """
-        with contextlib.suppress(NotFound):
-            ended = await self.get_ended(name, caller)
-            if secret is not None and not ended.is_opened_by(secret):
-                return None
-            found = ended.instance
-            return InstanceEnded.because(name, found.reason, found.fault, ended_by=found.ended_by)
-        if secret is not None or self._ledger is None or not name.isascii():
-            return None
-        entry = await self._ledger.get(name)
-        if entry is None or not caller.may_see(entry.account) or entry.instance.status not in ENDED:
-            return None
-        return InstanceEnded.because(name, entry.instance.reason, entry.instance.fault)
-
     async def page(
         self,
         env: str,
@@ -447,32 +384,6 @@ class Instances:
         """Return the log after ``position``, and the position of its end."""
         record = self.find(name, caller)
         return self.engine.log_since(record.ref, position) if record.ref else ("", position)
-
-    def find(self, name: str, caller: Caller = OWNER, *, ended: bool = False) -> InstanceRecord:
-        """Return an instance of this server. ``ended``: also one that has ended.
-
-        Raises:
-            InstanceEnded: it has ended.
-            NotFound: it does not exist here, or belongs to another account.
-        """
-        record = self._records.get(name)
-        if record is not None and caller.may_see(record.account):
-            return record
-        record = self._ended.get(name)
-        if record is not None and caller.may_see(record.account):
-            if ended:
-                return record
-            raise record.ended_error()
-        raise NotFound(f"no instance {name}")
-
-    def replicas(self) -> list[InstanceRecord]:
-        """Return the instances that are replicas of services, by the platform's own record and not by their labels."""
-        return [record for record in self._records.values() if record.replica is not None and record.replica.service]
-
-    def peek(self, name: str) -> InstanceRecord | None:
-        """Return an instance of this server, running or ended, without checking who asks."""
-        record = self._records.get(name)
-        return self._ended.get(name) if record is None else record
 
     async def check(self, record: InstanceRecord) -> None:
         """Check that an instance still runs.
