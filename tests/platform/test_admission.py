@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from aenv.client.platform_client import ApiClient
 from aenv.errors import Overloaded, QuotaExceeded
 from aenv.platform.instances.admission import Admission, AdmissionTicket, Capacity
+from aenv.platform.operations.metrics import Metrics
 from aenv.sdk.environment import Environment
 from tests.conftest import fetch, run
 from tests.platform.parts import Served, serving
@@ -101,7 +102,8 @@ def test_capacity_is_never_exceeded_and_every_ticket_is_admitted(
     requests: list[tuple[str, str, int]], releases: list[int]
 ) -> None:
     async def main() -> None:
-        admission = Admission(Capacity(alive=4))
+        metrics = Metrics()
+        admission = Admission(Capacity(alive=4), metrics)
         tickets: list[AdmissionTicket] = []
         for number in range(max(len(requests), len(releases))):
             if number < len(requests):
@@ -113,7 +115,7 @@ def test_capacity_is_never_exceeded_and_every_ticket_is_admitted(
         while left := [ticket for ticket in tickets if ticket.admitted and ticket.count]:
             left[0].release()
         assert not [ticket for ticket in tickets if ticket.waiting and ticket.count]
-        assert "queue_length{" not in admission._metrics.text()
+        assert "queue_length{" not in metrics.text()
 
     run(main())
 

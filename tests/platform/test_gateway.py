@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from aenv.engines.base import Exit, SandboxRef
-from aenv.platform.services import reconciler
+from aenv.platform.services.replica_handle import find_health_problem
 from aenv.schema.instances import EnvStatus
 from tests.conftest import run
 from tests.http.hostile import CHUNKED, ENDLESS, NOT_HTTP, play
@@ -289,7 +289,7 @@ def test_a_replicas_health_check_cannot_fill_the_memory(tmp_path: Path) -> None:
         async with await asyncio.start_unix_server(serve, str(tmp_path / "r.sock")):
             ref = SandboxRef("r", f"unix:{tmp_path / 'r.sock'}", "t")
             record = SimpleNamespace(ref=ref, status=EnvStatus.RUNNING)
-            assert "over the limit of 65536 bytes" in await reconciler._health_problem(record)  # type: ignore[arg-type]
+            assert "over the limit of 65536 bytes" in await find_health_problem(record)  # type: ignore[arg-type]
         while len(asyncio.all_tasks()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
