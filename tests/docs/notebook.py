@@ -1,6 +1,6 @@
-"""Runs blocks of Python like the cells of a notebook: one namespace, and ``await`` at the top level.
+"""Run blocks of Python like the cells of a notebook: one namespace, and ``await`` at the top level.
 
-A cell comes as a line of JSON on stdin; what it printed, and the traceback if it failed, go out the same way.
+A cell is a line of JSON on stdin. Its output, and its traceback if it failed, are a line of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ def main() -> None:
         for line in cells:
             cell = json.loads(line)
             os.environ.update(cell["variables"])
-            said, error = io.StringIO(), None
-            with contextlib.redirect_stdout(said):
+            output, error = io.StringIO(), None
+            with contextlib.redirect_stdout(output):
                 try:
-                    source = "\n" * (cell["line"] - 1) + cell["text"]  # so that a traceback names the page's line
+                    source = "\n" * (cell["line"] - 1) + cell["text"]  # the traceback then has the line of the page
                     code = compile(source, cell["page"], "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
                     result = eval(code, names)
                     if inspect.iscoroutine(result):
                         runner.run(result)
                 except BaseException:
                     error = traceback.format_exc()
-            print(json.dumps({"said": said.getvalue(), "error": error}), file=answers, flush=True)
+            print(json.dumps({"output": output.getvalue(), "error": error}), file=answers, flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The pages of the documentation, taken apart."""
+"""Parse the pages of the documentation into blocks and prose."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def blocks_of(page: Path) -> Iterator[Block]:
 
 
 def prose_of(page: Path) -> str:
-    """The page without its blocks."""
-    kept, inside = [], False
+    """Return the page without its code blocks."""
+    lines, inside = [], False
     for line in page.read_text(encoding="utf-8").splitlines():
         if _FENCE.match(line):
             inside = not inside
         elif not inside:
-            kept.append(line)
-    return "\n".join(kept)
+            lines.append(line)
+    return "\n".join(lines)

@@ -20,7 +20,7 @@ _GLOBAL_OPTIONS = {option for parameter in cli.params for option in parameter.op
 
 
 def commands_of(page: Path) -> list[str]:
-    """Whatever is written like a command: in scripts, in sessions, in `inline code`."""
+    """Return everything that is written like a command: in scripts, in sessions, in `inline code`."""
     found = re.findall(r"`((?:aenv|python -m aenv\.main)(?: [^`]*)?)`", prose_of(page))
     for block in blocks_of(page):
         if block.language in ("bash", "console"):

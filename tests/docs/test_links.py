@@ -1,4 +1,4 @@
-"""Links between pages lead somewhere, and the index leads everywhere."""
+"""Every link between pages has a target, and the index links to every page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def links_of(page: Path) -> list[str]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors that GitHub makes of headings."""
     titles = re.findall(r"^#+ +(.+?) *$", prose_of(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 

@@ -21,7 +21,7 @@ REFERENCE = ROOT / "docs" / "reference"
 
 
 def rows_of(page: Path) -> list[list[str]]:
-    """The cells of all tables."""
+    """Return the cells of all tables."""
     lines = [line.strip() for line in page.read_text(encoding="utf-8").splitlines()]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("|")]
 
@@ -67,7 +67,7 @@ def test_the_page_has_no_errors_of_its_own() -> None:
 
 
 def test_the_http_errors_never_leave_the_client() -> None:
-    """They are turned into errors of the table, so the page need not have them."""
+    """The client turns them into errors of the table, so the page need not have them."""
     hidden = {cls.__name__ for cls in error_classes()} - {cls.__name__ for cls in PUBLIC_ERRORS}
     assert hidden == {"ConnectFailed", "ConnectionLost", "ResponseTooLarge", "DeadlineExceeded"}
 
@@ -76,7 +76,7 @@ def test_the_http_errors_never_leave_the_client() -> None:
 
 
 def variables_read() -> set[str]:
-    """Every name that the sources look up in os.environ, or hand to click as an envvar."""
+    """Return every name that the sources read from os.environ, or pass to click as an envvar."""
     found: set[str] = set()
     for file in SOURCES.rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

@@ -10,7 +10,7 @@ Each page has a scratch project of its own, and its blocks run there from top to
   has none gets ``aenv run`` by itself, before the first block that follows a file in ``src/``. Where a block says
   http://localhost:8081, it gets the real address.
 - ``python theirs`` is code for another framework, to compare with: it is parsed and not run.
-- A block with ``curl`` is left out where there is none, and the page's test says so by skipping at its end.
+- A block with ``curl`` is left out where curl is not installed; the page's test is then reported as skipped.
 - An ``output`` block is what the block before it prints; ``...`` stands for anything.
 - ``json`` is parsed. ``console`` is a session to look at, which is not run; its ``aenv`` commands must exist.
 """
@@ -43,7 +43,7 @@ SECONDS = 60
 
 
 def variables(home: Path) -> dict[str, str]:
-    """The commands of this Python come first, nothing is set up for aenv, and what it keeps is the page's own."""
+    """Variables for a page: the commands of this Python first, no settings of aenv, a home of its own."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("AENV_", "OPENAI_", "DUMMY_"))}
     caches = {"UV_CACHE_DIR": str(Path.home() / ".cache/uv"), "npm_config_cache": str(Path.home() / ".npm")}
     own = {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache"), "AENV_RUNTIME_DIR": str(home / "run")}
@@ -57,7 +57,7 @@ class Page:
     def __init__(self, folder: Path, home: Path, stack: ExitStack) -> None:
         self.folder = folder
         self._variables = variables(home)
-        self.said: str | None = ""
+        self.printed: str | None = ""
         self.left_out: list[str] = []
         self.url = ""
         self._port = 0  # a server that is started again comes back where it was
@@ -86,7 +86,7 @@ class Page:
             return
         if "curl " in block.text and shutil.which("curl") is None:
             self.left_out.append(block.where)
-            self.said = None
+            self.printed = None
             return
         self._start_if_needed()
         where = self._first / ".pwd"
@@ -100,7 +100,7 @@ class Page:
             timeout=SECONDS,
         )
         assert done.returncode == 0, f"{block.where} exits with {done.returncode}:\n{done.stdout}{done.stderr}"
-        self.folder, self.said = Path(where.read_text().strip()), done.stdout
+        self.folder, self.printed = Path(where.read_text().strip()), done.stdout
 
     def python(self, block: Block) -> None:
         self._start_if_needed()
@@ -112,14 +112,16 @@ class Page:
         line = notebook.stdout.readline()
         assert line, f"{block.where}: the interpreter ended"
         answer = json.loads(line)
-        assert answer["error"] is None, f"{block.where}:\n{answer['said']}{answer['error']}"
-        self.said = answer["said"]
+        assert answer["error"] is None, f"{block.where}:\n{answer['output']}{answer['error']}"
+        self.printed = answer["output"]
 
     def output(self, block: Block) -> None:
-        if self.said is None:
+        if self.printed is None:
             return
         wanted = ".*?".join(re.escape(part) for part in block.text.strip().split("..."))
-        assert re.fullmatch(wanted, self.said.strip(), re.DOTALL), f"{block.where} is not what is printed:\n{self.said}"
+        assert re.fullmatch(wanted, self.printed.strip(), re.DOTALL), (
+            f"{block.where} is not what is printed:\n{self.printed}"
+        )
 
     def _own(self) -> dict[str, str]:
         return {"AENV_INSTANCE_URL": self.url} if self.url else {}
@@ -173,10 +175,10 @@ class Page:
             self._server = None
 
     def end(self) -> None:
-        """The page is done: whatever still runs has to end well."""
+        """Stop the notebook and the server; both must end without an error."""
         if self._notebook is not None:
-            said, _ = self._notebook.communicate(timeout=SECONDS)
-            assert (self._notebook.returncode, said) == (0, "")
+            rest, _ = self._notebook.communicate(timeout=SECONDS)
+            assert (self._notebook.returncode, rest) == (0, "")
         self._stop()
 
     def kill(self) -> None:
@@ -237,7 +239,7 @@ def _action(page: Page, block: Block) -> Callable[[Block], Any] | None:
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_every_block_is_of_a_kind_that_is_checked(path: Path) -> None:
     for block in blocks_of(path):
-        assert block.language in LANGUAGES, f"{block.where}: what is to happen with '{block.language}'?"
+        assert block.language in LANGUAGES, f"{block.where}: unknown language '{block.language}'"
         assert block.flags in ((), ("server",), ("theirs",)), f"{block.where}: {block.flags}"
         if block.language == "json":
             json.loads(block.text)
