@@ -14,12 +14,12 @@ from aenv.tracing.logging import LEVELS, level_from_environment, setup_logging
 
 
 def run_cli(argv: Sequence[str] | None = None) -> int:
-    """Serve an environment; the process's exit code."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    end = given.index("--") if "--" in given else len(given)
-    ours, theirs = given[:end], given[end + 1 :]
+    """Serve an environment, and return the exit code of the process."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    own, environment_arguments = arguments[:end], arguments[end + 1 :]
     try:
-        options = _parser().parse_args(ours)
+        options = _parser().parse_args(own)
     except AEnvError as error:
         print(f"Error: {error.message}", file=sys.stderr)  # noqa: T201
         return error.exit_code
@@ -29,7 +29,7 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
     def announce(ready: RuntimeReady) -> None:
         print(f"aenv: serving {len(ready.catalog.tools)} tools at {ready.url}", flush=True)  # noqa: T201
 
-    sys.argv = [str(options.tools_path), *theirs]
+    sys.argv = [str(options.tools_path), *environment_arguments]
     try:
         return serve(
             ServeOptions(
@@ -38,7 +38,7 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
                 port=options.port,
                 uds=options.uds,
                 name=options.name,
-                token=_taken_token(),
+                token=_take_token(),
                 no_auth=options.no_auth,
                 max_body=options.max_body,
                 grace=options.grace,
@@ -52,11 +52,11 @@ def run_cli(argv: Sequence[str] | None = None) -> int:
         return error.exit_code
 
 
-def _taken_token() -> str | None:
-    """The token, which is no business of the author's code, nor of programs that its tools start.
+def _take_token() -> str | None:
+    """Remove the token from the environment variables and return it, so that neither tools nor their programs see it.
 
-    They could still read it in this process's /proc/PID/environ, which the kernel closes to others of the same user
-    once a process is not dumpable.
+    Programs of the same user could still read it in /proc/PID/environ. The kernel denies that once this process is not
+    dumpable.
     """
     token = os.environ.pop("AENV_TOKEN", None) or None
     if token is not None and sys.platform == "linux":
@@ -71,8 +71,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m aenv.main",
         description="Serve an environment: MCP at /mcp, functions, rewards and health over plain HTTP.",
         usage="python -m aenv.main PATH [options] [-- ARG ...]",
-        epilog="What follows -- is for the environment's own code, in its sys.argv. "
-        "AENV_TOKEN, when set, is the bearer token that callers must send.",
+        epilog="Arguments after -- are passed to the environment's code in sys.argv. "
+        "If AENV_TOKEN is set, callers must send it as a bearer token.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--port",
         type=int,
-        default=os.environ.get("AENV_PORT", "8081"),  # argparse reads it as it reads an option
+        default=os.environ.get("AENV_PORT", "8081"),  # argparse converts a string default like an option
         help="port (default %(default)s)",
     )
     add("--uds", help="listen on this unix socket instead")
@@ -95,9 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--max-body", type=int, default=64 * 1024 * 1024, help="largest request body (default %(default)s)")
     add("--grace", type=float, default=10.0, help="seconds to finish calls on SIGTERM (default %(default)s)")
     add("--log-level", type=str.upper, choices=LEVELS, default=level_from_environment(), help="default %(default)s")
-    add("--snapshot", help=argparse.SUPPRESS)  # engines pass these two
+    add("--snapshot", help=argparse.SUPPRESS)  # passed by engines, like --withheld
     add("--withheld", help=argparse.SUPPRESS)
-    add("--log-dir", help=argparse.SUPPRESS)  # existing start scripts pass it
+    add("--log-dir", help=argparse.SUPPRESS)  # accepted for start scripts of version 0.1
     return parser
 
 

@@ -91,7 +91,7 @@ def make_task(folder: Path, payload: Path, kind: str, script: str) -> None:
 
 def results(tasks: Path, place: Path, agent: str = "oracle") -> dict[str, Result]:
     begun = BenchRun.begin(place, RunRequest("terminal", agent, {"tasks": str(tasks)}))
-    asyncio.run(run_all(TerminalBench(begun.asked.options), begun, parallel=2, said=lambda *_: None))
+    asyncio.run(run_all(TerminalBench(begun.request.options), begun, parallel=2, progress=lambda *_: None))
     return {result.task: result for result in begun.results()}
 
 

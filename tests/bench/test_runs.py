@@ -62,7 +62,7 @@ def begun(place: Path, **options: str) -> BenchRun:
 
 
 def ran(run_: BenchRun, parallel: int = 1) -> dict[str, Any]:
-    run(run_all(MadeUp(run_.asked.options), run_, parallel=parallel, said=lambda *_: None))
+    run(run_all(MadeUp(run_.request.options), run_, parallel=parallel, progress=lambda *_: None))
     return run_.summary()
 
 
@@ -92,7 +92,7 @@ def test_only_so_many_run_at_a_time(tmp_path: Path, parallel: int) -> None:
 def test_a_run_is_gone_on_with_only_as_it_was_begun(tmp_path: Path) -> None:
     begun(tmp_path / "run")
     assert begun(tmp_path / "run").path == tmp_path / "run"
-    with pytest.raises(UsageError, match="begun with other options"):
+    with pytest.raises(UsageError, match="started with other options"):
         begun(tmp_path / "run", broken="one")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").touch()
@@ -102,14 +102,14 @@ def test_a_run_is_gone_on_with_only_as_it_was_begun(tmp_path: Path) -> None:
 
 def test_what_was_run_can_be_graded_again(tmp_path: Path) -> None:
     ran(begun(tmp_path / "run"))
-    run(grade_all(MadeUp({}), BenchRun.open(tmp_path / "run"), ["one"], parallel=1, said=lambda *_: None))
+    run(grade_all(MadeUp({}), BenchRun.open(tmp_path / "run"), ["one"], parallel=1, progress=lambda *_: None))
     assert {r.task: r.reward for r in BenchRun.open(tmp_path / "run").results()} == {
         "one": 0.5,
         "two/a": 1.0,
         "three": 1.0,
     }
     with pytest.raises(UsageError, match="no task 'four'"):
-        run(grade_all(MadeUp({}), BenchRun.open(tmp_path / "run"), ["four"], parallel=1, said=lambda *_: None))
+        run(grade_all(MadeUp({}), BenchRun.open(tmp_path / "run"), ["four"], parallel=1, progress=lambda *_: None))
 
 
 def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: None) -> Pa
 
 def result(task: Path, place: Path, agent: str) -> Result:
     begun = BenchRun.begin(place, RunRequest("terminal", agent, {"tasks": str(task)}))
-    run(run_all(TerminalBench(begun.asked.options), begun, parallel=1, said=lambda *_: None))
+    run(run_all(TerminalBench(begun.request.options), begun, parallel=1, progress=lambda *_: None))
     (found,) = begun.results()
     return found
 
@@ -100,9 +100,9 @@ def test_a_service_that_ends_is_the_machines_fault(task: Path, tmp_path: Path) -
     ("services", "why"),
     [
         ({"db": {"image": "x", "volumes": ["a:/b"]}}, "volumes of the service db"),
-        ({"db": {"build": "../other"}}, "built from outside of its task"),
+        ({"db": {"build": "../other"}}, "outside of its task"),
         ({"db": {}}, "neither an image nor a build"),
-        ({"a": {"image": "x", "depends_on": ["b"]}, "b": {"image": "x", "depends_on": {"a": {}}}}, "wait for each"),
+        ({"a": {"image": "x", "depends_on": ["b"]}, "b": {"image": "x", "depends_on": {"a": {}}}}, "depend on each other"),
         (None, "has no services"),
     ],
 )

@@ -337,7 +337,7 @@ def test_instances_are_read_from_parquet_and_from_a_downloaded_dataset(
     assert [found.name for found in load(str(tmp_path), ["two"])] == ["two"]
     assert [found.name for found in load(str(tmp_path), split="dev")] == ["one"]
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(UsageError, match="only be read with the package pyarrow"):
+    with pytest.raises(UsageError, match="needs the package pyarrow"):
         load(str(tmp_path))
 
 
@@ -351,7 +351,7 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(tmp_path: Path, monkeypatc
 
 
 def test_what_is_no_instance_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no file or folder nowhere"):
+    with pytest.raises(UsageError, match="no such file or folder: nowhere"):
         load("nowhere")
     with pytest.raises(UsageError, match="need the package datasets") as raised:
         load("acme/no-such-dataset")
@@ -379,8 +379,8 @@ def test_a_package_without_a_wheel_is_taken_in_a_later_version(tmp_path: Path) -
     assert changed == ["zss==1.2.0 (left out)"]
     said = subprocess.run([tmp_path / "made/python/bin/python", "-c", "import setuptools, pip"], check=False)
     assert said.returncode == 0
-    with pytest.raises(EnvironmentError, match=r"no Python 3\.5 to run the tests on") as raised:
+    with pytest.raises(EnvironmentError, match=r"Python 3\.5 is not installed") as raised:
         pythons.install(tmp_path / "old", "3.5", [], (), tmp_path)
     assert (raised.value.fault, Result("x").failed(raised.value).reward) == ("infra", None)
-    with pytest.raises(EnvironmentError, match="cannot be installed"):
+    with pytest.raises(EnvironmentError, match="cannot install packages"):
         pythons.install(tmp_path / "other", "", ["aenv-no-such-package==1.0"], (), tmp_path)

@@ -29,9 +29,9 @@ def repository(tmp_path: Path) -> Path:
 )
 def test_a_commit_is_never_an_option_of_git(repository: Path, tmp_path: Path, commit: str) -> None:
     mark = tmp_path / "ran"
-    with pytest.raises(UsageError, match="is not a commit"):
+    with pytest.raises(UsageError, match="invalid commit"):
         repositories.checkout(str(repository), commit.format(mark=mark), tmp_path / "tree")
-    with pytest.raises(UsageError, match="is not a commit"):
+    with pytest.raises(UsageError, match="invalid commit"):
         repositories.version_at(str(repository), commit.format(mark=mark))
     assert not mark.exists()
 
@@ -41,7 +41,7 @@ def test_a_commit_is_never_an_option_of_git(repository: Path, tmp_path: Path, co
     "name", ["../secret", "/secret", "a/../../secret", "a/b/c", "--x", "a/-b", "", ".", "..", "a/.."]
 )
 def test_a_repository_is_named_by_owner_and_name_alone(repository: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="not the name of a repository"):
+    with pytest.raises(UsageError, match="invalid repository name"):
         repositories.source_of(name, str(repository.parent))
 
 
@@ -60,6 +60,6 @@ def test_a_sandbox_hands_out_nothing_that_git_reads_on_the_host(tmp_path: Path, 
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.addfile(tarfile.TarInfo(name))
     (tmp_path / "testbed").mkdir()
-    with pytest.raises(EnvironmentError, match="handed out a file"):
+    with pytest.raises(EnvironmentError, match="returned a file"):
         prepare._unpack(packed.getvalue(), tmp_path)
     assert list((tmp_path / "testbed").iterdir()) == []

@@ -69,7 +69,7 @@ def _boxes() -> list[str]:
 
 def results(place: Path, agent: str, tasks: Path, **options: str) -> dict[str, Result]:
     begun = BenchRun.begin(place, RunRequest("terminal", agent, {"tasks": str(tasks), **options}))
-    run(run_all(TerminalBench(begun.asked.options), begun, parallel=2, said=lambda *_: None))
+    run(run_all(TerminalBench(begun.request.options), begun, parallel=2, progress=lambda *_: None))
     return {result.task: result for result in begun.results()}
 
 
@@ -125,7 +125,7 @@ def test_who_cheats_gets_nothing(tmp_path: Path) -> None:
     rewards = {name: found[f"cheat-{number}"].reward for number, name in enumerate(CHEATS)}
     assert rewards == dict.fromkeys(CHEATS, 0.0)
     broken = found[f"cheat-{list(CHEATS).index('no verifier')}"]
-    assert "not on what the agent has left" in broken.error
+    assert "not on the files of the agent" in broken.error
 
 
 def test_a_verifier_that_cannot_start_is_no_reward(tmp_path: Path) -> None:
@@ -143,11 +143,11 @@ def test_what_was_left_can_be_graded_again(tmp_path: Path) -> None:
     assert found["greet"].reward == 1
     (tasks / "greet/tests/test.sh").write_text("echo 0.25 > /logs/verifier/reward.txt\n")
     again = BenchRun.open(tmp_path / "run")
-    run(grade_all(TerminalBench(options), again, ["greet"], parallel=1, said=lambda *_: None))
+    run(grade_all(TerminalBench(options), again, ["greet"], parallel=1, progress=lambda *_: None))
     assert {result.task: result.reward for result in again.results()} == {"greet": 0.25, "serve": 1.0}
-    run(grade_all(TerminalBench(options), again, ["serve"], parallel=1, said=lambda *_: None))
+    run(grade_all(TerminalBench(options), again, ["serve"], parallel=1, progress=lambda *_: None))
     gone = next(result for result in again.results() if result.task == "serve")
-    assert (gone.reward, gone.error) == (None, "serve was graded with servers that are gone")
+    assert (gone.reward, gone.error) == (None, "serve was graded with running servers, which have ended")
 
 
 def test_an_agent_that_takes_too_long_is_stopped_and_graded(tmp_path: Path) -> None:
@@ -189,11 +189,11 @@ def test_a_task_that_is_not_whole_is_told(tmp_path: Path) -> None:
     task = tmp_path / "task"
     shutil.copytree(HARBOR / "greet", task)
     shutil.rmtree(task / "tests")
-    with pytest.raises(ConfigError, match="there is no tests"):
+    with pytest.raises(ConfigError, match="missing: tests"):
         TerminalBench({"tasks": str(task)}).tasks()
-    with pytest.raises(ConfigError, match="there are no tasks"):
+    with pytest.raises(ConfigError, match="no tasks in"):
         TerminalBench({"tasks": str(task / "solution")}).tasks()
-    with pytest.raises(UsageError, match="which tasks"):
+    with pytest.raises(UsageError, match="no tasks given"):
         TerminalBench({}).tasks()
 
 
@@ -258,7 +258,7 @@ def test_other_programs_in_place_of_the_verifiers_own_get_nothing(
             'if [ "$(cat /app/greeting.txt)" = hello ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n'
         )
     begun = BenchRun.begin(tmp_path / "run", RunRequest("terminal", "oracle", {"tasks": str(tmp_path / "tasks")}))
-    asyncio.run(run_all(TerminalBench(begun.asked.options), begun, parallel=2, said=lambda *_: None))
+    asyncio.run(run_all(TerminalBench(begun.request.options), begun, parallel=2, progress=lambda *_: None))
     rewards = {result.task: result.reward for result in begun.results()}
     assert rewards == {"shadowed": 0.0, "replaced": 0.0, "linked": 0.0, "honest": 1.0}
 

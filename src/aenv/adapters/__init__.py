@@ -1,1 +1,1 @@
-"""Hand environments to agent and training frameworks; one file per framework, each an optional extra."""
+"""Adapters for agent and training frameworks: one file per framework, each an optional extra."""

@@ -1,7 +1,7 @@
-"""Harbor on our boxes: ``harbor run -e aenv.adapters.harbor:BoxEnvironment`` needs no Docker.
+"""Harbor environment without Docker: ``harbor run -e aenv.adapters.harbor:BoxEnvironment``.
 
-Harbor starts one of these for each trial, runs the agent's and the verifier's commands in it and copies files in and
-out. uv, which most verifiers would download, is in it already.
+Harbor starts an environment for each trial, runs the commands of the agent and the verifier in it, and copies files in
+and out. uv, which most verifiers would download, is already installed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MEMORY = 4 << 30
 
 
 class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
-    """One trial's system. ``--ek network=HOSTS`` says what "public" means here: every public host unless told."""
+    """Container of one trial. ``--ek network=HOSTS`` sets the hosts of the "public" network; default: all hosts."""
 
     def __init__(self, *args: Any, network: str = "*", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,12 +65,12 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
 
     def _validate_definition(self) -> None:
         if not (self.environment_dir / "Dockerfile").is_file():
-            raise FileNotFoundError(f"{self.environment_dir / 'Dockerfile'}: a box is made from a Dockerfile")
+            raise FileNotFoundError(f"{self.environment_dir / 'Dockerfile'}: a box is built from a Dockerfile")
         if any(self.environment_dir.glob("docker-compose.y*ml")):
-            raise ValueError(f"{self.environment_dir}: several containers are made by `aenv bench terminal` alone")
+            raise ValueError(f"{self.environment_dir}: only `aenv bench terminal` supports several containers")
 
     async def start(self, force_build: bool) -> None:
-        """Build the system, if nobody has, and start it."""
+        """Build the image, unless it is cached, and start the container."""
         context = Path(self.environment_dir)
         self._image = await build(context / "Dockerfile", context)
         shown, self._variables = await verifier_tools.tools_for(_script(context.parent / "tests"))
@@ -91,16 +91,16 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         await self._box.exec(f"mkdir -p {folders} && chmod 777 /logs {folders}")
 
     async def stop(self, delete: bool) -> None:
-        """End it. Nothing of it is kept, whether it is to be deleted or not."""
+        """Stop the container and remove its state, regardless of ``delete``."""
         self._box = None
         await self._open.aclose()
 
     async def upload_file(self, source_path: Path | str, target_path: str) -> None:
         folder, _, name = str(target_path).rpartition("/")
-        await self._there().unpack(lambda target: box_files.pack(target, Path(source_path), name), folder or "/")
+        await self._started_box().unpack(lambda target: box_files.pack(target, Path(source_path), name), folder or "/")
 
     async def upload_dir(self, source_dir: Path | str, target_dir: str) -> None:
-        await self._there().unpack(lambda target: box_files.pack(target, Path(source_dir), "."), str(target_dir))
+        await self._started_box().unpack(lambda target: box_files.pack(target, Path(source_dir), "."), str(target_dir))
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
         with tempfile.TemporaryDirectory(prefix="aenv-harbor-") as place:
@@ -120,12 +120,12 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         user: str | int | None = None,
     ) -> ExecResult:
         assert self._image is not None
-        who = self._resolve_user(user)
-        done = await self._there().exec(
+        resolved = self._resolve_user(user)
+        done = await self._started_box().exec(
             ["bash", "-c", command],
             cwd=cwd or self.task_env_config.workdir or self._image.cwd,
             env={**self._variables, **(self._merge_env(env) or {})},
-            user=self._image.user if who is None else str(who),
+            user=self._image.user if resolved is None else str(resolved),
             timeout=timeout_sec,
         )
         if done.timed_out:
@@ -133,11 +133,11 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         return ExecResult(stdout=done.output, stderr=done.errors, return_code=done.code)
 
     async def _fetch(self, path: str, target: Path, *, name: str = "") -> None:
-        """The archive was packed in the box: it is not trusted with a path of ours."""
+        """Copy a file or folder out of the box. Its archive is untrusted: it may not name paths of this machine."""
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="aenv-harbor-") as place:
             packed = Path(place, "packed.tar")
-            await self._there().pack(str(path), packed)
+            await self._started_box().pack(str(path), packed)
             with tarfile.open(packed) as archive:
                 for member in archive:
                     if name:
@@ -146,7 +146,7 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
                     if name:
                         break
 
-    def _there(self) -> Box:
+    def _started_box(self) -> Box:
         if self._box is None:
             raise UsageError("the environment has not been started")
         return self._box
@@ -166,7 +166,7 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
 
 
 def _script(tests: Path) -> str:
-    """The verifier's, where it lies beside the environment; it says which Python it wants."""
+    """Return the verifier's script if it is next to the environment; it names the Python version to install."""
     try:
         return (tests / "test.sh").read_text(errors="replace")
     except OSError:

@@ -1,1 +1,1 @@
-"""Benchmarks: tasks, agents that do them, and what came of it. It uses environments as anybody else does."""
+"""Benchmarks: tasks, agents that solve them, and their results. They use environments through the public SDK."""

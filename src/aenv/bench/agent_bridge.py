@@ -1,7 +1,7 @@
-"""A program of this machine does a task through the tools of an instance, over MCP or the SDK.
+"""Let a program on this machine solve a task with the tools of an instance, over MCP or the SDK.
 
-The instance itself may be behind a socket and a token. What a program is given is a server on the loopback with the
-same tools, which passes every call on and notes it.
+The instance may be behind a Unix socket and a token. The program gets a proxy on the loopback interface, which has the
+same tools, forwards every call and records it.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from aenv.bench.base import BenchJob
 from aenv.sdk.environment import Environment
 
 CALL_SECONDS = 3600.0
-SAID = 20_000
+MAX_OUTPUT = 20_000
 """Characters of an output that are kept in a record."""
-Note = Callable[[dict[str, Any]], None]
+Record = Callable[[dict[str, Any]], None]
+"""Receives a record of each call."""
 
 
-async def do(job: BenchJob, env: Environment, instruction: str, note: Note) -> None:
+async def run_agent(job: BenchJob, env: Environment, instruction: str, record: Record) -> None:
     """Run the job's agent, a command, until it ends.
 
     Raises:
-        UsageError: it ended with an error.
+        UsageError: the agent ended with an error.
     """
-    async with _served(env, instruction, note) as url:
+    async with _proxy(env, instruction, record) as url:
         await run_program(job.agent, job.folder, task=job.task, instruction=instruction, url=url)
 
 
 @asynccontextmanager
-async def _served(env: Environment, instruction: str, note: Note) -> AsyncIterator[str]:
+async def _proxy(env: Environment, instruction: str, record: Record) -> AsyncIterator[str]:
     loop = asyncio.get_running_loop()
     listed = await env.list_tools()
     with fresh_registry() as registry:
         for tool in listed:
-            _offer(tool, env, loop, note)
+            _register(tool, env, loop, record)
         register_function(name="get_instruction")(lambda: instruction)
     async with tools_served(registry, env.env_name) as url:
         yield url
 
 
-def _offer(tool: dict[str, Any], env: Environment, loop: asyncio.AbstractEventLoop, note: Note) -> None:
-    """The same tool, here. Its arguments are checked there."""
+def _register(tool: dict[str, Any], env: Environment, loop: asyncio.AbstractEventLoop, record: Record) -> None:
+    """Register a tool that forwards calls to the instance, which checks the arguments."""
     name = tool["name"].rpartition("/")[2]
     required = tool["inputSchema"].get("required", [])
     parameters, annotations = [], {}
@@ -67,9 +68,9 @@ def _offer(tool: dict[str, Any], env: Environment, loop: asyncio.AbstractEventLo
         given = {key: value for key, value in arguments.items() if value is not None or key in required}
         began = time.monotonic()
         work = env.call_tool(name, given, timeout=CALL_SECONDS)
-        result = asyncio.run_coroutine_threadsafe(work, loop).result()  # this is a thread; the instance is the loop's
+        result = asyncio.run_coroutine_threadsafe(work, loop).result()  # sync tools run in a thread
         seconds = round(time.monotonic() - began, 3)
-        note({"tool": name, "arguments": given, "output": result.text[-SAID:], "seconds": seconds})
+        record({"tool": name, "arguments": given, "output": result.text[-MAX_OUTPUT:], "seconds": seconds})
         return result
 
     call.__name__ = call.__qualname__ = name

@@ -1,4 +1,4 @@
-"""An agent that is a program of this machine: what it is told, and the tools that it finds."""
+"""Run an agent that is a program on this machine, and serve the tools that it uses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aenv.runtime.serve import EnvServer, ServeOptions
 
 @asynccontextmanager
 async def tools_served(registry: Registry, name: str) -> AsyncIterator[str]:
-    """The URL of a server of these tools, for as long as the context is."""
+    """Serve the tools of ``registry`` until the end of the block; yield the URL."""
     service = EnvServer(ServeOptions(path=Path("/"), name=name), EndpointCatalog(registry))
     listener = await service.server.listen(host="127.0.0.1", port=0)
     try:
@@ -28,10 +28,10 @@ async def tools_served(registry: Registry, name: str) -> AsyncIterator[str]:
 
 
 async def run_program(command: str, folder: Path, *, task: str, instruction: str, url: str) -> None:
-    """Run it as the user would, to its end. It finds the task through its variables.
+    """Run a shell command as the calling user until it ends. It gets the task in environment variables.
 
     Raises:
-        UsageError: it ended with an error.
+        UsageError: the command ended with an error.
     """
     file = folder / "instruction.md"
     file.write_text(instruction)
@@ -47,9 +47,9 @@ async def run_program(command: str, folder: Path, *, task: str, instruction: str
         try:
             code = await process.wait()
         finally:
-            with contextlib.suppress(ProcessLookupError):  # and whatever it has started
+            with contextlib.suppress(ProcessLookupError):  # kill its child processes too
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
     if code:
-        said = (folder / "agent.log").read_text(errors="replace").strip()[-1500:]
-        raise UsageError(f"the agent ended with exit code {code}:\n{said}")
+        output = (folder / "agent.log").read_text(errors="replace").strip()[-1500:]
+        raise UsageError(f"the agent ended with exit code {code}:\n{output}")

@@ -1,4 +1,4 @@
-"""The contract of a benchmark: which tasks it has, and how one of them is run."""
+"""The interface of a benchmark: list its tasks, run a task, grade it again."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Any, ClassVar
 from aenv.errors import AEnvError, Fault, InstanceEnded, StateDestroyed, UsageError
 
 FAILURE = 0.0
-"""The reward of a task whose state the agent has destroyed: no benchmark here pays less than 0."""
+"""Reward of a task whose state the agent has destroyed; no benchmark here has a lower one."""
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of one task."""
+    """Result of one task."""
 
     task: str
     reward: float | None = None
-    """None: there is none, since something went wrong that says nothing about the agent. It is never 0 for that. Where
-    the agent has destroyed what it would be graded on, it is the declared failure reward, and the fault is `policy`."""
+    """None if a failure that says nothing about the agent prevented grading; it is never 0 then. If the agent has
+    destroyed what it would be graded on, this is the declared failure reward and the fault is `policy`."""
     fault: Fault | None = None
-    """Whose fault it is that there is no reward, or that the run ended early."""
+    """Fault of the failure that prevented a reward or ended the run early."""
     error: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
-    """How long each part took."""
+    """Duration of each part in seconds."""
     calls: list[dict[str, Any]] = field(default_factory=list)
-    """What the agent did: what it called, with what, and what came back."""
+    """Calls of the agent: tool, arguments and result."""
     outputs: dict[str, Any] = field(default_factory=dict)
-    """What else is worth knowing: the verifier's last lines, the load of the machine."""
+    """Other information: the verifier's last lines, the load of the machine."""
 
     @property
     def counts(self) -> bool:
-        """Whether it says something about the agent."""
+        """True if the result has a reward, so that it counts in the mean."""
         return self.reward is not None
 
     def failed(self, error: Exception) -> Result:
-        """The same, without a reward because of an error; with the failure reward where the error is the agent's."""
+        """Record an error: the result has no reward, or the failure reward if the agent caused the error."""
         self.fault = error.fault if isinstance(error, AEnvError) else "infra"
         ended_by_agent = isinstance(error, InstanceEnded | StateDestroyed) and error.fault == "policy"
         self.reward = FAILURE if ended_by_agent else None
@@ -46,43 +46,43 @@ class Result:
         return self
 
     def as_json(self) -> dict[str, Any]:
-        """As it is saved."""
+        """Return the JSON document that is saved."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Result:
-        """As it was saved."""
+        """Return the result from a saved JSON document."""
         return cls(**document)
 
 
 @dataclass(frozen=True, slots=True)
 class BenchJob:
-    """One task to run."""
+    """A task to run with an agent."""
 
     task: str
     agent: str
-    """One of the benchmark's own, or a command."""
+    """Name of one of the benchmark's own agents, or a command."""
     folder: Path
-    """For what it leaves behind: it is there, and nobody else's."""
+    """Existing folder for the files of this job only."""
 
 
 class Benchmark(ABC):
-    """Tasks of one kind. What it is opened with are texts, so that a run can be taken up again as it was begun."""
+    """A set of tasks of one kind. Its options are strings, so that a run can be resumed with the same ones."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    """One line for people."""
+    """Description in one line."""
     agents: ClassVar[Mapping[str, str]]
-    """Those that it brings: name, and what it does."""
+    """Built-in agents: name and description."""
     options: ClassVar[Mapping[str, str]] = {}
-    """What it can be opened with: name, and what it means."""
+    """Options: name and description."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.given = dict(options)
 
     @abstractmethod
     def tasks(self) -> Sequence[str]:
-        """The names of all tasks that were asked for.
+        """Return the names of all selected tasks.
 
         Raises:
             UsageError, ConfigError: there are none, or they cannot be read.
@@ -90,20 +90,20 @@ class Benchmark(ABC):
 
     @abstractmethod
     async def run(self, job: BenchJob) -> Result:
-        """Do one task. An error that it raises becomes a result without a reward."""
+        """Run one task. An exception becomes a result without a reward."""
 
     async def grade(self, job: BenchJob) -> Result:
-        """Grade once more what an earlier `run` has left in the job's folder.
+        """Grade again the state that an earlier `run` has left in the job's folder.
 
         Raises:
-            UsageError: this benchmark keeps nothing to grade, or nothing is there.
+            UsageError: this benchmark keeps no state, or there is none.
         """
-        raise UsageError(f"{self.name} keeps no state that could be graded again")
+        raise UsageError(f"{self.name} keeps no state that can be graded again")
 
     def nothing(self) -> Mapping[str, float]:
-        """The rewards that doing nothing gets, for the tasks where that is known."""
+        """Return the rewards of doing nothing, for the tasks where they are known."""
         return {}
 
     async def close(self) -> None:
-        """Let go of what it holds."""
+        """Release resources."""
         return

@@ -1,4 +1,4 @@
-"""The benchmarks there are, by name. Said here so that a list of them needs none of their code."""
+"""The benchmarks by name. Listing them imports none of their code."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ BENCHMARKS: dict[str, tuple[str, str]] = {
     "tau2": ("aenv.bench.built_in:Tau2", "TAU2-Bench: customer service with tools, a policy and a user"),
     "swe": ("aenv.bench.swe.benchmark:SweBench", "SWE-bench: issues of real repositories, solved by patches"),
 }
-"""Name, where its class is, what it is."""
+"""Class and description of each benchmark, by name."""
 
 
 def kind(name: str) -> type[Benchmark]:
-    """The class of a benchmark.
+    """Return the class of a benchmark.
 
     Raises:
-        UsageError: there is none of that name.
+        UsageError: the name is unknown.
     """
     if name not in BENCHMARKS:
-        raise UsageError(f"there is no benchmark {name!r}", {"hint": f"There are: {', '.join(BENCHMARKS)}"})
+        raise UsageError(f"unknown benchmark {name!r}", {"hint": f"Expected one of: {', '.join(BENCHMARKS)}"})
     module, _, attribute = BENCHMARKS[name][0].partition(":")
     found: type[Benchmark] = getattr(import_module(module), attribute)
     return found
 
 
 def opened(name: str, options: Mapping[str, str]) -> Benchmark:
-    """A benchmark, ready to run.
+    """Return a benchmark with these options.
 
     Raises:
-        UsageError: there is none of that name, or it does not know an option.
+        UsageError: the name or an option is unknown.
     """
     found = kind(name)
     for option in options:
         if option not in found.options:
             known = ", ".join(found.options) or "none"
-            raise UsageError(f"{name} has no option {option!r}", {"hint": f"There are: {known}"})
+            raise UsageError(f"{name} has no option {option!r}", {"hint": f"Expected one of: {known}"})
     return found(options)

@@ -1,4 +1,4 @@
-"""Runs the tasks of a benchmark, some at a time, and keeps what came of each as it comes."""
+"""Run the tasks of a benchmark in parallel, and save each result as soon as it is known."""
 
 from __future__ import annotations
 
@@ -15,30 +15,32 @@ from aenv.tracing.logging import getLogger
 log = getLogger("bench")
 
 Work = Callable[[BenchJob], Awaitable[Result]]
-Said = Callable[[Result, int, int], None]
-"""Hears of each result, how many there are now, and how many there will be."""
+Progress = Callable[[Result, int, int], None]
+"""Receives each result, the number of results so far, and the total number."""
 
 
-async def run_all(benchmark: Benchmark, run: BenchRun, *, parallel: int, said: Said) -> None:
-    """Run what has no result yet, or one without a reward."""
+async def run_all(benchmark: Benchmark, run: BenchRun, *, parallel: int, progress: Progress) -> None:
+    """Run the tasks that have no result yet, or a result without a reward."""
     known = {result.task: result for result in run.results()}
-    wanted = list(benchmark.tasks())[: run.asked.limit]
+    wanted = list(benchmark.tasks())[: run.request.limit]
     left = [task for task in wanted if task not in known or not known[task].counts]
-    await _each(benchmark, run, left, len(wanted), benchmark.run, parallel, said)
+    await _each(benchmark, run, left, len(wanted), benchmark.run, parallel, progress)
 
 
-async def grade_all(benchmark: Benchmark, run: BenchRun, tasks: Collection[str], *, parallel: int, said: Said) -> None:
-    """Grade once more what was run; all of it, or these tasks."""
+async def grade_all(
+    benchmark: Benchmark, run: BenchRun, tasks: Collection[str], *, parallel: int, progress: Progress
+) -> None:
+    """Grade finished tasks again: the given ones, or all."""
     known = [result.task for result in run.results()]
     for task in tasks:
         if task not in known:
             raise UsageError(f"the run has no task {task!r}", {"hint": f"It has: {', '.join(known)}"})
     left = [task for task in known if not tasks or task in tasks]
-    await _each(benchmark, run, left, len(left), benchmark.grade, parallel, said)
+    await _each(benchmark, run, left, len(left), benchmark.grade, parallel, progress)
 
 
 async def _each(
-    benchmark: Benchmark, run: BenchRun, left: list[str], total: int, do: Work, parallel: int, said: Said
+    benchmark: Benchmark, run: BenchRun, left: list[str], total: int, do: Work, parallel: int, progress: Progress
 ) -> None:
     room = asyncio.Semaphore(parallel)
     done = total - len(left)
@@ -46,10 +48,10 @@ async def _each(
     async def one(task: str) -> None:
         nonlocal done
         async with room:
-            result = await _one(do, BenchJob(task, run.asked.agent, run.place(task)))
+            result = await _one(do, BenchJob(task, run.request.agent, run.task_folder(task)))
         run.save(result)
         done += 1
-        said(result, done, total)
+        progress(result, done, total)
 
     try:
         async with asyncio.TaskGroup() as group:

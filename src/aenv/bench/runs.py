@@ -1,4 +1,4 @@
-"""Runs on disk: what was asked for, and one record for each task, saved as it comes."""
+"""Runs on disk: the request of a run, and one result file per task."""
 
 from __future__ import annotations
 
@@ -19,62 +19,62 @@ _ABOUT, _RESULT = "run.json", "result.json"
 
 
 def folder() -> Path:
-    """Where runs are kept that were not given a folder: below the user's data folder."""
+    """Return the default folder for runs, below the user's data folder."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "aenv" / "runs"
 
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a run was begun with; it is taken up again with the same."""
+    """Benchmark, agent and options of a run; resuming it uses the same."""
 
     benchmark: str
     agent: str
     options: dict[str, str] = field(default_factory=dict)
     limit: int | None = None
-    """Only so many tasks."""
+    """Maximum number of tasks."""
     nothing: dict[str, float] = field(default_factory=dict)
-    """What doing nothing gets, where it is known."""
+    """Rewards of doing nothing by task, where they are known."""
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRun:
-    """One run."""
+    """A run of a benchmark, with its results on disk."""
 
     path: Path
-    asked: RunRequest
+    request: RunRequest
 
     @classmethod
-    def begin(cls, path: Path | None, asked: RunRequest) -> BenchRun:
-        """A new one; or, where there is one at the path that was begun with the same, that one.
+    def begin(cls, path: Path | None, request: RunRequest) -> BenchRun:
+        """Create a run, or return the existing one at ``path`` if its request is the same.
 
         Raises:
-            UsageError: what is there is another's.
+            UsageError: the folder contains another run or other files.
         """
-        path = path or folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{asked.benchmark}-{os.getpid()}"
+        path = path or folder() / f"{time.strftime('%Y%m%d-%H%M%S')}-{request.benchmark}-{os.getpid()}"
         path = path.absolute()
         if (path / _ABOUT).exists():
             there = cls.open(path)
-            if _same(there.asked) != _same(asked):
+            if _same(there.request) != _same(request):
                 raise UsageError(
-                    f"{path} is a run of {there.asked.benchmark} with the agent {there.asked.agent!r}, "
-                    "and was begun with other options",
-                    {"hint": f"Go on with it: aenv bench resume {path}; or name another folder."},
+                    f"{path} is a run of {there.request.benchmark} with the agent {there.request.agent!r}, "
+                    "and was started with other options",
+                    {"hint": f"Resume it with: aenv bench resume {path}; or choose another folder."},
                 )
             return there
         if path.is_dir() and any(path.iterdir()):
-            raise UsageError(f"{path} is not empty, and no run", {"hint": "Name a folder that is not there yet."})
+            raise UsageError(f"{path} is not empty and not a run", {"hint": "Choose a folder that does not exist yet."})
         path.mkdir(parents=True, exist_ok=True)
-        _write(path / _ABOUT, asdict(asked))
-        return cls(path, asked)
+        _write(path / _ABOUT, asdict(request))
+        return cls(path, request)
 
     @classmethod
     def open(cls, path: Path) -> BenchRun:
-        """One that is there: by its folder, or by its name among the user's runs.
+        """Open an existing run by its folder, or by its name among the user's runs.
 
         Raises:
-            UsageError: there is none.
-            ConfigError: it cannot be read.
+            UsageError: there is no such run.
+            ConfigError: its file cannot be read.
         """
         for place in (path.absolute(), folder() / path):
             if (place / _ABOUT).is_file():
@@ -82,18 +82,18 @@ class BenchRun:
                     return cls(place, RunRequest(**json.loads((place / _ABOUT).read_text())))
                 except (ValueError, TypeError) as error:
                     raise ConfigError(f"{place / _ABOUT} cannot be read: {error}") from None
-        raise UsageError(f"there is no run {path}", {"hint": "See them all: aenv bench show"})
+        raise UsageError(f"no such run: {path}", {"hint": "List all runs: aenv bench show"})
 
-    def place(self, task: str) -> Path:
-        """The folder of one task."""
+    def task_folder(self, task: str) -> Path:
+        """Return the folder of a task."""
         return self.path / "tasks" / _UNSAFE.sub("_", task).lstrip(".")
 
     def save(self, result: Result) -> None:
-        """Keep a result, whole or not at all."""
-        _write(self.place(result.task) / _RESULT, result.as_json())
+        """Save a result atomically."""
+        _write(self.task_folder(result.task) / _RESULT, result.as_json())
 
     def results(self) -> Iterator[Result]:
-        """Those that are there, by the name of the task."""
+        """Yield the saved results, sorted by task."""
         for path in sorted(self.path.glob(f"tasks/*/{_RESULT}")):
             try:
                 yield Result.from_json(json.loads(path.read_text()))
@@ -101,15 +101,15 @@ class BenchRun:
                 raise ConfigError(f"{path} cannot be read: {error}", {"hint": "Remove it to run it again."}) from None
 
     def summary(self) -> dict[str, Any]:
-        """All of it, for people and programs."""
+        """Return totals, the mean reward and all results."""
         results = list(self.results())
         graded = {result.task: result.reward for result in results if result.reward is not None}
         found = {result.task: result.outputs["do_nothing"] for result in results if "do_nothing" in result.outputs}
-        nothing = {task: reward for task, reward in (found | self.asked.nothing).items() if task in graded}
+        nothing = {task: reward for task, reward in (found | self.request.nothing).items() if task in graded}
         return {
             "run": str(self.path),
-            "benchmark": self.asked.benchmark,
-            "agent": self.asked.agent,
+            "benchmark": self.request.benchmark,
+            "agent": self.request.agent,
             "tasks": len(results),
             "graded": len(graded),
             "faults": len(results) - len(graded),
@@ -120,12 +120,12 @@ class BenchRun:
 
 
 def known() -> list[BenchRun]:
-    """The user's runs, the newest last."""
+    """Return the user's runs, newest last."""
     return [BenchRun.open(path.parent) for path in sorted(folder().glob(f"*/{_ABOUT}"))]
 
 
-def _same(asked: RunRequest) -> dict[str, Any]:
-    return {**asdict(asked), "nothing": None}
+def _same(request: RunRequest) -> dict[str, Any]:
+    return {**asdict(request), "nothing": None}
 
 
 def _mean(rewards: Mapping[str, float]) -> float | None:

@@ -1,4 +1,4 @@
-"""Import paths of the earlier package; the code lives in ``aenv.authoring``, ``aenv.sdk`` and ``aenv.tracing``."""
+"""Import paths of version 0.1; the code is in ``aenv.authoring``, ``aenv.sdk`` and ``aenv.tracing``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Earlier import path of the health helpers; the runtime answers ``/health`` by itself."""
+"""Earlier import path of the health helpers; the runtime itself serves ``/health``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _last_active = time.time()
 
 
 def update_active_time() -> None:
-    """Remember that something was called just now."""
+    """Record the time of the last call."""
     global _last_active
     _last_active = time.time()
 
 
 async def check_mcp_health(mcp_url: str = "http://localhost:8081/mcp") -> dict[str, Any]:
-    """Ask the server at that URL how it is."""
+    """Return the health status of the server at ``mcp_url``; an unreachable one has the status ``error``."""
     client = InstanceClient(ServerUrl.parse(mcp_url.removesuffix(paths.MCP), default_port=paths.DATA_PORT))
     try:
         body = await client.exchange("GET", paths.HEALTH, timeout=5.0, patience=0)
@@ -32,9 +32,9 @@ async def check_mcp_health(mcp_url: str = "http://localhost:8081/mcp") -> dict[s
 
 
 async def default_health_handler() -> dict[str, Any]:
-    """The health of the server on the default port, and when something was last called."""
+    """Return the health status of the server on the default port, and the time of the last call."""
     return {**await check_mcp_health(), "last_active": _last_active}
 
 
 async def close_health_clients() -> None:
-    """Nothing is kept open; existing code calls this."""
+    """Do nothing: no connection is kept open. Kept for existing code."""

@@ -1,1 +1,1 @@
-"""Names that existing code imports from here; the server itself lives in ``aenv.runtime``."""
+"""Import paths of version 0.1; the server is in ``aenv.runtime``."""

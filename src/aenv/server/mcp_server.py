@@ -1,4 +1,4 @@
-"""The server as existing code starts it."""
+"""Server API of version 0.1; the code is in ``aenv.runtime``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from aenv.runtime.serve import ServeOptions, check_address, serve_catalog
 
 
 class AEnvMCPServer:
-    """Load an environment's files, then serve what they declared."""
+    """Load the files of an environment, then serve its tools, functions and rewards."""
 
     def __init__(self, name: str = "aenv-server", version: str = "0.1.0") -> None:
         self.name = name
         self.version = version
 
     def load_tools_from_directory(self, directory: str | Path) -> int:
-        """Import a project or folder; how many tools there are now."""
+        """Import a project or folder, and return the number of tools that are now registered."""
         return len(load(Path(directory)).tools)
 
     def load_tools_from_module(self, module_path: str | Path) -> int:
-        """Import one file; how many tools there are now."""
+        """Import one file, and return the number of tools that are now registered."""
         return len(load(Path(module_path)).tools)
 
     def run(self, host: str = "127.0.0.1", port: int = 8081, *, no_auth: bool = False) -> None:
@@ -33,5 +33,5 @@ class AEnvMCPServer:
 
 
 def create_server(name: str = "aenv-server", version: str = "0.1.0") -> AEnvMCPServer:
-    """A server with nothing loaded yet."""
+    """Return a server without any tools."""
     return AEnvMCPServer(name, version)

@@ -1,1 +1,1 @@
-"""Agent frameworks."""
+"""Adapters for agent frameworks."""

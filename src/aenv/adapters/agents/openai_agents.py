@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
 NAME_LENGTH = 64
 TURNS = 10
-"""Calls of the model for one answer, at the most."""
+"""Maximum number of model calls for one answer."""
 
 
 async def tools(env: Environment) -> list[Any]:
-    """One FunctionTool per tool, under a name that the OpenAI API accepts."""
+    """Return a FunctionTool for each tool of the environment, with a name that the OpenAI API accepts."""
     try:
         from agents import FunctionTool
     except ImportError as error:
@@ -34,22 +34,22 @@ async def tools(env: Environment) -> list[Any]:
             description=tool["description"] or "",
             params_json_schema=tool["inputSchema"],
             on_invoke_tool=_invoker(env, tool["name"]),
-            strict_json_schema=False,  # strict mode refuses free-form objects, which our tools may take
+            strict_json_schema=False,  # strict mode rejects free-form objects, which tools may take
         )
         for name, tool in zip(names, listed, strict=True)
     ]
 
 
 class Speaker:
-    """A model behind an OpenAI-compatible endpoint, with the tools of an environment and a memory of what was said."""
+    """A model behind an OpenAI-compatible endpoint, with the tools of an environment and the conversation so far."""
 
     def __init__(self, agent: Any) -> None:
         self._agent = agent
-        self._said: list[Any] = []
+        self._conversation: list[Any] = []
 
     @classmethod
     async def open(cls, env: Environment, name: str, instructions: str) -> Speaker:
-        """The model that OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL name."""
+        """Connect to the model that OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL name."""
         offered = await tools(env)
         from agents import Agent, ModelSettings, OpenAIChatCompletionsModel
         from openai import AsyncOpenAI
@@ -62,19 +62,19 @@ class Speaker:
         return cls(Agent(name=name, instructions=instructions, tools=offered, model=model, model_settings=settings))
 
     async def answer(self, text: str) -> str:
-        """What it says to this, after it has used whatever tools it wanted to."""
+        """Send ``text`` to the model, run its tool calls, and return its reply."""
         from agents import RunConfig, Runner
 
-        heard = [*self._said, {"role": "user", "content": text}]
+        messages = [*self._conversation, {"role": "user", "content": text}]
         done = await Runner.run(
-            self._agent, heard, max_turns=TURNS, run_config=RunConfig(tracing_disabled=True)
-        )  # traces would go to OpenAI
-        self._said = done.to_input_list()
+            self._agent, messages, max_turns=TURNS, run_config=RunConfig(tracing_disabled=True)
+        )  # traces would be sent to OpenAI
+        self._conversation = done.to_input_list()
         return str(done.final_output)
 
 
 def openai_names(names: list[str]) -> list[str]:
-    """Names of letters, digits, _ and -, at most 64 of them, all different."""
+    """Return unique names of at most 64 letters, digits, ``_`` and ``-``."""
     made: list[str] = []
     for name in names:
         base = _FORBIDDEN.sub("_", name)[:NAME_LENGTH] or "tool"

@@ -1,1 +1,1 @@
-"""SWE-bench: issues of real repositories, solved by patches, graded by their tests and the benchmark's own rules."""
+"""SWE-bench: issues of real repositories, solved by patches and graded by the benchmark's tests and rules."""

@@ -1,4 +1,4 @@
-"""SWE-bench as a benchmark: an agent makes a patch in one instance, and another one, untouched, grades it."""
+"""SWE-bench: an agent makes a patch in one instance, and a second, untouched instance grades it."""
 
 from __future__ import annotations
 
@@ -18,54 +18,54 @@ from aenv.errors import FunctionFailed, InstanceEnded, UsageError
 from aenv.sdk.environment import Environment
 
 NETWORK = "blackhole"
-"""Tests of time-outs connect to where nobody answers: they fail where that is refused at once."""
+"""Network of the instances. Tests of time-outs connect to addresses that do not answer; a refusal would fail them."""
 TEST_SECONDS = 1800.0
 MARGIN = 120.0
 _PATCH, _LOG, _REPORT = "patch.diff", "test.log", "report.json"
 
 
 class SweBench(Benchmark):
-    """Issues of real repositories."""
+    """SWE-bench: issues of real repositories."""
 
     name = "swe"
     summary = "SWE-bench: issues of real repositories, solved by patches"
     agents: ClassVar[Mapping[str, str]] = {
-        "gold": "the patch that solved it",
+        "gold": "applies the patch that solved the issue",
         "empty": "does nothing",
         "nop": "does nothing",
-        "CMD": "a program of this machine, with the instance's tools at $AENV_TASK_URL and $AENV_TASK_MCP_URL",
+        "CMD": "a program on this machine, with the instance's tools at $AENV_TASK_URL and $AENV_TASK_MCP_URL",
     }
     options: ClassVar[Mapping[str, str]] = {
         "instances": "a .json, .jsonl or .parquet file, a folder of tasks, or a dataset of the hub",
-        "ids": "only these instances, divided by commas",
-        "split": "of a dataset of the hub; test unless told",
-        "repos": "a folder with clones, or what URLs of repositories begin with; https://github.com unless told",
-        "images": "no: prepare all without the images of SWE-bench, even where they can be had",
+        "ids": "only these instances, separated by commas",
+        "split": "split of a dataset of the hub; default: test",
+        "repos": "folder with clones, or URL prefix of the repositories; default: https://github.com",
+        "images": "no: prepare everything without the images of SWE-bench, even if they are available",
     }
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         if not options.get("instances"):
-            raise UsageError("which instances?", {"hint": f"Name them with --instances: {self.options['instances']}."})
+            raise UsageError("no instances given", {"hint": f"Use --instances: {self.options['instances']}."})
         if options.get("images") not in (None, "", "no"):
-            raise UsageError("images is either not given, or no")
+            raise UsageError(f"invalid images={options['images']!r}; expected 'no' or nothing")
         ids = [name.strip() for name in options.get("ids", "").split(",") if name.strip()]
         found = load(options["instances"], ids, options.get("split") or "test")
         self._instances = {instance.name: instance for instance in found}
         self._locks = {name: asyncio.Lock() for name in self._instances}
 
     def tasks(self) -> Sequence[str]:
-        """The ids of the instances."""
+        """Return the ids of the instances."""
         return list(self._instances)
 
     async def prepared(self, task: str) -> PreparedInstance:
-        """The projects of an instance."""
+        """Return the prepared projects of an instance."""
         async with self._locks[task]:
             use_image = self.given.get("images") != "no"
             return await prepare(self._instances[task], self.given.get("repos", ""), use_image=use_image)
 
     async def run(self, job: BenchJob) -> Result:
-        """Have the agent make a patch, then grade it."""
+        """Run the agent, then grade its patch."""
         result = Result(job.task)
         clock = time.monotonic()
         prepared = await self.prepared(job.task)
@@ -79,10 +79,10 @@ class SweBench(Benchmark):
         return result
 
     async def grade(self, job: BenchJob) -> Result:
-        """Grade the patch that was made."""
+        """Grade the saved patch again."""
         file = job.folder / _PATCH
         if not file.is_file():
-            raise UsageError(f"{job.task}: there is no patch in {job.folder}", {"hint": "Run it first."})
+            raise UsageError(f"{job.task}: no patch in {job.folder}", {"hint": "Run it first."})
         result = Result(job.task)
         await self._grade(job, await self.prepared(job.task), file.read_bytes().decode(), result)
         return result
@@ -96,7 +96,7 @@ class SweBench(Benchmark):
             return instance.gold
         async with Environment(str(prepared.agent), network=NETWORK, ttl="4h") as env:
             task: dict[str, Any] = await env.call_function("get_task", {})
-            await agent_bridge.do(job, env, task["instruction"], result.calls.append)
+            await agent_bridge.run_agent(job, env, task["instruction"], result.calls.append)
             patch: str = await env.call_function("get_patch", {}, timeout=MARGIN)
             return patch
 
@@ -107,7 +107,7 @@ class SweBench(Benchmark):
         except (FunctionFailed, InstanceEnded) as error:
             if not patch.strip() or error.fault == "infra":
                 raise
-            await self._verdict(job, prepared, "")  # where the tests do not run without the patch, it is not to blame
+            await self._verdict(job, prepared, "")  # raises if the tests do not run without the patch either
             result.reward, result.error = 0.0, f"the tests run, but not with the patch: {error.message}"
             return
         finally:
@@ -116,7 +116,7 @@ class SweBench(Benchmark):
         if destroyed is not None:
             result.reward, result.fault, result.error = FAILURE, "policy", destroyed
             return
-        _keep(job.folder, answer)
+        _save(job.folder, answer)
         report = json.loads(answer["stdout"])[job.task]
         result.reward = float(answer["score"])
         tests = {
@@ -135,7 +135,7 @@ class SweBench(Benchmark):
             return answer
 
 
-def _keep(folder: Path, answer: Mapping[str, Any]) -> None:
+def _save(folder: Path, answer: Mapping[str, Any]) -> None:
     (folder / _LOG).write_text(str(answer["log"]))
     (folder / _REPORT).write_text(str(answer["stdout"]))
 

@@ -1,8 +1,7 @@
-"""Rows of SWE-bench's datasets: from a file, from folders of tasks, or from the datasets hub.
+"""Load the rows of SWE-bench's datasets from a file, from folders of tasks, or from the datasets hub.
 
-A row says where the repository is, what the issue is, which tests decide and how they are run. Which Python and which
-packages they need is known where a task has a folder (environment.yml), or where the row says so itself (``python``,
-``requirements``).
+A row contains the repository, the issue, the deciding tests and the command to run them. The Python version and the
+packages come from the task's folder (environment.yml) or from the row (``python``, ``requirements``).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 from aenv.errors import ConfigError, UsageError
 
 PUBLIC = ("instance_id", "repo", "base_commit", "version", "problem_statement")
-"""What an agent may know of an instance."""
+"""Columns of a row that an agent may see."""
 _NEEDED = ("instance_id", "repo", "base_commit", "problem_statement", "test_patch", "eval_script", "log_parser")
 _FILES = {
     "patch": "gold.patch",
@@ -27,39 +26,39 @@ _FILES = {
 }
 _PIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[\w,]+\])?==[A-Za-z0-9.!+_-]+$")
 _CONDA = re.compile(r"([\w.-]+)=([\w.]+)(?:=(\w+))?")
-"""Name, version and build of a package of conda's; builds of those for Python begin with its version."""
+"""Name, version and build of a conda package; builds of Python packages begin with the Python version."""
 _FLAT = re.compile(r"^(?P<key>\w+):[ \t]+(?P<value>\S.*)$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """One issue, and all that is needed to have it solved and graded."""
+    """An issue with everything that is needed to solve and grade it."""
 
     row: dict[str, Any]
     python: str
-    """The version of Python that its tests run on, like 3.9; empty: any."""
+    """Python version of its tests, like 3.9; empty: any."""
     pins: tuple[str, ...]
-    """Packages, each in one version."""
+    """Pinned packages."""
     build: tuple[str, ...] = ()
-    """The same, but what installing the repository itself takes."""
+    """Pinned packages for installing the repository itself."""
 
     @property
     def name(self) -> str:
-        """Its id."""
+        """Id of the instance."""
         return str(self.row["instance_id"])
 
     @property
     def gold(self) -> str:
-        """The patch that solved it."""
+        """Patch that solved the issue."""
         return str(self.row.get("patch") or "")
 
 
 def load(source: str, wanted: Iterable[str] = (), split: str = "test") -> list[Instance]:
-    """All instances of a source, or those ``wanted``, in their order there.
+    """Return all instances of a source, or the ``wanted`` ones, in the order of the source.
 
     Raises:
-        UsageError: there is no such source or instance.
-        ConfigError: a row lacks something.
+        UsageError: the source or an instance does not exist.
+        ConfigError: a row is incomplete.
     """
     path = Path(source).expanduser()
     if path.is_dir():
@@ -68,7 +67,7 @@ def load(source: str, wanted: Iterable[str] = (), split: str = "test") -> list[I
         found = rows if files else _from_folders(path, set(wanted))
     elif path.suffix in (".json", ".jsonl", ".parquet"):
         if not path.is_file():
-            raise UsageError(f"there is no file {source}")
+            raise UsageError(f"no such file: {source}")
         found = [_from_row(row, str(path)) for row in _rows(path)]
     else:
         found = [_from_row(row, source) for row in _from_hub(source, split)]
@@ -78,12 +77,12 @@ def load(source: str, wanted: Iterable[str] = (), split: str = "test") -> list[I
             raise UsageError(f"{source} has no instance {name}", {"hint": f"It has: {', '.join(names[:5])}..."})
     chosen = [instance for instance in found if not wanted or instance.name in wanted]
     if not chosen:
-        raise UsageError(f"there are no instances in {source}")
+        raise UsageError(f"no instances in {source}")
     return chosen
 
 
 def _downloaded(folder: Path, split: str) -> list[Path]:
-    """The files of a split, in a folder that a dataset of the hub was downloaded to."""
+    """Return the files of a split in the folder of a downloaded dataset."""
     places = [place for place in (folder, folder / "data") if place.is_dir()]
     found = [path for place in places for path in place.iterdir() if path.suffix in (".parquet", ".jsonl", ".json")]
     return sorted(path for path in found if re.match(rf"{re.escape(split)}(-\d|\.)", path.name))
@@ -110,8 +109,8 @@ def _read_parquet(path: Path) -> list[dict[str, Any]]:
     try:
         from pyarrow import parquet
     except ModuleNotFoundError:
-        hint = "Install what it takes: pip install 'aenvironment[bench]'"
-        raise UsageError(f"{path} can only be read with the package pyarrow", {"hint": hint}) from None
+        hint = "Install it: pip install 'aenvironment[bench]'"
+        raise UsageError(f"reading {path} needs the package pyarrow", {"hint": hint}) from None
     rows: list[dict[str, Any]] = parquet.read_table(path).to_pylist()
     return rows
 
@@ -122,7 +121,7 @@ def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
         "the repository SWE-bench/swe-bench-tasks), or a dataset of the hub such as SWE-bench/SWE-bench_Verified."
     )
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise UsageError(f"there is no file or folder {name}", {"hint": sources})
+        raise UsageError(f"no such file or folder: {name}", {"hint": sources})
     try:
         from datasets import load_dataset
     except ModuleNotFoundError:
@@ -132,14 +131,14 @@ def _from_hub(name: str, split: str) -> list[dict[str, Any]]:
         return [dict(row) for row in load_dataset(name, split=split)]
     except Exception as error:
         hint = (
-            "Where the hub cannot be reached, set HF_HOME to a folder of Hugging Face's that has the dataset already, "
+            "If the hub cannot be reached, set HF_HOME to a Hugging Face cache that contains the dataset, "
             f"and HF_HUB_OFFLINE=1. {sources}"
         )
         raise UsageError(f"{name} cannot be loaded from the datasets hub: {error}", {"hint": hint}) from None
 
 
 def _from_folders(path: Path, wanted: set[str]) -> list[Instance]:
-    """A task's folder, a folder of such, or a whole checkout of swe-bench-tasks."""
+    """Read the folder of a task, a folder of tasks, or a checkout of swe-bench-tasks."""
     if (path / "task.yaml").is_file():
         return [_from_folder(path)]
     top = path / "tasks" if (path / "tasks").is_dir() else path
@@ -154,10 +153,10 @@ def _from_folder(folder: Path) -> Instance:
             for found in _FLAT.finditer((folder / "task.yaml").read_text(encoding="utf-8"))
         }
         for column, name in _FILES.items():
-            row[column] = (folder / name).read_bytes().decode(errors="replace")  # line ends of patches stay
+            row[column] = (folder / name).read_bytes().decode(errors="replace")  # keep the line ends of patches
         row |= json.loads((folder / "tests.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{folder} is no task: there is no {Path(str(error.filename)).name}") from None
+        raise ConfigError(f"{folder} is not a task: {Path(str(error.filename)).name} is missing") from None
     except ValueError as error:
         raise ConfigError(f"{folder / 'tests.json'} cannot be read: {error}") from None
     packages = folder / "environment.yml"
@@ -167,7 +166,7 @@ def _from_folder(folder: Path) -> Instance:
 
 
 def _environment(text: str) -> dict[str, Any]:
-    """Of conda's list: the Python, what installs, and the other packages for Python, of conda's own or of pip's."""
+    """Return the Python version, the build tools and the other Python packages of a conda environment file."""
     lines = [line.strip().removeprefix("- ").strip() for line in text.splitlines()]
     conda = {found[1]: (found[2], found[3] or "") for line in lines if (found := _CONDA.fullmatch(line))}
     versions = {name: version for name, (version, build) in conda.items() if build.startswith("py")}
@@ -189,7 +188,7 @@ def _from_row(row: Any, where: str) -> Instance:
     if missing:
         raise ConfigError(
             f"{where}: {row['instance_id']} has no {', '.join(missing)}",
-            {"hint": "Take the datasets of SWE-bench 5, whose rows say how their tests are run."},
+            {"hint": "Use the datasets of SWE-bench 5, whose rows contain the commands of their tests."},
         )
     return Instance(
         row,

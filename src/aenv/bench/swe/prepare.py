@@ -1,8 +1,8 @@
-"""Make an environment of an instance: the project `swebench`, with the repository and its Python in it.
+"""Prepare the environments of an instance: copies of the project `swebench` with the repository and its Python.
 
-There are two of each. ``agent`` knows the issue, and ``grade`` also the tests that decide; their files are the same
-ones. The repository is installed by its own commands, in a sandbox: its set-up is anybody's code. Where the instance's
-image can be had, it has been installed there, and the projects are on that system.
+There are two projects: ``agent`` contains the issue, and ``grade`` also the deciding tests; they share their files as
+hard links. The repository is installed with its own commands, in a sandbox, since its set-up is untrusted code. If the
+image of the instance is available, the repository is installed in it already, and the projects use it as their base.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from aenv.tracing.logging import getLogger
 log = getLogger("bench.swe")
 
 FORMAT = 1
-"""Of what is prepared: another one is prepared anew."""
+"""Format version of prepared projects; projects of another version are prepared again."""
 NAME = "swebench"
 INSTALL_SECONDS = 900.0
 _PIP = re.compile(r"^\s*(python -m )?pip3? install\b.*$", re.MULTILINE)
@@ -45,19 +45,19 @@ cd /app && find testbed python -cnewer /tmp/before \\( -type f -o -type l \\) ! 
 
 @dataclass(frozen=True, slots=True)
 class PreparedInstance:
-    """An instance as two projects."""
+    """The two projects of an instance."""
 
     agent: Path
     grade: Path
     image: str = ""
-    """What they are on; empty: the host's own system."""
+    """Image that the projects use as their base; empty: the host's system."""
 
 
 async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> PreparedInstance:
-    """The projects of an instance; made when nobody has before. Where its image can be had, that is what they are on.
+    """Return the projects of an instance, prepared on first use. They use its image if that is available.
 
     Raises:
-        UsageError, EnvironmentError: the repository, the Python or a package cannot be had.
+        UsageError, EnvironmentError: the repository, the Python version or a package is not available.
     """
     image = await published_images.find(instance) if use_image else None
     source = "" if image else repositories.source_of(str(instance.row["repo"]), repos)
@@ -70,18 +70,18 @@ async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> 
 
 
 def folder() -> Path:
-    """Where they are kept."""
+    """Return the cache folder of prepared projects."""
     return config.cache_folder() / "swe"
 
 
 def _digest(instance: Instance, image: published_images.PublishedImage | None) -> str:
-    """Changes with whatever is put into the projects."""
+    """Return a digest of everything that goes into the projects."""
     project = builtin_folder() / NAME
     files = sorted([*project.glob("src/*.py"), *project.glob("requirements.*"), project / "config.json"])
     code = [(str(path.relative_to(project)), hashlib.sha256(path.read_bytes()).hexdigest()) for path in files]
     on = [image.base, str(image.root)] if image else []
-    told = [FORMAT, instance.row, instance.python, instance.pins, instance.build, code, *on]
-    return hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    inputs = [FORMAT, instance.row, instance.python, instance.pins, instance.build, code, *on]
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 async def _make(instance: Instance, source: str, image: published_images.PublishedImage | None, root: Path) -> None:
@@ -89,18 +89,18 @@ async def _make(instance: Instance, source: str, image: published_images.Publish
     log.info("preparing %s", instance.name)
     shutil.copytree(builtin_folder() / NAME, agent, ignore=shutil.ignore_patterns("__pycache__", "tests"))
     if image is not None:
-        await asyncio.to_thread(_furnish_on, image, instance, agent)
+        await asyncio.to_thread(_set_up_on_image, image, instance, agent)
     else:
-        await asyncio.to_thread(_furnish, instance, source, agent)
-        await _install_itself(instance, agent)
+        await asyncio.to_thread(_set_up, instance, source, agent)
+        await _install_repository(instance, agent)
         testbed = agent / "testbed"
-        await asyncio.to_thread(repositories.ignore_what_is_there, testbed / ".git", testbed)
+        await asyncio.to_thread(repositories.ignore_untracked, testbed / ".git", testbed)
     await asyncio.to_thread(shutil.copytree, agent, root / "grade", symlinks=True, copy_function=os.link)
     _write(root / "grade" / "hidden" / "instance.json", instance.row)
 
 
-def _furnish_on(image: published_images.PublishedImage, instance: Instance, agent: Path) -> None:
-    """Repository and Python are in the image; what is missing is a git that knows no more than an agent may."""
+def _set_up_on_image(image: published_images.PublishedImage, instance: Instance, agent: Path) -> None:
+    """Add a git folder without later commits; the repository and its Python are in the image."""
     start = published_images.make_git(image, str(instance.row["base_commit"]), agent / "git")
     _describe(instance, agent, start=start, pretend_version=_version(instance))
     config = json.loads((agent / "config.json").read_text())
@@ -108,7 +108,7 @@ def _furnish_on(image: published_images.PublishedImage, instance: Instance, agen
     _write(agent / "config.json", config)
 
 
-def _furnish(instance: Instance, source: str, agent: Path) -> None:
+def _set_up(instance: Instance, source: str, agent: Path) -> None:
     commit = str(instance.row["base_commit"])
     repositories.checkout(source, commit, agent / "testbed")
     left_out = pythons.install(agent, instance.python, instance.pins, instance.build, agent / "testbed")
@@ -121,12 +121,12 @@ def _version(instance: Instance) -> str:
 
 
 def _describe(instance: Instance, agent: Path, **more: Any) -> None:
-    """What an agent may know, and what its tools have to."""
+    """Write the columns that an agent may see, and ``more`` for its tools."""
     _write(agent / "task" / "instance.json", {name: instance.row.get(name) for name in PUBLIC} | more)
 
 
-async def _install_itself(instance: Instance, project: Path) -> None:
-    """Run what the row says to install it with, or what its tests' script does, and keep what that has changed."""
+async def _install_repository(instance: Instance, project: Path) -> None:
+    """Run the install commands of the row or of its test script in a sandbox, and copy the changed files back."""
     script = str(instance.row["eval_script"]).partition(">>>>> Start Test Output")[0]
     commands = instance.row.get("install") or [found[0].strip() for found in _PIP.finditer(script)]
     if not commands:
@@ -137,34 +137,35 @@ async def _install_itself(instance: Instance, project: Path) -> None:
             arguments = {"command": command, "timeout": INSTALL_SECONDS}
             done: Any = (await env.call_tool("shell", arguments, timeout=INSTALL_SECONDS + 30)).data
             if not isinstance(done, dict) or done["returncode"]:
-                said = done["output"][-1500:] if isinstance(done, dict) else str(done)
-                raise EnvironmentError(f"{instance.name}: '{command}' failed in its sandbox:\n{said}")
+                output = done["output"][-1500:] if isinstance(done, dict) else str(done)
+                raise EnvironmentError(f"{instance.name}: '{command}' failed in its sandbox:\n{output}")
         collected = await env.exec(_COLLECT, timeout=300)
         if collected.exit_code:
-            raise EnvironmentError(f"{instance.name}: what was installed cannot be read: {collected.stderr[-500:]}")
+            raise EnvironmentError(f"{instance.name}: cannot collect the installed files: {collected.stderr[-500:]}")
         _unpack(await env.download(_CHANGES, timeout=300), project)
 
 
 def _unpack(data: bytes, project: Path) -> None:
-    """Files and links of a sandbox, where they were; nothing is written through a link, and nothing that git reads on
-    the host: settings in .git can name commands.
+    """Unpack files and links of a sandbox, which is untrusted.
+
+    Nothing is written through a link or into .git, whose settings can name commands that git runs on the host.
     """
     try:
-        _take(data, project)
+        _extract(data, project)
     except (tarfile.TarError, EOFError, ValueError, OSError, RecursionError) as error:
-        raise EnvironmentError(f"what a sandbox handed out cannot be unpacked: {error}") from None
+        raise EnvironmentError(f"cannot unpack the archive of a sandbox: {error}") from None
 
 
-def _take(data: bytes, project: Path) -> None:
+def _extract(data: bytes, project: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(data), tarinfo=BoundedTarInfo) as archive:
         for member in archive:
             parts = Path(member.name).parts
             target = project.joinpath(*parts)
             if not parts or ".." in parts or ".git" in parts or parts[0] not in ("testbed", "python"):
-                raise EnvironmentError(f"a sandbox handed out a file at {member.name}")
+                raise EnvironmentError(f"a sandbox returned a file at {member.name}")
             target.parent.mkdir(parents=True, exist_ok=True)
             if not target.parent.resolve().is_relative_to(project.resolve()):
-                raise EnvironmentError(f"a sandbox handed out a file behind a link: {member.name}")
+                raise EnvironmentError(f"a sandbox returned a file behind a link: {member.name}")
             target.unlink(missing_ok=True)
             if member.issym():
                 target.symlink_to(member.linkname)

@@ -1,8 +1,8 @@
-"""The image of an instance, as SWE-bench publishes it: a system with the repository and its Python in it.
+"""Images that SWE-bench publishes for its instances: a system with the repository and its Python.
 
-It is what a sandbox has in place of the host's system. It is there when it was given its name (``aenv base add``), or
-when Docker has it or can get it. Its git knows what came later, the solution too: so a git of the base commit alone is
-made of it, which takes its place in every sandbox.
+A sandbox uses the image instead of the host's system. The image is available if it was added with ``aenv base add``, or
+if Docker has it or can pull it. Its git history contains later commits, including the solution; so every sandbox gets a
+git folder that contains only the base commit.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from aenv.tracing.logging import getLogger
 log = getLogger("bench.swe")
 
 TESTBED = "testbed"
-"""Where images have the repository, at their root."""
+"""Folder of the repository in the root of an image."""
 _SET_UP = ["-c", "user.name=set-up", "-c", "user.email=set-up@localhost", "-c", "commit.gpgsign=false"]
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedImage:
-    """An image of this machine."""
+    """An image on this machine."""
 
     name: str
     base: str
-    """What it is called among the bases."""
+    """Name of the image among the bases."""
     root: Path
 
 
 def name_of(instance: Instance) -> str:
-    """The image that a row names; or, where it does not say how else its tests are run, the official one's name."""
+    """Return the image that a row names, or the official one if the row has neither a Python version nor packages."""
     named = str(instance.row.get("image") or "")
     if named or instance.python or instance.pins:
         return named
@@ -46,10 +46,10 @@ def name_of(instance: Instance) -> str:
 
 
 async def find(instance: Instance) -> PublishedImage | None:
-    """The image of an instance, where it can be had.
+    """Return the image of an instance, or None if it is not available.
 
     Raises:
-        EnvironmentError: it can, but it has no repository in it.
+        EnvironmentError: the image contains no repository.
     """
     name = name_of(instance)
     if not name:
@@ -59,7 +59,7 @@ async def find(instance: Instance) -> PublishedImage | None:
         engine = await docker_cli.find()
         if isinstance(engine, str) or not await engine.has(name):
             return None
-        log.info("taking %s out of Docker", name)
+        log.info("exporting %s from Docker", name)
         with tempfile.TemporaryDirectory(prefix="aenv-image-") as place:
             await engine.save(name, Path(place, "image.tar"))
             await base_systems.BaseSystems().add(known, Path(place, "image.tar"))
@@ -76,9 +76,9 @@ def _repository(image: PublishedImage) -> Path:
 
 
 def make_git(image: PublishedImage, commit: str, target: Path) -> str:
-    """Make a git folder that knows one commit, for the files of an image; the commit that they are at.
+    """Make a git folder with a single commit for the files of an image, and return the commit that they are at.
 
-    What setting up the image has changed in them is a commit on top, so that it is nobody's solution.
+    Changes that the image's set-up has made are a commit on top, so that they do not become part of a patch.
 
     Raises:
         EnvironmentError: the image's repository does not have the commit.
@@ -92,6 +92,6 @@ def make_git(image: PublishedImage, commit: str, target: Path) -> str:
     if subprocess.run([*git, "diff", "--cached", "--quiet"], check=False).returncode:
         words = ["commit", "--quiet", "--no-verify", "-m", "set-up"]
         subprocess.run([*git, *_SET_UP, *words], check=True, capture_output=True)
-    repositories.ignore_what_is_there(target, repository)
-    said = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    return said.stdout.strip()
+    repositories.ignore_untracked(target, repository)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    return done.stdout.strip()

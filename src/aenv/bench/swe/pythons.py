@@ -1,7 +1,7 @@
-"""The Python that an instance's tests run on, with its packages: a folder that works wherever a sandbox shows it.
+"""Install the Python of an instance's tests, with its packages, into a relocatable folder for sandboxes.
 
-Packages are installed by uv, from wheels only: building one would run its code outside of any sandbox. uv keeps what it
-has downloaded, so a second instance of the same repository costs seconds.
+uv installs the packages, from wheels only: building a package would run its code outside of a sandbox. uv caches
+downloads, so a second instance of the same repository takes seconds.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ _TRIES = 20
 
 
 def install(folder: Path, version: str, pins: Sequence[str], build: Sequence[str], repository: Path) -> list[str]:
-    """Make ``folder/python``, and ``folder/interpreter`` where sandboxes do not see the host's; what is not as asked.
+    """Make ``folder/python``, and ``folder/interpreter`` if sandboxes cannot see the host's interpreter.
+
+    Return the packages that could not be installed in the requested version.
 
     Raises:
-        EnvironmentError: there is no such Python, or a package cannot be had.
+        EnvironmentError: the Python version or a package is not available.
     """
     chosen = _interpreter(version)
     target = folder / "python"
@@ -41,13 +43,13 @@ def install(folder: Path, version: str, pins: Sequence[str], build: Sequence[str
     left_out = _packages(python, _one_each(needed), [])
     left_out += _packages(python, list(pins), ["--no-deps"])
     if build:
-        left_out += _packages(python, list(build), ["--no-deps"])  # whatever the others have asked for
-    _settle(folder, target)
+        left_out += _packages(python, list(build), ["--no-deps"])  # the other packages may have changed these versions
+    _relocate(folder, target)
     return left_out
 
 
 def _one_each(lines: Sequence[str]) -> list[str]:
-    """The first line for each package."""
+    """Return the first line for each package."""
     found: dict[str, str] = {}
     for line in lines:
         found.setdefault(_plain(_name_of(line.strip())), line)
@@ -55,7 +57,7 @@ def _one_each(lines: Sequence[str]) -> list[str]:
 
 
 def _interpreter(version: str) -> str:
-    """One that is here, else the version, for uv to download."""
+    """Return an interpreter of this machine, else the version itself, which uv downloads."""
     if not version or version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
     found = subprocess.run(
@@ -81,7 +83,7 @@ def _build_requirements(repository: Path) -> list[str]:
 
 
 def _packages(python: str, wanted: list[str], options: list[str]) -> list[str]:
-    """Install them. What has no wheel in its version is taken in the next one that has; which these are."""
+    """Install packages; one without a wheel is replaced by a later version that has one. Return the replacements."""
     other: dict[str, str] = {}
     for _ in range(_TRIES):
         lines = [line for line in (other.get(line, line) for line in wanted) if line]
@@ -94,27 +96,27 @@ def _packages(python: str, wanted: list[str], options: list[str]) -> list[str]:
         )  # fmt: skip
         if done.returncode == 0:
             break
-        said = " ".join(done.stderr.split())
-        missing = {_plain(name) for name in _NO_WHEEL.findall(said)}
+        message = " ".join(done.stderr.split())
+        missing = {_plain(name) for name in _NO_WHEEL.findall(message)}
         changed = {line: _next_best(line, other.get(line)) for line in wanted if _plain(_name_of(line)) in missing}
         if not changed or all(other.get(line) == "" for line in changed):
-            raise EnvironmentError(f"packages cannot be installed:\n{done.stderr.strip()[-1500:]}")
+            raise EnvironmentError(f"cannot install packages:\n{done.stderr.strip()[-1500:]}")
         other |= changed
     if other:
-        log.warning("not as asked, since there are no wheels: %s", _said(other))
-    return [_said({line: instead}) for line, instead in other.items()]
+        log.warning("other versions than requested, for lack of wheels: %s", _describe(other))
+    return [_describe({line: instead}) for line, instead in other.items()]
 
 
 def _variables() -> dict[str, str]:
-    """Those of this process, with a cache for uv: what it has learned of an interpreter, it does not ask again.
+    """Return the environment variables of this process with uv's cache enabled, so that it queries Python only once.
 
-    Asking would run the .pth files of the packages that are installed by then.
+    A later query would run the .pth files of the packages that are installed by then.
     """
     return {name: value for name, value in os.environ.items() if name != "UV_NO_CACHE"}
 
 
 def _next_best(pin: str, tried: str | None) -> str:
-    """First a later bug fix, then any later version, then nothing."""
+    """Return the next requirement to try: a later bug fix, then any later version, then none."""
     name, equals, version = pin.partition("==")
     if not equals or tried == "":
         return ""
@@ -123,7 +125,7 @@ def _next_best(pin: str, tried: str | None) -> str:
     return "" if ">=" in tried else f"{name}>={version}"
 
 
-def _said(other: dict[str, str]) -> str:
+def _describe(other: dict[str, str]) -> str:
     return ", ".join(f"{line} ({instead or 'left out'})" for line, instead in other.items())
 
 
@@ -141,20 +143,18 @@ def _make(target: Path, python: str, version: str) -> None:
     if done.returncode:
         which = f"Python {version}" if version else python
         raise EnvironmentError(
-            f"there is no {which} to run the tests on, and uv gets none: {done.stderr.strip()[-800:]}",
-            details={
-                "hint": f"Have {which} on this machine: in PATH, of pyenv's, or by `uv python install {version}`."
-            },
+            f"{which} is not installed, and uv cannot download it: {done.stderr.strip()[-800:]}",
+            details={"hint": f"Install {which}: in PATH, with pyenv, or with `uv python install {version}`."},
         )
 
 
-def _settle(folder: Path, target: Path) -> None:
-    """Have it work where sandboxes see the folder; an interpreter that they do not see comes along."""
+def _relocate(folder: Path, target: Path) -> None:
+    """Make the Python work at its path in sandboxes; copy an interpreter that they cannot see."""
     python = target / "bin" / "python"
-    ask = "import sys; print(sys.base_prefix); print(f'python{sys.version_info[0]}.{sys.version_info[1]}')"
-    # -S: the packages are anybody's, and site would run their .pth files.
-    said = subprocess.run([str(python), "-I", "-S", "-c", ask], capture_output=True, text=True, check=True).stdout
-    prefix, name = said.split()
+    query = "import sys; print(sys.base_prefix); print(f'python{sys.version_info[0]}.{sys.version_info[1]}')"
+    # -S: site would run the .pth files of the packages, which are untrusted.
+    output = subprocess.run([str(python), "-I", "-S", "-c", query], capture_output=True, text=True, check=True).stdout
+    prefix, name = output.split()
     if rootfs.is_below(prefix, (*rootfs.SYSTEM, *rootfs.interpreter_paths())):
         return
     inside = folder / "interpreter"

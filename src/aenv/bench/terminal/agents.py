@@ -1,4 +1,4 @@
-"""Who does a task: the task's own solution, nobody, or a program of this machine."""
+"""Agents for terminal tasks: the task's own solution, no agent, or a program on this machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from aenv.bench.agent_program import run_program
 from aenv.bench.base import Result
 from aenv.bench.terminal.task import Task
-from aenv.bench.terminal.tool_server import NICE, SAID, ToolServer
+from aenv.bench.terminal.tool_server import MAX_OUTPUT, NICE, ToolServer
 from aenv.errors import ConfigError
 from aenv.images.box import Box
 from aenv.images.box_files import pack
@@ -18,7 +18,7 @@ from aenv.images.layered_images import BoxImage
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One agent at one task."""
+    """A run of an agent on a task."""
 
     task: Task
     image: BoxImage
@@ -26,8 +26,8 @@ class Work:
     folder: Path
     result: Result
 
-    async def do(self, agent: str) -> None:
-        """Do it, by whom it is to be done."""
+    async def run(self, agent: str) -> None:
+        """Run the agent: ``oracle``, ``nop`` or a command."""
         if agent == "nop":
             return
         if agent == "oracle":
@@ -36,9 +36,9 @@ class Work:
             await self._program(agent)
 
     async def _program(self, command: str) -> None:
-        """A command of this machine, as the user would start it. It finds the task's system through its variables."""
-        desk = ToolServer(self.box, self.image, self.task.instruction, self.result.calls.append)
-        async with desk.served() as url:
+        """Run a command on this machine as the calling user, with the URL of the tool server in its variables."""
+        server = ToolServer(self.box, self.image, self.task.instruction, self.result.calls.append)
+        async with server.served() as url:
             await run_program(command, self.folder, task=self.task.name, instruction=self.task.instruction, url=url)
 
     async def _oracle(self) -> None:
@@ -58,7 +58,7 @@ class Work:
         self.result.calls.append(
             {
                 "command": f"bash {script}",
-                "output": done.output[-SAID:],
+                "output": done.output[-MAX_OUTPUT:],
                 "returncode": done.code,
                 "seconds": round(time.monotonic() - began, 3),
             }

@@ -1,4 +1,4 @@
-"""Runs tasks: build the system, let the agent work in it, end all that it started, grade what it left."""
+"""Run terminal tasks: build the image, run the agent in a container, stop its processes, grade the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import ClassVar
 from aenv.bench.base import BenchJob, Benchmark, Result
 from aenv.bench.terminal import agents
 from aenv.bench.terminal.compose import Starter
-from aenv.bench.terminal.grading import SAID, Grader
+from aenv.bench.terminal.grading import MAX_OUTPUT, Grader
 from aenv.bench.terminal.task import Task, find
 from aenv.errors import ConfigError, UsageError
 from aenv.images import layered_images
@@ -30,10 +30,10 @@ from aenv.tracing.logging import getLogger
 log = getLogger("bench")
 
 SERVERS = "servers"
-"""A file beside the state: servers of the agent's were part of what was graded."""
+"""Name of a marker file next to the state: servers of the agent were part of what was graded."""
 PROCESSES = 4096
 GRADING_SHARE, AGENT_SHARE = 10_000, 100
-"""Of the processors, against each other: tests have times to keep, and an agent beside them must not cost a reward."""
+"""CPU weights: tests have time limits, and an agent that runs at the same time must not make them fail."""
 
 
 class TerminalBench(Benchmark):
@@ -43,13 +43,13 @@ class TerminalBench(Benchmark):
     summary = "Tasks of Terminal-Bench 1 and of the Harbor format."
     agents: ClassVar[Mapping[str, str]] = {
         "oracle": "the task's own solution",
-        "nop": "nobody: nothing is done",
-        "COMMAND": "a program of this machine, which reaches the task's system through AENV_TASK_URL",
+        "nop": "does nothing",
+        "COMMAND": "a program on this machine, which reaches the task's container at $AENV_TASK_URL",
     }
     options: ClassVar[Mapping[str, str]] = {
-        "tasks": "a task's folder, a folder of such, or a name below AENV_TERMINAL_TASKS",
-        "only": "names of tasks, with commas between them",
-        "network": "what tasks reach: open, none, host or hosts with commas between them",
+        "tasks": "folder of a task, folder of tasks, or a name below $AENV_TERMINAL_TASKS",
+        "only": "names of tasks, separated by commas",
+        "network": "network of the tasks: open, none, host, or allowed hosts, separated by commas",
     }
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -66,16 +66,16 @@ class TerminalBench(Benchmark):
     @property
     def _tasks(self) -> dict[str, Task]:
         if self._known is None:
-            found = {task.name: task for task in find(_place(self.given.get("tasks", "")))}
+            found = {task.name: task for task in find(_tasks_folder(self.given.get("tasks", "")))}
             only = [name for name in self.given.get("only", "").split(",") if name]
             for name in only:
                 if name not in found:
-                    raise UsageError(f"there is no task {name!r}", {"hint": f"There are: {', '.join(found)}"})
+                    raise UsageError(f"no such task: {name!r}", {"hint": f"Available: {', '.join(found)}"})
             self._known = {name: found[name] for name in only} if only else found
         return self._known
 
     def nothing(self) -> Mapping[str, float]:
-        """Tests of these tasks fail on a system that nobody has touched: that is what makes them tasks."""
+        """Return no rewards: the tests of these tasks fail on an untouched system, so they are not listed."""
         return {}
 
     async def run(self, job: BenchJob) -> Result:
@@ -88,20 +88,20 @@ class TerminalBench(Benchmark):
         image = await self._image(task, result)
         layered_images.new_state(state)
         group = self._group(task, AGENT_SHARE)
-        way_out = self._way_out(task)
+        network = self._box_network(task)
         variables = {**task.compose.variables, **task.variables}
-        services = Starter(task.compose, way_out, job.folder / "services", lambda: self._group(task, AGENT_SHARE))
+        services = Starter(task.compose, network, job.folder / "services", lambda: self._group(task, AGENT_SHARE))
         async with (
-            way_out.box(image, state, variables=variables, group=group) as box,
+            network.box(image, state, variables=variables, group=group) as box,
             services.beside(box),
         ):
             began = time.monotonic()
             try:
                 async with asyncio.timeout(task.agent_seconds):
-                    await agents.Work(task, image, box, job.folder, result).do(job.agent)
+                    await agents.Work(task, image, box, job.folder, result).run(job.agent)
             except TimeoutError:
                 result.fault = "timeout"
-                result.error = f"the agent took longer than its {task.agent_seconds:g} s, and was stopped"
+                result.error = f"the agent exceeded its time limit of {task.agent_seconds:g} s and was stopped"
             result.seconds["agent"] = round(time.monotonic() - began, 3)
             if task.compose.services or not await box.is_idle():
                 (job.folder / SERVERS).touch()
@@ -114,7 +114,9 @@ class TerminalBench(Benchmark):
         if not (state / "upper").is_dir():
             raise UsageError(f"{task.name} has left no state to grade", {"hint": "Run it again: aenv bench resume"})
         if (job.folder / SERVERS).exists():
-            raise UsageError(f"{task.name} was graded with servers that are gone", {"hint": "Run it again."})
+            raise UsageError(
+                f"{task.name} was graded with running servers, which have ended", {"hint": "Run it again."}
+            )
         result = Result(job.task)
         return await self._graded(task, await self._image(task, result), state, result)
 
@@ -138,7 +140,7 @@ class TerminalBench(Benchmark):
     ) -> Result:
         async with self._grading:
             began = time.monotonic()
-            grader = Grader(task, image, self._way_out(task), functools.partial(self._group, task, GRADING_SHARE))
+            grader = Grader(task, image, self._box_network(task), functools.partial(self._group, task, GRADING_SHARE))
             try:
                 found, done = await grader.grade(state, beside)
             except Exception as error:
@@ -146,11 +148,11 @@ class TerminalBench(Benchmark):
             else:
                 result.reward = found.reward
                 result.error = found.why or result.error
-                result.outputs |= {"tests": found.tests, "verifier": done.output[-SAID:], **found.more}
+                result.outputs |= {"tests": found.tests, "verifier": done.output[-MAX_OUTPUT:], **found.more}
             result.seconds["verifier"] = round(time.monotonic() - began, 3)
         return result
 
-    def _way_out(self, task: Task) -> BoxNetwork:
+    def _box_network(self, task: Task) -> BoxNetwork:
         if self._egress is None:
             self._egress = EgressProcess(lambda name, text: log.info("%s: %s", name, text.strip()))
         network = self._network if task.internet else Network("loopback")
@@ -168,17 +170,17 @@ class TerminalBench(Benchmark):
         return group
 
 
-def _place(text: str) -> Path:
-    """A folder; or a name, below the folder that AENV_TERMINAL_TASKS names."""
+def _tasks_folder(text: str) -> Path:
+    """Return the folder that ``text`` names: a path, or a name below the folder in AENV_TERMINAL_TASKS."""
     if not text:
-        raise UsageError("which tasks?", {"hint": "Name a folder: aenv bench terminal --tasks FOLDER"})
+        raise UsageError("no tasks given", {"hint": "Name a folder: aenv bench terminal --tasks FOLDER"})
     path = Path(text).expanduser()
     above = os.environ.get("AENV_TERMINAL_TASKS")
     if not path.exists() and above and (Path(above).expanduser() / text).exists():
         return Path(above).expanduser() / text
     if not path.exists():
         hint = "Name a folder, or set AENV_TERMINAL_TASKS to the folder that has it."
-        raise ConfigError(f"there are no tasks at {path}", {"hint": hint})
+        raise ConfigError(f"no tasks at {path}", {"hint": hint})
     return path
 
 

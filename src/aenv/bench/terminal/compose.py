@@ -1,7 +1,7 @@
-"""The other containers of a task (docker-compose): each a box of its own, in the network of the task's box.
+"""Additional containers of a task (docker-compose), each in a box of its own in the network of the task's box.
 
-They are together as in a pod: a service is found by its name, and by localhost; two cannot have the same port. They run
-while the agent works and while its work is graded. Nobody sees the files or the processes of another.
+They share a network as in a pod: a service is reachable by its name and at localhost, and two services cannot use the
+same port. They run while the agent works and while its work is graded. Files and processes are not shared.
 """
 
 from __future__ import annotations
@@ -26,23 +26,24 @@ from aenv.images.dockerfile_build import build
 from aenv.images.layered_images import BoxImage
 from aenv.isolation.limits.cgroups import Cgroup
 
-LOOK_AGAIN = 0.2
-PATIENCE = 120.0
-"""Seconds for a service to be healthy."""
-SAID = 1500
-_FOLLOWED = frozenset((
+POLL_SECONDS = 0.2
+HEALTHY_SECONDS = 120.0
+"""Seconds until a service must be healthy."""
+MAX_OUTPUT = 1500
+"""Characters of output in an error message."""
+_SUPPORTED = frozenset((
     "build", "command", "depends_on", "entrypoint", "environment", "healthcheck", "image", "user", "working_dir",
 ))  # fmt: skip
-_NEEDLESS = frozenset((
+_IGNORED = frozenset((
     "container_name", "cpus", "deploy", "expose", "hostname", "init", "labels", "mem_limit", "networks", "platform",
     "ports", "pull_policy", "restart", "stdin_open", "stop_grace_period", "tty",
 ))  # fmt: skip
-"""What changes nothing here: all share a network, have the task's limits, and end with it."""
+"""Keys without effect here: all services share a network, have the task's limits, and end with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComposeService:
-    """One container beside the task's own."""
+    """An additional container of a task."""
 
     name: str
     image: str = ""
@@ -54,29 +55,29 @@ class ComposeService:
     cwd: str = ""
     user: str = ""
     health: tuple[str, ...] = ()
-    """What succeeds when it can be used; empty: it can be at once."""
+    """Command of the health check; empty: the service counts as healthy at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compose:
-    """A task's containers."""
+    """Containers of a task."""
 
     services: tuple[ComposeService, ...] = ()
-    """Those beside its own, in the order in which they are started."""
+    """Additional containers in the order of their start."""
     variables: dict[str, str] = field(default_factory=dict)
-    """Of its own."""
+    """Environment variables of the task's own container."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What they are called."""
+        """Names of the additional containers."""
         return tuple(service.name for service in self.services)
 
 
 def read(document: Any, folder: Path, own: str) -> Compose:
-    """What a docker-compose.yaml says; ``own`` is the service that the task's Dockerfile is of.
+    """Parse a docker-compose.yaml; ``own`` is the service that the task's Dockerfile builds.
 
     Raises:
-        ConfigError: it asks for something that cannot be made here.
+        ConfigError: the file is invalid, or uses an unsupported key.
     """
     found = document.get("services") if isinstance(document, dict) else None
     if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
@@ -86,20 +87,20 @@ def read(document: Any, folder: Path, own: str) -> Compose:
     try:
         order = list(graphlib.TopologicalSorter(needs).static_order())
     except graphlib.CycleError:
-        raise ConfigError(f"{folder.name}: services of docker-compose.yaml wait for each other") from None
+        raise ConfigError(f"{folder.name}: services of docker-compose.yaml depend on each other") from None
     variables = _variables(found.get(own, {}).get("environment")) if services else {}
     return Compose(tuple(services[name] for name in order), variables)
 
 
 def _service(name: str, about: Mapping[str, Any], folder: Path) -> ComposeService:
     for key in about:
-        if key not in _FOLLOWED | _NEEDLESS:
-            raise ConfigError(f"{folder.name}: {key} of the service {name} (docker-compose) cannot be followed here")
+        if key not in _SUPPORTED | _IGNORED:
+            raise ConfigError(f"{folder.name}: {key} of the service {name} (docker-compose) is not supported")
     build = about.get("build")
     build = {"context": build} if isinstance(build, str) else build
     context = (folder / str(build.get("context") or ".")).resolve() if build else folder
     if not context.is_relative_to(folder.resolve()):
-        raise ConfigError(f"{folder.name}: the service {name} is built from outside of its task")
+        raise ConfigError(f"{folder.name}: the build context of the service {name} is outside of its task")
     if not build and not about.get("image"):
         raise ConfigError(f"{folder.name}: the service {name} has neither an image nor a build")
     return ComposeService(
@@ -132,25 +133,25 @@ def _health(value: Any) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Starter:
-    """Starts the services of one task."""
+    """Starts the additional containers of a task."""
 
     compose: Compose
-    way_out: BoxNetwork
-    place: Path
-    """For what they write."""
+    network: BoxNetwork
+    folder: Path
+    """Folder for their writable layers."""
     group: Callable[[], Cgroup | None]
 
     @asynccontextmanager
     async def beside(self, own: Box) -> AsyncIterator[None]:
-        """All of them, for as long as the context is.
+        """Run all services until the end of the block.
 
         Raises:
-            BuildFailed, ConfigError: one cannot be built.
-            Unavailable: one has ended at once, or is not healthy in time.
+            BuildFailed, ConfigError: a service cannot be built.
+            Unavailable: a service has ended, or is not healthy in time.
         """
         async with AsyncExitStack() as stack:
             if self.compose.services:
-                stack.push_async_callback(layered_images.remove, self.place)
+                stack.push_async_callback(layered_images.remove, self.folder)
             for service in self.compose.services:
                 await self._start(service, own, stack)
             yield
@@ -159,14 +160,14 @@ class Starter:
         image = await (
             build(service.dockerfile, service.context) if service.dockerfile else base_roots.base_image(service.image)
         )
-        state = layered_images.new_state(self.place / service.name)
+        state = layered_images.new_state(self.folder / service.name)
         box = await stack.enter_async_context(
-            self.way_out.box(image, state, variables=service.variables, group=self.group(), network_of=own)
+            self.network.box(image, state, variables=service.variables, group=self.group(), network_of=own)
         )
         running = asyncio.create_task(_run(service, image, box))
-        stack.push_async_callback(_ended, running)
+        stack.push_async_callback(_cancel, running)
         if service.health:
-            await _healthy(service, image, box, running)
+            await _wait_until_healthy(service, image, box, running)
 
 
 async def _run(service: ComposeService, image: BoxImage, box: Box) -> BoxResult:
@@ -174,25 +175,29 @@ async def _run(service: ComposeService, image: BoxImage, box: Box) -> BoxResult:
     own = () if service.entrypoint is not None else image.command
     argv = [*entrypoint, *(own if service.command is None else service.command)]
     if not argv:
-        raise ConfigError(f"the service {service.name} has nothing to run")
+        raise ConfigError(f"the service {service.name} has no command to run")
     return await box.exec(argv, cwd=service.cwd or image.cwd, user=service.user or image.user, merge_stderr=True)
 
 
-async def _ended(running: asyncio.Task[BoxResult]) -> None:
-    """Its box goes next: who is started last is stopped first."""
+async def _cancel(running: asyncio.Task[BoxResult]) -> None:
+    """Cancel a service before its box is stopped. Services stop in the reverse order of their start."""
     running.cancel()
     with contextlib.suppress(asyncio.CancelledError, Unavailable):
         await running
 
 
-async def _healthy(service: ComposeService, image: BoxImage, box: Box, running: asyncio.Task[BoxResult]) -> None:
-    until = time.monotonic() + PATIENCE
-    while not running.done() and time.monotonic() < until:
-        done = await box.exec(list(service.health), cwd=service.cwd or image.cwd, timeout=PATIENCE, merge_stderr=True)
+async def _wait_until_healthy(
+    service: ComposeService, image: BoxImage, box: Box, running: asyncio.Task[BoxResult]
+) -> None:
+    deadline = time.monotonic() + HEALTHY_SECONDS
+    while not running.done() and time.monotonic() < deadline:
+        done = await box.exec(
+            list(service.health), cwd=service.cwd or image.cwd, timeout=HEALTHY_SECONDS, merge_stderr=True
+        )
         if done.code == 0:
             return
-        await asyncio.sleep(LOOK_AGAIN)
+        await asyncio.sleep(POLL_SECONDS)
     if running.done():
         ended = running.result()
-        raise Unavailable(f"{service.name} has ended with exit code {ended.code}:\n{ended.output[-SAID:]}")
-    raise Unavailable(f"{service.name} is not healthy after {PATIENCE:g} s:\n{done.output[-SAID:]}")
+        raise Unavailable(f"{service.name} has ended with exit code {ended.code}:\n{ended.output[-MAX_OUTPUT:]}")
+    raise Unavailable(f"{service.name} is not healthy after {HEALTHY_SECONDS:g} s:\n{done.output[-MAX_OUTPUT:]}")

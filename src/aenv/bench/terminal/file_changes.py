@@ -1,7 +1,7 @@
-"""The files of an image, and what an agent has changed of them: two trees, neither of which is trusted with a path.
+"""The files of an image, and the agent's changes to them: two untrusted trees.
 
-Nothing here follows a link of either tree on this machine. What the agent has left is read by the root of containers,
-since a file in it may be nobody's that this user could read.
+Nothing here follows a symbolic link of either tree on this machine. The agent's files are read by the root user of
+containers, since this user may have no permission to read them.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Seen = Literal["image", "agent", "gone"]
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """The files of an image, by paths without a slash in front."""
+    """The files of an image, by paths without a leading slash."""
 
     image: BoxImage
 
     def find(self, path: str) -> Path | None:
-        """What is at a path, as a file of this machine. No part of the path is followed if it is a link."""
+        """Return the file on this machine that holds ``path`` of the image, or None. Links are not followed."""
         for place, source in self.image.shown.items():
             if f"/{path}" == place or f"/{path}".startswith(f"{place}/"):
                 found, _ = _literal(Path(source), f"/{path}"[len(place) + 1 :])
@@ -41,7 +41,7 @@ class ImageFiles:
         return None
 
     def names(self, folder: str) -> set[str]:
-        """What is in a folder."""
+        """Return the names in a folder."""
         found: set[str] = set()
         place = self.find(folder)
         if place is None or place.is_symlink() or not place.is_dir():
@@ -53,10 +53,10 @@ class ImageFiles:
         return {name for name in found if self.find(f"{folder}/{name}") is not None}
 
     def resolve(self, path: str) -> tuple[str, list[str]]:
-        """Where a path leads, and every link and the file on the way there.
+        """Return the real path that ``path`` leads to, and all links on the way followed by that path.
 
         Raises:
-            FileNotFoundError: nowhere.
+            FileNotFoundError: the path does not exist in the image.
         """
         left, at, hops = path.strip("/").split("/")[::-1], "", list[str]()
         while left:
@@ -80,14 +80,14 @@ class ImageFiles:
         return at, [*hops, at]
 
     def folder(self, path: str) -> str:
-        """The same folder by the name that has no links in it, where the image has it."""
+        """Return the real path of a folder without links, or ``path`` if the image does not have it."""
         try:
             return self.resolve(path)[0]
         except FileNotFoundError:
             return path.strip("/")
 
     def below(self, folder: str) -> Iterator[str]:
-        """All files and links below a folder."""
+        """Yield all files and links below a folder."""
         for name in sorted(self.names(folder)):
             path = f"{folder}/{name}"
             found = self.find(path)
@@ -99,21 +99,21 @@ class ImageFiles:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What an agent has changed: paths, and what is there now."""
+    """The files that an agent has changed, by path."""
 
     entries: dict[str, layered_images.LayerEntry]
 
     @classmethod
     async def of(cls, state: Path) -> Changes:
-        """Those in a box's state."""
+        """Return the changes in the state of a box."""
         return cls({each.path: each async for each in layered_images.entries(state / "upper")})
 
     def files(self) -> Iterator[layered_images.LayerEntry]:
-        """All that is there and no folder."""
+        """Return the changed entries that exist and are not folders."""
         return (each for each in self.entries.values() if each.kind not in ("folder", "opaque", "whiteout"))
 
     def seen(self, path: str) -> Seen:
-        """Whose it is what is at a path; ``gone``: the image's, if it had one, is hidden."""
+        """Return whose file is visible at a path; ``gone``: none, since the image's file is removed or hidden."""
         hidden = False
         parts = path.split("/")
         for count in range(1, len(parts) + 1):
@@ -130,7 +130,7 @@ class Changes:
         return "image"
 
     def in_the_way(self, path: str) -> str | None:
-        """Something of the agent's that is no folder, where a folder leads to a path."""
+        """Return a file or link of the agent that has replaced a parent folder of ``path``, or None."""
         parts = path.split("/")
         for count in range(1, len(parts)):
             entry = self.entries.get("/".join(parts[:count]))
@@ -140,13 +140,13 @@ class Changes:
 
 
 def is_whiteout(path: Path) -> bool:
-    """Whether a file of a layer says that there is none."""
+    """Return whether a file of a layer is a whiteout, which marks a removed file."""
     about = path.lstat()
     return stat.S_ISCHR(about.st_mode) and about.st_rdev == 0
 
 
 def _literal(root: Path, path: str) -> tuple[Path | None, bool]:
-    """What is at a path of one tree, if only folders lead there; and whether the trees below are hidden by it."""
+    """Return the file at ``path`` of one layer if all its parents are folders, and whether it hides lower layers."""
     at, hidden = root, False
     parts = [part for part in path.split("/") if part]
     for count, part in enumerate(parts, 1):

@@ -1,8 +1,8 @@
-"""Grading: the task's own tests, in a fresh view of the files that the agent has left, when all its processes are gone.
+"""Grading: run the task's tests on the agent's files, after all processes of the agent have ended.
 
-The view is a new layer over the agent's, so its state stays as it was and can be graded again. In it, the agent's own
-/tests and /logs are gone, and what the tests are run with is the image's own (`aenv.bench.terminal.pristine`). Python
-and uv are ours, shown read-only, with an empty cache.
+The tests run in a new layer above the agent's, so the agent's state does not change and can be graded again. In that
+layer, the agent's /tests and /logs are removed, and the programs that run the tests are restored from the image
+(`aenv.bench.terminal.pristine`). Python and uv are ours, mounted read-only, with an empty cache.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from aenv.images.layered_images import BoxImage
 from aenv.images.verifier_tools import TOOLS
 from aenv.isolation.limits.cgroups import Cgroup
 
-SAID = 20_000
+MAX_OUTPUT = 20_000
 """Characters of the verifier's output that are kept."""
 HOME = "/root"
 SETTINGS = ("pytest.ini", ".pytest.ini", "pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg")
-WROTE_NOTHING = 97
+WROTE_ZERO = 97
+"""Exit code of the wrapped script if the last thing that it wrote was a reward of 0."""
 _WITNESS = f"""
 trap 'case $BASH_COMMAND in (*">"*/logs/verifier/reward.txt*) __wrote=$BASH_COMMAND;;
 (source* | trap* | exit* | cat\\ * | echo\\ * | printf\\ * | ls\\ * | true | :) ;; (*) __wrote=;; esac' DEBUG
-trap 'trap - DEBUG; case $__wrote in ("echo 0 "* | "echo \\"0\\" "*) exit {WROTE_NOTHING};; esac' EXIT
+trap 'trap - DEBUG; case $__wrote in ("echo 0 "* | "echo \\"0\\" "*) exit {WROTE_ZERO};; esac' EXIT
 set -o functrace
 __wrote=
 source "$0"
 """
-"""Remembers, in the memory of the verifier's own shell, that the last thing it did was to write a reward of 0. What its
-tests have run could have written another one since.
+"""Wrapper of the verifier's script. It records in the memory of the verifier's shell that the script's last action was
+to write a reward of 0. Code that the tests have run could have overwritten the file since.
 """
 _UV = {
     "UV_TOOL_DIR": "/var/cache/aenv-uv/tools",
@@ -54,40 +55,42 @@ _UV = {
         for name in ("curl", "wget")
     },
 }
-"""uv is there already: what a script would download to install it is neither needed nor run, whoever answers."""
+"""Variables for uv, which is installed already: downloads of its installer are skipped, whatever the server sends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grader:
-    """Grades one task."""
+    """Grades a task."""
 
     task: Task
     image: BoxImage
-    way_out: BoxNetwork
+    network: BoxNetwork
     group: Callable[[], Cgroup | None] = lambda: None
 
     async def grade(self, state: Path, beside: Box | None = None) -> tuple[Verdict, BoxResult]:
-        """Grade what is in a state. ``beside``: a box whose servers are part of it; its network is shared, and nothing
-        else: neither does it see the verifier, nor do its files change any more for who grades them.
+        """Grade the state of a box.
+
+        ``beside`` is a box whose running servers are part of the result. Only its network is shared: it cannot see the
+        verifier, and the graded files are a copy that it cannot change.
 
         Raises:
-            Unavailable: the verifier cannot start, whatever the agent did.
-            EnvironmentTimeoutError: it took longer than it may.
+            Unavailable: the verifier does not start, even on an untouched system.
+            EnvironmentTimeoutError: the verifier exceeds its time limit even on an untouched system.
         """
         found, done, plan = await self._once(state, beside)
         if found.reward is not None and not done.timed_out:
-            return replace(found, more={**found.more, **plan.told()}), done
+            return replace(found, more={**found.more, **plan.as_json()}), done
         seconds = self.task.verifier_seconds
         why = f"it took longer than {seconds:g} s" if done.timed_out else found.why
-        clean, said, _ = await self._once(None, None)
-        if said.timed_out:
+        clean, clean_run, _ = await self._once(None, None)
+        if clean_run.timed_out:
             raise EnvironmentTimeoutError(
                 f"the verifier took longer than {seconds:g} s", details={"budget": "verifier", "seconds": seconds}
             )
         if clean.reward is None:
-            raise Unavailable(f"the verifier could not start: {clean.why}\n{said.output[-1500:]}")
+            raise Unavailable(f"the verifier could not start: {clean.why}\n{clean_run.output[-1500:]}")
         return Verdict(
-            0.0, f"the verifier starts, but not on what the agent has left: {why}", more=dict(plan.told())
+            0.0, f"the verifier starts, but not on the files of the agent: {why}", more=dict(plan.as_json())
         ), done
 
     async def _once(self, state: Path | None, beside: Box | None) -> tuple[Verdict, BoxResult, RestorePlan]:
@@ -105,7 +108,7 @@ class Grader:
             await layered_images.remove(place)
 
     async def _plan(self, state: Path) -> RestorePlan:
-        """What is to be put back in what the agent has left."""
+        """Return the files to restore or remove before grading."""
         files, changes = ImageFiles(self.image), await Changes.of(state)
         planner = RestorePlanner(self.task, files, changes, self._path, {**self.image.variables, **self.task.variables})
         return await asyncio.to_thread(planner.plan)
@@ -124,7 +127,7 @@ class Grader:
             **self.task.variables, **variables, **(_UV if shown else {}), **self.task.verifier_variables,
             "PATH": f"{TOOLS}/bin:{self._path}", "HOME": HOME, "TEST_DIR": "/tests",
         }  # fmt: skip
-        async with self.way_out.box(
+        async with self.network.box(
             self.image, scratch, shown=shown, files=files, extra_layers=above, group=self.group(), network_of=beside
         ) as box:
             await box.remove("/tests", "/logs", "/var/cache/aenv-uv", *_paths(plan.removed, files))
@@ -132,32 +135,33 @@ class Grader:
             await box.unpack(lambda target: _pack_files(plan.restored, target), "/")
             cwd = self.image.cwd if (await box.exec(["/bin/bash", "-c", ":"], cwd=self.image.cwd)).code == 0 else "/"
             return await box.exec(
-                ["/bin/bash", *self._words], cwd=cwd, env=own, timeout=self.task.verifier_seconds, merge_stderr=True,
-                kill_others=True,
+                ["/bin/bash", *self._bash_arguments], cwd=cwd, env=own, timeout=self.task.verifier_seconds,
+                merge_stderr=True, kill_others=True,
             )  # fmt: skip
 
     @property
-    def _words(self) -> list[str]:
-        """What bash is told. That of Terminal-Bench 1 grades by its exit code, so nothing is added to it."""
+    def _bash_arguments(self) -> list[str]:
+        """Arguments of bash. The script of Terminal-Bench 1 grades by its exit code, so it is not wrapped."""
         return ["-c", _WITNESS, self.task.verifier] if self.task.format == "harbor" else [self.task.verifier]
 
     def _verdict(self, scratch: Path, done: BoxResult) -> Verdict:
         if self.task.format == "terminal-bench-1":
-            return verdict.of_first(done.output, done.code)
+            return verdict.of_terminal_bench_1(done.output, done.code)
         logs = scratch / "upper"
         for name in ("logs", "verifier"):
             logs /= name
             if logs.is_symlink() or not logs.is_dir():
-                return Verdict(None, "it left nothing in /logs/verifier")
+                return Verdict(None, "it wrote nothing to /logs/verifier")
         found = verdict.of_harbor(logs, self.task.script)
-        if done.code == WROTE_NOTHING and found.reward:
-            return replace(found, reward=0.0, why="the reward is not the one that the verifier has written last")
+        if done.code == WROTE_ZERO and found.reward:
+            return replace(found, reward=0.0, why="the reward is not the one that the verifier wrote last")
         return found
 
 
 def _pack_tests(task: Task, target: object) -> None:
-    """As /tests, and an empty /logs/verifier. pytest looks for settings in and above the folder of the tests: it finds
-    them there, and looks no further.
+    """Pack /tests and an empty /logs/verifier.
+
+    pytest searches for settings in the folder of the tests and above. A pytest.ini in /tests ends the search there.
     """
     with tarfile.open(fileobj=target, mode="w|") as archive:  # type: ignore[call-overload]
         for source, name in task.tests:
@@ -177,7 +181,7 @@ def _pack_tests(task: Task, target: object) -> None:
 
 
 def _paths(removed: Iterable[str], mounted: Mapping[str, str]) -> list[str]:
-    """Paths to remove; what is mounted over is not seen."""
+    """Return the paths to remove, without those that a mount covers."""
     return [f"/{path}" for path in sorted(removed) if f"/{path}" not in mounted]
 
 

@@ -1,9 +1,9 @@
-"""What a verifier is run with is the image's own, whatever the agent has made of it.
+"""Restore the programs that run the verifier from the image, so that the agent cannot tamper with them.
 
-The verifier's view is made of the agent's files, since these are what is graded. But the programs that its scripts and
-tests name, the libraries that all programs load, Python's own modules, and the files that shells, loaders and tools
-read as they start are put back as the image has them, or taken away where the image has none. What the agent made and
-the verifier may still use, because the image has nothing to put in its place, is declared.
+The verifier sees the agent's files, since they are what is graded. But the programs that its scripts and tests name,
+the libraries that all programs load, Python's standard library, and the files that shells, loaders and tools read at
+start-up are restored from the image, or removed if the image does not have them. Files of the agent that the verifier
+may still use, because the image has no replacement, are declared in the result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLUMBING = _words(
     "sha1sum sha256sum sha512sum sleep sort split stat su sudo tac tail tar tee test timeout touch tr true uname uniq "
     "unzip uv uvx wc wget which whoami xargs xz yes zcat"
 )
-"""What scripts of verifiers are made of, besides what their own words name."""
+"""Programs that verifier scripts commonly use, in addition to those that they name."""
 RUNNERS = frozenset(("pip", "pip3", "pytest", "python", "python3", "tox", "nox", "node", "npm", "npx", "make", "git"))
 SYSTEM = ("usr/local/sbin", "usr/local/bin", "usr/sbin", "usr/bin", "sbin", "bin")
 LIBRARIES = re.compile(
@@ -45,7 +45,7 @@ LIBRARIES = re.compile(
     r"selinux|acl|attr|pcre2?-?8?|pcre|cap|gmp|mpfr|gcc_s|stdc\+\+|z|zstd|lzma|bz2|md|crypto|ssl|ffi|expat|python3[\d.]*|"
     r"systemd|uuid|blkid|audit|pam\w*|c\.musl.*))([-.].*)?\.so([.\d]*)"
 )
-"""What the programs above load. Others may be the agent's work."""
+"""Libraries that these programs load. Other libraries may be the agent's work."""
 LIBRARY_FOLDERS = re.compile(r"(usr/|usr/local/)?lib(x?32|64|exec)?/")
 START_UP = _any(
     "etc/ld.so.preload etc/nsswitch.conf etc/profile etc/profile.d/* etc/bash.bashrc etc/bashrc etc/environment "
@@ -55,9 +55,9 @@ START_UP = _any(
     "root/.config/uv/* root/.config/pip/* root/.pip/* root/.curlrc root/.wgetrc root/.netrc root/.npmrc "
     "root/.pydistutils.cfg root/.local/bin/uv root/.local/bin/uvx root/.local/bin/env root/.cache/pip/*"
 )
-"""Read by shells, loaders and tools as they start. A star stands for slashes, too."""
+"""Files that shells, loaders and tools read at start-up. A star also matches slashes."""
 SHELLS = _any("root/.bashrc root/.bash_profile root/.bash_login root/.bash_aliases root/.profile root/.bash_logout")
-"""Part of the work in some tasks; read by a verifier only where its own scripts do so."""
+"""Start-up files that are the work in some tasks. They are restored only if the verifier's scripts read them."""
 SOURCED = re.compile(r"(bashrc|bash_profile|\.profile|/etc/profile)|\b(ba)?sh\s+-\w*[il]")
 HOOK = re.compile(r"(site|user)customize(\..*)?")
 PACKAGES = re.compile(r".*/(site|dist)-packages/")
@@ -76,7 +76,7 @@ SETTINGS = (
 )
 VENV = re.compile(r"(?:\buv\s+venv|-m\s+venv|\bvirtualenv)\s+(?:-\S+\s+)*([\w./-]+)")
 FROM_HERE = re.compile(r"\bpython[\d.]*\s+(?:-\w\s+)*(-[cm]\b|-\s|-$|<<)|\buv\s+(?:run|init|add|sync)\b", re.MULTILINE)
-"""A Python that looks for modules in the folder where it is started."""
+"""Python commands that import modules from the working directory."""
 WORD = re.compile(r"[A-Za-z0-9_\[][\w.+-]*")
 MOST_TEXT = 1 << 20
 DIRECT = re.compile(
@@ -84,30 +84,30 @@ DIRECT = re.compile(
     r"(?:python[\d.]*|pytest|pip3?)\b",
     re.MULTILINE,
 )
-"""Scripts that run a Python of the image's, and not ours, through uv."""
+"""Scripts that run the image's Python, instead of ours through uv."""
 _MODULES = sys.stdlib_module_names | {"lib-dynload", "__pycache__"}
 NAMED_FILES = ("BASH_ENV", "ENV", "LD_PRELOAD", "PYTHONSTARTUP")
-"""Variables of an image that name a file which is run."""
+"""Variables of an image that name a file to run."""
 
 
 @dataclass(slots=True)
 class RestorePlan:
-    """What to do to the agent's files before the verifier sees them."""
+    """Changes to the agent's files before the verifier sees them."""
 
     removed: set[str] = field(default_factory=set)
     restored: dict[str, Path] = field(default_factory=dict)
-    """Paths, and the image's own files for them."""
+    """Files of the image by path."""
     declared: set[str] = field(default_factory=set)
-    """Of the agent's, and of use to the verifier."""
+    """Files of the agent that the verifier may use."""
 
-    def told(self) -> dict[str, list[str]]:
-        """For a record."""
+    def as_json(self) -> dict[str, list[str]]:
+        """Return the paths for the result."""
         found = {"removed": self.removed - {*self.restored}, "restored": {*self.restored}, "declared": self.declared}
         return {kind: sorted(f"/{path}" for path in paths) for kind, paths in found.items() if paths}
 
 
 class RestorePlanner:
-    """Compares what an agent has left with the image."""
+    """Compares the agent's files with the image."""
 
     def __init__(self, task: Task, image: ImageFiles, changes: Changes, path: str, variables: dict[str, str]) -> None:
         self._task = task
@@ -123,23 +123,23 @@ class RestorePlanner:
         self._plan = RestorePlan()
 
     def plan(self) -> RestorePlan:
-        """Everything at once."""
+        """Return the complete plan."""
         self._programs()
         for entry in self._changes.files():
             if self._runs_before(entry) or self._replaces(entry.path) or self._shadows(entry.path):
-                self._own(entry.path)
+                self._restore(entry.path)
         for library in self._pythons:
-            self._put_back(library)
+            self._restore_library(library)
         for name in NAMED_FILES:
             for path in self._variables.get(name, "").split(":"):
                 if path.startswith("/"):
-                    self._own(path.strip("/"))
+                    self._restore(path.strip("/"))
         for name in VENV.findall(self._scripts):
             self._drop(os.path.normpath(os.path.join(f"/{self._cwd}", name)).strip("/"))
         return self._plan
 
     def _programs(self) -> None:
-        """Those that the verifier's files name, and those that all scripts are made of, found as the image has them."""
+        """Restore the programs that the verifier's files name and those that all scripts use, at the image's paths."""
         known: dict[str, str] = {}
         for folder in self._folders:
             for name in self._image.names(folder):
@@ -158,16 +158,16 @@ class RestorePlanner:
                 if name in known and place < self._folders.index(known[name]):
                     self._drop(path)
                 elif name in PLUMBING and name not in known and folder not in SYSTEM[2:]:
-                    self._drop(path)  # no package puts it there
+                    self._drop(path)  # no package installs it there
                 elif name in always or name in known:
                     self._plan.declared.add(path)
         for name in names & known.keys():
             path = f"{known[name]}/{name}"
             if name in always or self._changes.seen(path) != "gone":
-                self._own(path)
+                self._restore(path)
 
     def _runs_before(self, entry: LayerEntry) -> bool:
-        """Whether it is read, or run, by something that starts before the verifier does."""
+        """Return whether the file is read or run at the start-up of a shell, loader, tool or Python."""
         path, name = entry.path, os.path.basename(entry.path)
         if any(HOOK.fullmatch(part) for part in path.split("/")) or START_UP.fullmatch(path) or path in SETTINGS:
             return True
@@ -181,7 +181,7 @@ class RestorePlanner:
         return path == "etc/ld.so.cache" and not self._is_harmless(entry)
 
     def _replaces(self, path: str) -> bool:
-        """Whether it takes the place of something that the image has, and that the verifier is run with."""
+        """Return whether the file replaces a file of the image that the verifier runs with."""
         name = os.path.basename(path)
         packages = PACKAGES.match(path)
         if packages is not None:
@@ -192,7 +192,7 @@ class RestorePlanner:
         return name in self._loaded and bool(LIBRARY_FOLDERS.match(path))
 
     def _shadows(self, path: str) -> bool:
-        """Whether it is a module that a Python of the verifier's would take for one of its own."""
+        """Return whether the verifier's Python would import the file instead of a standard or test module."""
         roots = [each.strip("/") for each in self._variables.get("PYTHONPATH", "").split(":") if each.startswith("/")]
         if FROM_HERE.search(self._scripts):
             roots.append(self._cwd)
@@ -206,11 +206,11 @@ class RestorePlanner:
                 return name in sys.stdlib_module_names or bool(TEST_RUNNERS.fullmatch(name))
         return False
 
-    def _put_back(self, library: str) -> None:
-        """The modules of a Python of the image's, but not the packages that were installed for it."""
+    def _restore_library(self, library: str) -> None:
+        """Restore the standard library of one of the image's Pythons, but not its installed packages."""
         for path in self._image.below(library):
             if not PACKAGES.match(f"{path}/") and self._changes.seen(path) != "image":
-                self._own(path)
+                self._restore(path)
         for entry in self._changes.files():
             if not entry.path.startswith(f"{library}/") or PACKAGES.match(f"{entry.path}/"):
                 continue
@@ -219,10 +219,10 @@ class RestorePlanner:
             if self._image.find(entry.path) is None and (compiled or top not in _MODULES):
                 self._drop(entry.path)
         version = re.sub(r"\D", "", os.path.basename(library))
-        self._own(f"{os.path.dirname(library)}/python{version}.zip")
+        self._restore(f"{os.path.dirname(library)}/python{version}.zip")
 
     def _standard_libraries(self) -> set[str]:
-        """Folders with the modules of the image's Pythons."""
+        """Return the folders of the standard libraries of the image's Pythons."""
         found = set()
         for folder in self._folders:
             for name in self._image.names(folder):
@@ -234,22 +234,22 @@ class RestorePlanner:
         return found
 
     def _libraries(self) -> set[str]:
-        """Names of the image's libraries that the programs of a verifier load."""
+        """Return the names of the image's libraries that the verifier's programs load."""
         folders = ["usr/lib", "usr/lib64", "lib", "lib64", "usr/local/lib"]
         folders += [f"usr/lib/{name}" for name in self._image.names("usr/lib") if "-linux-" in name]
         folders += [f"lib/{name}" for name in self._image.names("lib") if "-linux-" in name]
         return {name for folder in folders for name in self._image.names(folder) if LIBRARIES.fullmatch(name)}
 
     def _is_harmless(self, cache: LayerEntry) -> bool:
-        """Whether the loader finds what every program needs where the image has it."""
+        """Return whether a loader cache points every library of the verifier's programs to a path of the image."""
         try:
             found = [path for name, path in _cached(bytes.fromhex(cache.text)) if name in self._loaded]
         except (ValueError, struct.error):
             return False
         return all(self._image.find(self._image.folder(path)) is not None for path in found)
 
-    def _own(self, path: str) -> None:
-        """Have it as in the image: with all that it leads to, or not at all."""
+    def _restore(self, path: str) -> None:
+        """Restore a file of the image with the links that lead to it, or remove it if the image does not have it."""
         try:
             real, hops = self._image.resolve(path)
         except FileNotFoundError:
@@ -271,7 +271,7 @@ class RestorePlanner:
 
 
 def _read(task: Task) -> tuple[str, set[str]]:
-    """The text of a verifier's scripts, and every word of its files."""
+    """Return the text of a verifier's scripts, and every word of its files."""
     scripts, words = [task.script], set(WORD.findall(task.script))
     for source, _ in task.tests:
         for file in [source] if source.is_file() else sorted(source.rglob("*")):
@@ -283,7 +283,7 @@ def _read(task: Task) -> tuple[str, set[str]]:
 
 
 def _runs(entry: LayerEntry) -> bool:
-    """Whether Python runs a line of a .pth file, rather than taking it for a folder."""
+    """Return whether a .pth file contains a line that Python executes, instead of adding it to the path."""
     if entry.kind != "file":
         return True
     lines = bytes.fromhex(entry.text).decode(errors="replace").splitlines()
@@ -291,7 +291,7 @@ def _runs(entry: LayerEntry) -> bool:
 
 
 def _cached(data: bytes) -> Iterable[tuple[str, str]]:
-    """What the loader's cache knows: names of libraries, and where they are."""
+    """Parse a loader cache: names of libraries and their paths."""
     magic = b"glibc-ld.so.cache1.1"
     start = data.index(magic)
     (count,) = struct.unpack_from("=I", data, start + len(magic))

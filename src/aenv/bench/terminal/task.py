@@ -1,4 +1,4 @@
-"""Tasks on disk: those of Terminal-Bench 1 (task.yaml) and of the Harbor format (task.toml), read into one shape."""
+"""Parse tasks of Terminal-Bench 1 (task.yaml) and of the Harbor format (task.toml) into one model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One task."""
+    """A terminal task."""
 
     name: str
     folder: Path
@@ -34,51 +34,51 @@ class Task:
     memory: int = MEMORY
     internet: bool = True
     variables: dict[str, str] = field(default_factory=dict)
-    """Of the box."""
+    """Environment variables of the task's container."""
     verifier_variables: dict[str, str] = field(default_factory=dict)
     solution_variables: dict[str, str] = field(default_factory=dict)
     compose: Compose = field(default_factory=Compose)
     agent_programs: tuple[str, ...] = ()
-    """Names of programs that the image has, and that are the agent's to replace: the verifier runs what it has left."""
+    """Programs of the image that the agent is supposed to replace: the verifier runs the agent's version."""
 
     @property
     def tests(self) -> list[tuple[Path, str]]:
-        """What the verifier needs, and what it is called below /tests."""
+        """Files of the verifier, and their names below /tests."""
         if self.format == "harbor":
             return [(self.folder / "tests", ".")]
         return [(self.folder / "tests", "."), (self.folder / "run-tests.sh", "run-tests.sh")]
 
     @property
     def verifier(self) -> str:
-        """The script that grades, inside."""
+        """Path of the grading script in the container."""
         return "/tests/test.sh" if self.format == "harbor" else "/tests/run-tests.sh"
 
     @property
     def script(self) -> str:
-        """The text of that script."""
+        """Text of the grading script."""
         path = self.folder / ("tests/test.sh" if self.format == "harbor" else "run-tests.sh")
         return path.read_text(errors="replace")
 
     @property
     def solution(self) -> tuple[Path, str, str]:
-        """What is needed for the task's own solution, where it belongs, and its script there."""
+        """Files of the task's own solution, their folder in the container, and the script to run."""
         if self.format == "harbor":
             return self.folder / "solution", "/solution", "/solution/solve.sh"
         return self.folder / "solution.sh", "/oracle", "/oracle/solution.sh"
 
 
 def find(place: Path) -> list[Task]:
-    """The task in a folder, or all tasks in the folders below it, by name.
+    """Return the task in a folder, or all tasks in its subfolders, sorted by name.
 
     Raises:
         ConfigError: there are none, or one cannot be read.
     """
     if not place.is_dir():
-        raise ConfigError(f"there is no folder {place}")
+        raise ConfigError(f"no such folder: {place}")
     folders = [place] if _is_task(place) else sorted(path for path in place.iterdir() if _is_task(path))
     if not folders:
         raise ConfigError(
-            f"there are no tasks in {place}",
+            f"no tasks in {place}",
             {"hint": "A task is a folder with a task.toml (Harbor) or a task.yaml (Terminal-Bench 1)."},
         )
     return [read(folder) for folder in folders]
@@ -89,29 +89,29 @@ def _is_task(folder: Path) -> bool:
 
 
 def read(folder: Path) -> Task:
-    """The task in a folder.
+    """Read the task in a folder.
 
     Raises:
-        ConfigError: it is not whole.
+        ConfigError: the task is incomplete or invalid.
     """
     folder = folder.resolve()
     try:
-        return _harbor(folder) if (folder / "task.toml").is_file() else _first(folder)
+        return _read_harbor(folder) if (folder / "task.toml").is_file() else _read_terminal_bench_1(folder)
     except OSError as error:
         raise ConfigError(f"{folder.name}: {error.filename}: {error.strerror}") from None
     except (TypeError, ValueError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{folder.name}: its settings make no sense: {error}") from None
+        raise ConfigError(f"{folder.name}: invalid settings: {error}") from None
 
 
-def _harbor(folder: Path) -> Task:
+def _read_harbor(folder: Path) -> Task:
     about = tomllib.loads((folder / "task.toml").read_text())
     place = about.get("environment", {})
     context = folder / "environment"
     dockerfile = context / "Dockerfile"
     if not dockerfile.is_file():
-        raise ConfigError(f"{folder.name}: there is no environment/Dockerfile")
+        raise ConfigError(f"{folder.name}: environment/Dockerfile is missing")
     memory = place.get("memory_mb")
-    return _whole(
+    return _check_complete(
         Task(
             folder.name, folder, "harbor", (folder / "instruction.md").read_text(), dockerfile, context,
             agent_seconds=float(about.get("agent", {}).get("timeout_sec") or SECONDS),
@@ -128,9 +128,9 @@ def _harbor(folder: Path) -> Task:
     )  # fmt: skip
 
 
-def _first(folder: Path) -> Task:
+def _read_terminal_bench_1(folder: Path) -> Task:
     about = _yaml(folder / "task.yaml")
-    return _whole(
+    return _check_complete(
         Task(
             folder.name, folder, "terminal-bench-1", _instruction(about), folder / "Dockerfile", folder,
             agent_seconds=float(about.get("max_agent_timeout_sec") or SECONDS),
@@ -142,23 +142,23 @@ def _first(folder: Path) -> Task:
 
 
 def _compose(folder: Path, own: str) -> Compose:
-    """Which other containers there are; ``own`` is the one of the Dockerfile."""
+    """Return the additional containers; ``own`` is the service of the Dockerfile."""
     for name in ("docker-compose.yaml", "docker-compose.yml"):
         if (folder / name).is_file():
             return services.read(_yaml(folder / name), folder, own)
     return Compose()
 
 
-def _whole(task: Task) -> Task:
+def _check_complete(task: Task) -> Task:
     needed = [task.dockerfile, *(path for path, _ in task.tests)]
     missing = [str(path.relative_to(task.folder)) for path in needed if not path.exists()]
     if missing:
-        raise ConfigError(f"{task.name}: there is no {', no '.join(missing)}")
+        raise ConfigError(f"{task.name}: missing: {', '.join(missing)}")
     return task
 
 
 def _instruction(about: dict[str, Any]) -> str:
-    """Older tasks have several, of which the first is the one that counts."""
+    """Return the instruction. Older tasks have several descriptions, of which the first applies."""
     described = about.get("descriptions") or [{}]
     return str(about.get("instruction") or described[0].get("description") or "")
 
@@ -167,8 +167,8 @@ def _yaml(path: Path) -> dict[str, Any]:
     try:
         import yaml
     except ImportError:
-        hint = {"hint": "Install what it takes: pip install 'aenvironment[bench]'"}
-        raise ConfigError(f"{path} is written in YAML, and there is no PyYAML here", hint) from None
+        hint = {"hint": "Install it: pip install 'aenvironment[bench]'"}
+        raise ConfigError(f"{path} is a YAML file, and PyYAML is not installed", hint) from None
     try:
         found = yaml.safe_load(path.read_text())
     except yaml.YAMLError as error:

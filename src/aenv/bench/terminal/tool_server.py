@@ -1,6 +1,6 @@
-"""Where a program of this machine does a task from: a server with the tools of a terminal on the task's system.
+"""A server with terminal tools on a task's container, for an agent that runs on this machine.
 
-It speaks MCP and our own HTTP, as any instance does, so an agent needs nothing that it does not have already.
+It serves MCP and our HTTP routes, like any instance, so an agent written for an environment works unchanged.
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from aenv.images.box import Box
 from aenv.images.layered_images import BoxImage
 from aenv.terminal.pane import Pane
 
-MOST_WAIT = 300.0
-SAID = 20_000
+MAX_WAIT = 300.0
+MAX_OUTPUT = 20_000
 """Characters of an output that are kept in a record."""
 
 NICE = 10
-"""Beside tests that have times to keep."""
+"""Niceness of the agent's commands: tests that run at the same time have time limits."""
 
 T = TypeVar("T")
-Note = Callable[[dict[str, Any]], None]
+Record = Callable[[dict[str, Any]], None]
 
 
 class ToolServer:
-    """The tools, and what was done with them."""
+    """Serves the tools and records their calls."""
 
-    def __init__(self, box: Box, image: BoxImage, instruction: str, note: Note) -> None:
+    def __init__(self, box: Box, image: BoxImage, instruction: str, record: Record) -> None:
         self._box = box
         self._image = image
         self._instruction = instruction
-        self._note = note
+        self._record = record
         self._pane: Pane | None = None
         self._loop = asyncio.get_running_loop()
 
     @asynccontextmanager
     async def served(self) -> AsyncIterator[str]:
-        """Its URL, for as long as the context is."""
+        """Serve until the end of the block; yield the URL."""
         with fresh_registry() as registry:
             for tool in (self.execute_command, self.keystrokes, self.capture_pane):
                 register_tool(tool)
@@ -54,24 +54,24 @@ class ToolServer:
                 self._pane.close()
 
     def get_instruction(self) -> str:
-        """What is to be done."""
+        """Return the instruction of the task."""
         return self._instruction
 
     async def execute_command(self, command: str, timeout: float = 60) -> dict[str, Any]:
-        """Run a line of bash in the task's folder, to its end; what it leaves in the background goes on."""
-        return await self._at_the_box(self._execute(command, timeout))
+        """Run a line of bash in the task's folder and wait for its end. Background processes keep running."""
+        return await self._on_box_loop(self._execute(command, timeout))
 
     async def keystrokes(self, keystrokes: str, append_enter: bool = False, wait_time_sec: float = 0.0) -> str:
-        """Type into the terminal; C-c, Enter and the like are keys. What it shows after so many seconds."""
+        """Type into the terminal (C-c, Enter and similar names are keys); return the screen after the wait."""
         keys = [keystrokes, "Enter"] if append_enter else [keystrokes]
-        return await self._at_the_box(self._type("keystrokes", keys, wait_time_sec))
+        return await self._on_box_loop(self._type("keystrokes", keys, wait_time_sec))
 
     async def capture_pane(self, wait_before_capture_sec: float = 0.0) -> str:
-        """What the terminal shows."""
-        return await self._at_the_box(self._type("capture_pane", [], wait_before_capture_sec))
+        """Return the screen of the terminal."""
+        return await self._on_box_loop(self._type("capture_pane", [], wait_before_capture_sec))
 
-    async def _at_the_box(self, work: Coroutine[Any, Any, T]) -> T:
-        """Tools run on an event loop of their own; the box belongs to another."""
+    async def _on_box_loop(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run ``work`` on the event loop of the box; tools run on another one."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
 
     async def _execute(self, command: str, timeout: float) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class ToolServer:
             merge_stderr=True,
             nice=NICE,
         )
-        self._noted("execute_command", {"command": command, "timeout": timeout}, done.output, began)
+        self._record_call("execute_command", {"command": command, "timeout": timeout}, done.output, began)
         return {"output": [done.output, not done.timed_out], "returncode": done.code}
 
     async def _type(self, name: str, keys: list[str], seconds: float) -> str:
@@ -92,9 +92,9 @@ class ToolServer:
         pane = self._terminal()
         for key in keys:
             pane.type(key)
-        await asyncio.sleep(min(max(seconds, 0.0), MOST_WAIT))
+        await asyncio.sleep(min(max(seconds, 0.0), MAX_WAIT))
         shown = pane.text()
-        self._noted(name, {"keys": keys, "seconds": seconds}, shown, began)
+        self._record_call(name, {"keys": keys, "seconds": seconds}, shown, began)
         return shown
 
     def _terminal(self) -> Pane:
@@ -106,6 +106,6 @@ class ToolServer:
             self._pane = Pane(master)
         return self._pane
 
-    def _noted(self, name: str, arguments: dict[str, Any], output: str, began: float) -> None:
+    def _record_call(self, name: str, arguments: dict[str, Any], output: str, began: float) -> None:
         seconds = round(time.monotonic() - began, 3)
-        self._note({"tool": name, "arguments": arguments, "output": output[-SAID:], "seconds": seconds})
+        self._record({"tool": name, "arguments": arguments, "output": output[-MAX_OUTPUT:], "seconds": seconds})

@@ -1,4 +1,4 @@
-"""What a verifier says: read from what it left behind, and whether it got to say anything at all."""
+"""Parse the verdict of a verifier from its output, and detect a verifier that did not run."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _HEAD = re.compile(r"^=+ short test summary info =+$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of grading."""
+    """Result of grading."""
 
     reward: float | None
-    """None: the verifier did not get to grade."""
+    """None if the verifier did not run to a verdict."""
     why: str = ""
     tests: dict[str, bool] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
 
 
 def of_harbor(logs: Path, script: str) -> Verdict:
-    """From /logs/verifier: reward.txt or reward.json, and the report of each test where the script asks for one."""
+    """Read reward.txt or reward.json of /logs/verifier, and the report of the tests if the script writes one."""
     report = _json(logs / "ctrf.json")
     tests = _reported(report)
     if "--ctrf" in script and not tests:
-        return Verdict(None, "the tests did not run: there is no report of them")
+        return Verdict(None, "the tests did not run: no report")
     rewards = _json(logs / "reward.json")
     text = _text(logs / "reward.txt")
     try:
@@ -39,29 +39,29 @@ def of_harbor(logs: Path, script: str) -> Verdict:
         elif text is not None:
             numbers, reward = {}, float(text)
         else:
-            return Verdict(None, "it left no reward", tests)
+            return Verdict(None, "it wrote no reward", tests)
     except (TypeError, ValueError, ZeroDivisionError) as error:
-        return Verdict(None, f"the reward that it left makes no sense: {error}", tests)
+        return Verdict(None, f"invalid reward: {error}", tests)
     if not math.isfinite(reward):
-        return Verdict(None, "the reward that it left is no number", tests)
+        return Verdict(None, "the reward is not a finite number", tests)
     if reward > 0 and tests and not any(tests.values()):
-        return Verdict(0.0, "it left a reward, but no test has passed", tests)
+        return Verdict(0.0, "it wrote a reward, but no test has passed", tests)
     if reward >= 1 and tests and not all(tests.values()):
-        return Verdict(0.0, "it left a reward, but a test has failed", tests)
+        return Verdict(0.0, "it wrote a reward, but a test has failed", tests)
     return Verdict(reward, "", tests, {"rewards": numbers} if numbers else {})
 
 
-def of_first(output: str, code: int) -> Verdict:
-    """From pytest's summary, as Terminal-Bench 1 has it: all tests have to pass."""
+def of_terminal_bench_1(output: str, code: int) -> Verdict:
+    """Read pytest's summary, as Terminal-Bench 1 does: all tests have to pass."""
     heads = list(_HEAD.finditer(output))
     if not heads:
-        return Verdict(None, f"the tests did not run: there is no summary of them (exit code {code})")
+        return Verdict(None, f"the tests did not run: no summary (exit code {code})")
     tests: dict[str, bool] = {}
     for outcome, name in _SUMMARY.findall(output[heads[-1].end() :]):
         if outcome != "SKIPPED":
             tests[name] = outcome in ("PASSED", "XFAIL") and tests.get(name, True)
     if not tests:
-        return Verdict(None, "the tests did not run: the summary of them is empty")
+        return Verdict(None, "the tests did not run: empty summary")
     passed = sum(tests.values()) / len(tests)
     good = passed == 1 and code == 0
     return Verdict(1.0 if good else 0.0, "" if good or passed < 1 else f"exit code {code}", tests, {"passed": passed})
@@ -76,7 +76,7 @@ def _reported(report: Any) -> dict[str, bool]:
 
 
 def _text(path: Path) -> str | None:
-    """A small file, and not what a link of the agent's leads to."""
+    """Read a small file; links, which may be the agent's, are not followed."""
     try:
         if path.is_symlink() or not path.is_file() or path.stat().st_size > 1 << 22:
             return None

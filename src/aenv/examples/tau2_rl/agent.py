@@ -1,8 +1,8 @@
-"""One episode of TAU2-Bench, played by a model behind an OpenAI-compatible endpoint: what it earned.
+"""Play one episode of TAU2-Bench with a model behind an OpenAI-compatible endpoint, and return its reward.
 
-A trainer names `run_agent_return_reward` and sets OPENAI_BASE_URL, OPENAI_API_KEY and, if there are several models,
-OPENAI_MODEL. The environment is released however the episode ends, and an episode that could not be played raises: a
-trainer must not take it for one that earned nothing.
+A trainer calls `run_agent_return_reward` and sets OPENAI_BASE_URL, OPENAI_API_KEY and, if the endpoint has several
+models, OPENAI_MODEL. The environment is always released. An episode that could not be played raises, so that a trainer
+does not count it as a reward of 0.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from aenv.sdk.environment import Environment
 ENV = "tau2-env@1.0.0"
 START_SECONDS = 300.0
 OPENING = "Begin."
-"""What the agent is told where nobody has said anything yet."""
+"""First message to the agent if the user has not said anything yet."""
 HANDED_ON = (
     "TAU2_USER_LLM", "TAU2_USER_LLM_API_BASE", "TAU2_USER_LLM_API_KEY", "TAU2_JUDGE_LLM", "TAU2_JUDGE_LLM_API_BASE",
     "TAU2_JUDGE_LLM_API_KEY", "TAU2_SOLO_MODE", "TAU2_MAX_STEPS",
 )  # fmt: skip
-"""Variables for the environment."""
+"""Environment variables that are passed on to the instance."""
 
 
 async def run_agent_return_reward(data: dict[str, Any]) -> float:
-    """Play the task ``data["task_id"]`` of the domain ``data["domain"]``; its reward."""
+    """Play the task ``data["task_id"]`` of the domain ``data["domain"]``, and return its reward."""
     variables = {name: os.environ[name] for name in HANDED_ON if os.environ.get(name)}
     variables["TAU2_DOMAIN"] = str(data.get("domain") or "telecom")
     if data.get("task_id") not in (None, ""):
@@ -40,7 +40,7 @@ async def run_agent_return_reward(data: dict[str, Any]) -> float:
 
 
 async def _play(env: Environment) -> None:
-    """Turn by turn until the episode is over, the steps are used up, or nobody is there to answer."""
+    """Play turn by turn until the episode is over, the steps are used up, or there is no user (solo mode)."""
     prompt: str = await env.call_function("tau2_get_system_prompt", {})
     speaker = await Speaker.open(env, "customer service", prompt)
     status: dict[str, Any] = await env.call_function("tau2_get_status", {})
@@ -56,10 +56,10 @@ async def _play(env: Environment) -> None:
 
 
 def main() -> None:
-    """Play one task and write its reward."""
+    """Play one task and print its reward."""
     parser = argparse.ArgumentParser(description="Play one task of TAU2-Bench.")
     parser.add_argument("--domain", default="telecom")
-    parser.add_argument("--task_id", default="", help="the domain's first unless told")
+    parser.add_argument("--task_id", default="", help="default: the first of the domain")
     chosen = parser.parse_args()
     reward = asyncio.run(run_agent_return_reward({"domain": chosen.domain, "task_id": chosen.task_id}))
     sys.stdout.write(f"{reward}\n")

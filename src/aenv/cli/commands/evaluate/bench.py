@@ -160,8 +160,8 @@ def grade(run: Path, tasks: tuple[str, ...], parallel: int, output: Output) -> i
     from aenv.bench.runs import BenchRun
 
     found = BenchRun.open(run)
-    benchmark = opened(found.asked.benchmark, found.asked.options)
-    asyncio.run(grade_all(benchmark, found, tasks, parallel=parallel, said=_say))
+    benchmark = opened(found.request.benchmark, found.request.options)
+    asyncio.run(grade_all(benchmark, found, tasks, parallel=parallel, progress=_say))
     return _show(found.summary(), output)
 
 
@@ -220,8 +220,8 @@ def _finish(run: Any, parallel: int, output: Output) -> int:
     from aenv.bench.runner import run_all
 
     note(f"Results go to {run.path}")
-    benchmark = opened(run.asked.benchmark, run.asked.options)
-    asyncio.run(run_all(benchmark, run, parallel=parallel, said=_say))
+    benchmark = opened(run.request.benchmark, run.request.options)
+    asyncio.run(run_all(benchmark, run, parallel=parallel, progress=_say))
     return _show(run.summary(), output)
 
 
