@@ -13,7 +13,7 @@ import pytest
 
 from aenv.sdk.blocking import SyncEnvironment
 from tests.attacks.ledger import Attacks
-from tests.isolation.host import begin_blocking_calls, forget_lease, own_platform
+from tests.isolation.host import forget_lease, own_platform, start_shared_threads
 
 PROBES = Path(__file__).parents[2] / "benchmarks" / "attacks" / "probes.py"
 CODE = """
@@ -36,7 +36,7 @@ def test_an_instance_holds_every_attack_of_a_program_in_it(
     (project / "config.json").write_text('{"name": "attacked", "version": "1.0.0"}')
     (project / "src" / "env.py").write_text(CODE)
     shutil.copy(PROBES, project / "probes.py")
-    begin_blocking_calls()
+    start_shared_threads()
     forget_lease()
     with own_platform() as platform, socket.create_server(("127.0.0.1", 0)) as server:
         for name, value in platform.variables.items():

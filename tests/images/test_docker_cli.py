@@ -55,7 +55,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: None) ->
     return folder
 
 
-async def said(image: BoxImage, state: Path, command: str) -> str:
+async def output_of(image: BoxImage, state: Path, command: str) -> str:
     async with layered_images.box(image, layered_images.new_state(state)) as box:
         done = await box.exec(["/bin/bash", "-c", command], cwd=image.cwd, user=image.user, merge_stderr=True)
     await layered_images.remove(state)
@@ -85,7 +85,7 @@ def test_an_unsupported_step_is_built_by_docker(engine: docker_cli.Docker, conte
         assert image.key.startswith("docker-")
         assert (image.cwd, image.user) == ("/work", "somebody")
         asked = "cat words.txt /made.txt; stat -c '%u %a' /made.txt /usr/bin/id; echo $WHERE $OF; id -u"
-        seen = await said(image, tmp_path / "state", asked)
+        seen = await output_of(image, tmp_path / "state", asked)
         assert seen.splitlines()[:4] == ["hello", "made", "1000 644", "0 4755"]
         assert seen.splitlines()[4] == "in docker image"
 
@@ -109,7 +109,7 @@ def test_a_docker_image_can_be_used_in_from(engine: docker_cli.Docker, context: 
     (context / "Dockerfile").write_text(f"FROM {NAME}\nRUN echo made here > /made.txt\n")
     image = run(build(context / "Dockerfile", context))
     assert not image.key.startswith("docker-")
-    assert run(said(image, tmp_path / "state", "cat /made.txt; echo $OF")) == "made here\nimage\n"
+    assert run(output_of(image, tmp_path / "state", "cat /made.txt; echo $OF")) == "made here\nimage\n"
 
 
 def test_a_failed_docker_build_reports_both_errors(engine: docker_cli.Docker, context: Path) -> None:

@@ -98,7 +98,7 @@ def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandboxes: None) ->
     return folder
 
 
-async def said(image: BoxImage, place: Path, command: str) -> str:
+async def output_of(image: BoxImage, place: Path, command: str) -> str:
     """Return the output of a command in a new box of an image."""
     async with layered_images.box(image, layered_images.new_state(place)) as box:
         done = await box.exec(command, cwd=image.cwd, user=image.user, merge_stderr=True)
@@ -153,7 +153,7 @@ CMD ["sleep", "1"]
             "pwd; ls; find /all /tree | sort; cat renamed.txt script.sh from-heredoc.txt listed.txt shell.txt; "
             "stat -c %a renamed.txt run.sh; ./run.sh; sh /unpacked/inner/run.sh; readlink /tree/link; echo $GREETING"
         )
-        return image, await said(image, tmp_path / "state", commands)
+        return image, await output_of(image, tmp_path / "state", commands)
 
     image, output = run(main())
     assert output.split() == WANTED.split()
@@ -174,7 +174,7 @@ def test_a_layer_is_cached_until_its_inputs_change(context: Path, tmp_path: Path
             (context / "src/a.txt").write_text(text)
             os.utime(context / "src/a.txt", (0, 0))
             image = await build(context / "Dockerfile", context)
-            found.append((await said(image, tmp_path / "state", "cat /first /second")).split())
+            found.append((await output_of(image, tmp_path / "state", "cat /first /second")).split())
         return found
 
     one, two, three = run(main())
@@ -289,7 +289,9 @@ def test_a_debian_image_can_install_packages(tmp_path: Path) -> None:
 
     async def main() -> str:
         image = await build(tmp_path / "Dockerfile", tmp_path)
-        return await said(image, tmp_path / "state", "cat /count; . /etc/os-release; echo $VERSION_ID; id -u nobody")
+        return await output_of(
+            image, tmp_path / "state", "cat /count; . /etc/os-release; echo $VERSION_ID; id -u nobody"
+        )
 
     count, version, nobody = run_long(main()).split()
     assert int(count) > 50

@@ -228,7 +228,7 @@ def test_an_image_over_the_byte_limit_is_refused(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda path: path.write_bytes(b"not a tar at all" * 100), "cannot be read as a tar"),
         (lambda path: path.write_bytes(layer(("notes.txt", b"hello"))), "holds no image"),
@@ -239,9 +239,9 @@ def test_an_image_over_the_byte_limit_is_refused(tmp_path: Path, monkeypatch: py
         (lambda path: path.mkdir(), "neither an OCI image layout"),
     ],
 )
-def test_a_file_that_is_not_an_image_is_refused_with_a_reason(tmp_path: Path, make: Any, said: str) -> None:
+def test_a_file_that_is_not_an_image_is_refused_with_a_reason(tmp_path: Path, make: Any, message: str) -> None:
     make(tmp_path / "x")
-    with pytest.raises(BadImage, match=said), ExitStack() as stack:
+    with pytest.raises(BadImage, match=message), ExitStack() as stack:
         open_image(tmp_path / "x", stack).unpack(tmp_path / "out")
 
 

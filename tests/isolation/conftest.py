@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aenv.sdk.blocking import SyncEnvironment
-from tests.isolation.host import PATIENCE, Platform, begin_blocking_calls, own_platform
+from tests.isolation.host import PATIENCE, Platform, own_platform, start_shared_threads
 
 HERE = Path(__file__).parent
 PROBE = HERE / "probe"
@@ -55,7 +55,7 @@ class Box:
 @pytest.fixture(scope="session")
 def platform(sandboxes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """A platform for all tests of this folder, whose own environment has a secret."""
-    begin_blocking_calls()
+    start_shared_threads()
     with own_platform() as started, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROBE_SECRET", SECRET)
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))

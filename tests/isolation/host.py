@@ -76,40 +76,40 @@ class Process:
         status = _read(f"/proc/{self.pid}/status")
         return next((line.split()[1:] for line in status.splitlines() if line.startswith("NSpid:")), [])
 
-    def has_at_home(self, project: Path) -> bool:
+    def has_project(self, project: Path) -> bool:
         """Return True if the process has this project mounted."""
         return f"{project.parent.name}/{project.name} /.project " in _read(f"/proc/{self.pid}/mountinfo")
 
     @property
-    def is_blank(self) -> bool:
+    def is_preforked(self) -> bool:
         """True for a pre-forked sandbox that is not assigned yet: it has its mounts but no seccomp filter of its own.
 
         Its file descriptors would tell more, but only to root.
         """
-        return self.has_places and _filters(str(self.pid)) == _filters("self")
+        return self.has_sandbox_mounts and _filters(str(self.pid)) == _filters("self")
 
     @property
-    def has_places(self) -> bool:
+    def has_sandbox_mounts(self) -> bool:
         """True if the process has the mounts of a sandbox, whether it runs the author's code or is about to."""
         return " /app " in _read(f"/proc/{self.pid}/mountinfo")
 
     @property
-    def is_foreign(self) -> bool:
+    def runs_author_code(self) -> bool:
         """True if the process runs the author's code, or may at any time."""
-        return self.has_places and not self.is_held and _filters(str(self.pid)) != _filters("self")
+        return self.has_sandbox_mounts and not self.is_traced and _filters(str(self.pid)) != _filters("self")
 
     @property
     def is_instance(self) -> bool:
         """True for the init process of an instance."""
-        return self.is_first and self.is_foreign
+        return self.is_first and self.runs_author_code
 
     @property
     def is_preloaded(self) -> bool:
         """True for a preloaded parent, which instances are forked from."""
-        return self.is_foreign and not self.is_first and "aenv.isolation.forking.zygote" in self.command
+        return self.runs_author_code and not self.is_first and "aenv.isolation.forking.zygote" in self.command
 
     @property
-    def is_held(self) -> bool:
+    def is_traced(self) -> bool:
         """True if a tracer has stopped the process."""
         now = _process(self.pid)
         return now is not None and now.state == "t"
@@ -208,13 +208,13 @@ class Platform:
         """Return the init process of each sandbox."""
         return [p for p in self.processes() if p.is_instance]
 
-    def blanks_of(self, project: Path) -> list[Process]:
+    def preforked_of(self, project: Path) -> list[Process]:
         """Return the pre-forked sandboxes of a project."""
-        return [p for p in self.processes() if p.is_first and p.is_blank and p.has_at_home(project)]
+        return [p for p in self.processes() if p.is_first and p.is_preforked and p.has_project(project)]
 
     def instances_of(self, project: Path) -> list[Process]:
         """Return the init processes of a project's instances."""
-        return [p for p in self.instances() if p.has_at_home(project)]
+        return [p for p in self.instances() if p.has_project(project)]
 
     def cgroups(self) -> list[Path]:
         """Return the control groups of all servers seen so far: aenv-PID-*, and systemd's scopes aenv-PID-*.scope."""
@@ -265,7 +265,7 @@ def own_platform() -> Iterator[Platform]:
         shutil.rmtree(runtime, ignore_errors=True)
 
 
-def begin_blocking_calls() -> None:
+def start_shared_threads() -> None:
     """Start the threads that blocking handles share, so that the leak check does not blame a test for them."""
     _LoopThread.run(asyncio.to_thread(int))
 
@@ -284,7 +284,7 @@ def limited_by(platform: Platform, controller: str) -> bool:
     return any(path.parent.name == controller for path in platform.cgroups())
 
 
-def hands_out_groups() -> bool:
+def systemd_delegates_groups() -> bool:
     """Return True if systemd delegates control groups of version 2 to this user."""
     bus = Path("/run/dbus/system_bus_socket" if os.geteuid() == 0 else f"/run/user/{os.geteuid()}/bus")
     return (CGROUPS / "cgroup.controllers").exists() and Path("/run/systemd/system").is_dir() and bus.is_socket()

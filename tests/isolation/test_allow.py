@@ -158,7 +158,7 @@ def test_a_public_address_needs_a_name_or_a_network() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ("https://pypi.org", "without a scheme"),
         ("pypi.org/simple", "without a scheme"),
@@ -171,17 +171,17 @@ def test_a_public_address_needs_a_name_or_a_network() -> None:
         ("two words", "neither"),
     ],
 )
-def test_an_invalid_entry_is_refused_with_a_hint(entry: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said.replace(".", r"\.")):
+def test_an_invalid_entry_is_refused_with_a_hint(entry: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace(".", r"\.")):
         AllowList([entry])
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [("egress", "a list of hosts"), ([], "loopback"), (3, "a list of hosts"), ("*", "a list of hosts"), ([3], "text")],
 )
-def test_an_invalid_network_is_refused_with_a_hint(value: object, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_an_invalid_network_is_refused_with_a_hint(value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         Network.parse(value)
 
 

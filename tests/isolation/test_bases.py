@@ -147,12 +147,12 @@ def test_variables_of_the_image_are_set_and_callers_override_them(
     project = make_project(tmp_path, name="imaged", base="./image", environmentVariables={"FROM_CONFIG": "yes"})
     oci(project / "image", (tmp_path / "layer.tar").read_bytes())
     with SyncEnvironment(str(project), environment_variables={"PATH": "/usr/bin"}) as env:
-        said = Box(env).shell("env")["out"].splitlines()
-    assert {"FROM_IMAGE=yes", "FROM_CONFIG=yes", "PATH=/usr/bin"} <= set(said)
+        variables = Box(env).shell("env")["out"].splitlines()
+    assert {"FROM_IMAGE=yes", "FROM_CONFIG=yes", "PATH=/usr/bin"} <= set(variables)
 
 
 @pytest.mark.parametrize(
-    ("base", "said"),
+    ("base", "message"),
     [
         ("/", "neither the name of a base nor a path in the project"),
         ("../..", "neither the name of a base"),
@@ -162,10 +162,10 @@ def test_variables_of_the_image_are_set_and_callers_override_them(
         ("./config.json", "cannot be read as a tar"),
     ],
 )
-def test_an_invalid_base_is_refused_with_a_reason(tmp_path: Path, platform: Platform, base: str, said: str) -> None:
+def test_an_invalid_base_is_refused_with_a_reason(tmp_path: Path, platform: Platform, base: str, message: str) -> None:
     project = make_project(tmp_path, name="wrong", base=base)
     (project / "link").symlink_to("/")
-    with pytest.raises(AEnvError, match=said):
+    with pytest.raises(AEnvError, match=message):
         SyncEnvironment(str(project), max_retries=0).initialize()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from aenv.isolation.limits import delegation
 from aenv.isolation.limits.cgroups import own_group
-from tests.isolation.host import eventually, hands_out_groups
+from tests.isolation.host import eventually, systemd_delegates_groups
 
 SERVER = """
 from aenv.isolation.limits.delegation import enter_delegated_group
@@ -56,7 +56,7 @@ def systemd(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], 
 
 
 def test_systemd_gives_a_server_a_scope_that_ends_with_it() -> None:
-    if not hands_out_groups():
+    if not systemd_delegates_groups():
         pytest.skip("no systemd that this user can reach manages control groups of version 2 here")
     server = subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None

@@ -187,12 +187,12 @@ def test_pip_works_through_the_proxy(egress_box: Box, server: int) -> None:
     pip = next((Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl"), None)
     if pip is None:
         pytest.skip("this Python has no bundled pip")
-    said = egress_box.shell(
+    done = egress_box.shell(
         f"PYTHONPATH={pip} {sys.executable} -m pip download --no-input --disable-pip-version-check --retries 0 "
         f"-d /tmp/got --trusted-host {HOST} -i http://{HOST}:{server}/simple nothing-of-that-name"
     )
-    assert "No matching distribution" in said["err"], said  # the server was reached, and has no such package
-    assert "ProxyError" not in said["err"]
+    assert "No matching distribution" in done["err"], done  # the server was reached, and has no such package
+    assert "ProxyError" not in done["err"]
 
 
 def test_direct_connections_past_the_proxy_are_refused(egress_box: Box, server: int) -> None:
@@ -208,8 +208,8 @@ def test_direct_connections_past_the_proxy_are_refused(egress_box: Box, server: 
 def test_a_listed_name_does_not_open_the_hosts_loopback(platform: Platform, server: int) -> None:
     with boxed([HOST, "*"]) as box:
         for target in (HOST, "localhost", "127.0.0.1", "127.1", "0", "2130706433", "[::1]", "[::ffff:127.0.0.1]"):
-            said = raw(box, f"GET http://{target}:{server}/ HTTP/1.1\r\n\r\n")
-            assert said.startswith(("HTTP/1.1 403", "HTTP/1.1 502")), (target, said)
+            reply = raw(box, f"GET http://{target}:{server}/ HTTP/1.1\r\n\r\n")
+            assert reply.startswith(("HTTP/1.1 403", "HTTP/1.1 502")), (target, reply)
         assert "is a private address" in raw(box, f"CONNECT {HOST}:{server} HTTP/1.1\r\n\r\n")
         assert " 403 " in raw(box, "CONNECT 169.254.169.254:80 HTTP/1.1\r\n\r\n")
 
@@ -255,9 +255,9 @@ def test_an_invalid_request_gets_a_client_error(egress_box: Box, request_text: s
 
 
 def test_the_host_header_is_replaced_by_the_checked_host(egress_box: Box, server: int) -> None:
-    said = raw(egress_box, f"GET http://{HOST}:{server}/ HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n")
-    assert json.loads(said.partition("\r\n\r\n")[2])["host"] == f"{HOST}:{server}"
-    assert "connection: close" in said.partition("\r\n\r\n")[0].lower()
+    reply = raw(egress_box, f"GET http://{HOST}:{server}/ HTTP/1.1\r\nHost: other.example\r\nConnection: close\r\n\r\n")
+    assert json.loads(reply.partition("\r\n\r\n")[2])["host"] == f"{HOST}:{server}"
+    assert "connection: close" in reply.partition("\r\n\r\n")[0].lower()
 
 
 def test_two_instances_have_separate_egress_endpoints(egress_box: Box, neighbour: Box, server: int) -> None:

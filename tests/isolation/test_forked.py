@@ -124,7 +124,7 @@ def test_one_is_made_ahead_and_when_it_dies_there_is_another(tmp_path: Path, pla
     deadline = time.monotonic() + PATIENCE
 
     def newborns() -> list[Process]:
-        return [p for p in platform.processes() if p.is_held and p.is_first and p.has_at_home(project)]
+        return [p for p in platform.processes() if p.is_traced and p.is_first and p.has_project(project)]
 
     def the_newborn() -> list[Process]:
         """The one that is left when all that is under way, for the pool, has been made."""
@@ -157,8 +157,8 @@ def test_one_that_loads_for_itself_is_made_ahead_too(tmp_path: Path, platform: P
             about = env.call_tool("about", {}).data
             shown.append(about["files"])  # the interpreter, if that is where it is
             assert shown[-1] == shown[0], "something is left of what it did before"
-            eventually(lambda: len(platform.blanks_of(project)) != 1, "not one was made ahead")
-            [blank] = platform.blanks_of(project)
+            eventually(lambda: len(platform.preforked_of(project)) != 1, "not one was made ahead")
+            [blank] = platform.preforked_of(project)
             assert blank not in seen, "it was not given out"
             seen.append(blank)
             if number == 1:

@@ -283,7 +283,7 @@ def test_a_parent_that_reports_nonsense_is_not_started_again_and_again(tmp_path:
     told = instances(tmp_path, FORGED, 9)
     assert told[-1]["loaded_by"] != 1, "not a fork of a preloaded parent"
     project = tmp_path / "hostile"
-    sandboxed = [process for process in platform.processes() if process.has_at_home(project) and process.depth > 2]
+    sandboxed = [process for process in platform.processes() if process.has_project(project) and process.depth > 2]
     assert len([process for process in sandboxed if not process.is_first]) <= 1
 
 

@@ -12,7 +12,7 @@ from aenv.errors import AEnvError
 from aenv.isolation.limits.cgroups import counts_processes_per_namespace
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import PROBE, Box, make_project
-from tests.isolation.host import PATIENCE, Platform, eventually, hands_out_groups, limited_by
+from tests.isolation.host import PATIENCE, Platform, eventually, limited_by, systemd_delegates_groups
 
 MEMORY = 192 << 20
 DISK = 16 << 20
@@ -42,7 +42,7 @@ def groups(greedy: Box, platform: Platform) -> None:
     missing = [controller for controller in ("memory", "pids", "cpu") if not limited_by(platform, controller)]
     if missing:
         assert os.geteuid() != 0, "root can create control groups"
-        assert missing == ["cpu"] or not hands_out_groups(), "systemd delegates them"
+        assert missing == ["cpu"] or not systemd_delegates_groups(), "systemd delegates them"
         pytest.skip(f"this user may not limit {', '.join(missing)} with control groups here")
 
 

@@ -127,9 +127,9 @@ def test_programs_cannot_find_private_files(env: SyncEnvironment) -> None:
         "ls /proc/1/root/",
         "ls /proc/1/map_files/",
     ):
-        said = shell(env, look)
-        assert SECRET not in said
-        assert "denied" in said or "not permitted" in said, (look, said)
+        output = shell(env, look)
+        assert SECRET not in output
+        assert "denied" in output or "not permitted" in output, (look, output)
 
 
 @pytest.mark.attack("grading")

@@ -38,7 +38,7 @@ class Claimer:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
-        self.said = self.process.stdout.readline().strip()
+        self.answer = self.process.stdout.readline().strip()
 
     def kill(self) -> None:
         self.process.kill()
@@ -48,14 +48,14 @@ class Claimer:
 def test_a_user_id_is_exclusive_until_its_process_is_killed(tmp_path: Path) -> None:
     claimers = [Claimer(tmp_path, 3) for _ in range(4)]
     try:
-        assert sorted(claimer.said for claimer in claimers[:3]) == ["1000", "1001", "1002"]
-        assert "are taken" in claimers[3].said
+        assert sorted(claimer.answer for claimer in claimers[:3]) == ["1000", "1001", "1002"]
+        assert "are taken" in claimers[3].answer
         assert all(host_users.is_claimed(user, [str(tmp_path)]) for user in (1000, 1001, 1002))
-        freed = claimers[1].said
+        freed = claimers[1].answer
         claimers[1].kill()
         assert not host_users.is_claimed(int(freed), [str(tmp_path)])
         claimers.append(Claimer(tmp_path, 3))
-        assert claimers[-1].said == freed
+        assert claimers[-1].answer == freed
     finally:
         for claimer in claimers:
             claimer.kill()
@@ -65,7 +65,7 @@ def test_a_user_id_is_exclusive_until_its_process_is_killed(tmp_path: Path) -> N
 def test_a_user_id_is_exclusive_across_pid_namespaces(tmp_path: Path) -> None:
     claimers = [Claimer(tmp_path, 2, "unshare", "--pid", "--fork", "--kill-child") for _ in range(2)]
     try:
-        assert sorted(claimer.said for claimer in claimers) == ["1000", "1001"]
+        assert sorted(claimer.answer for claimer in claimers) == ["1000", "1001"]
     finally:
         for claimer in claimers:
             claimer.kill()

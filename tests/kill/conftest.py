@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.isolation.host import Platform, begin_blocking_calls, own_platform
+from tests.isolation.host import Platform, own_platform, start_shared_threads
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _blocking_calls() -> None:
-    begin_blocking_calls()
+    start_shared_threads()
 
 
 @pytest.fixture

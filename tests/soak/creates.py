@@ -108,11 +108,11 @@ def kind_of(process: Process) -> str:
         return "outer zygote"
     if process.depth == 2:
         return "zygote"
-    if process.is_held:
+    if process.is_traced:
         return "child made ahead"
     if process.is_preloaded:
         return "preloaded parent"
-    if process.is_foreign:
+    if process.runs_author_code:
         return "instance" if process.is_first else "program of a tool"
     return "zygote of a parent, its init, or a sandbox made ahead"
 
