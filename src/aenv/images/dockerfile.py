@@ -136,7 +136,7 @@ def _read_heredoc(found: re.Match[str], following: Iterator[tuple[int, str]], nu
 
 
 def _split(text: str) -> list[str]:
-    """Split words like a shell, including its quotes."""
+    """Split words and remove quotes like a shell."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split, lexer.commenters = True, ""
     lexer.escape = ""  # `expand` handles a backslash before a dollar sign
