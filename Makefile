@@ -7,7 +7,7 @@ BIN := .venv/bin
 
 help:
 	@echo "make demo    write an environment, serve it, call it: the main job, start to end"
-	@echo "make test    set up everything and run the tests"
+	@echo "make test    set up everything and run the tests (LONG=1: also those that take minutes each)"
 	@echo "make check   lint, types, layers"
 	@echo "make bench   measure calls beside other frameworks (minutes; installs them under .bench/)"
 	@echo "make docs    build the documentation as a site (site/) and run every snippet of it"
@@ -19,7 +19,7 @@ demo: .venv/.ready-base
 	@$(BIN)/python scripts/demo.py
 
 test: .venv/.ready-dev
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(TESTS)
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(if $(LONG),,-m "not long") $(TESTS)
 
 check: .venv/.ready-dev
 	@scripts/check

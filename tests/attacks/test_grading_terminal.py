@@ -95,6 +95,7 @@ def results(tasks: Path, place: Path, agent: str = "oracle") -> dict[str, Result
     return {result.task: result for result in begun.results()}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_honest_work_gets_one_from_every_kind_of_verifier(system: Path, tmp_path: Path) -> None:
     for kind, script in HONEST.items():
@@ -105,6 +106,7 @@ def test_honest_work_gets_one_from_every_kind_of_verifier(system: Path, tmp_path
     assert {kind: result.reward for kind, result in nothing.items()} == dict.fromkeys(HONEST, 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_an_agent_earns_nothing_by_what_it_leaves_for_the_verifier(
     system: Path, tmp_path: Path, attacks: Attacks

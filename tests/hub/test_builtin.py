@@ -19,7 +19,6 @@ from aenv.hub import builtin
 from aenv.hub.local_hub import LocalHub
 from aenv.hub.open_hub import HubLocation, open_catalog
 from aenv.project import manifest
-from aenv.project.scaffold import SCHEMA_PATH
 from tests.conftest import run
 from tests.hub.parts import push
 
@@ -45,7 +44,8 @@ def test_the_config_of_a_built_in_env_is_valid_and_its_tests_pass(project: Path,
     loaded = manifest.load(project)
     assert loaded.warnings == ()
     assert loaded.manifest.name == project.name
-    assert json.loads((project / SCHEMA_PATH).read_text()) == manifest.schema()
+    schema = project / json.loads((project / "config.json").read_text())["$schema"]
+    assert json.loads(schema.read_text()) == manifest.schema()
     copy = tmp_path / project.name
     shutil.copytree(project, copy, ignore=shutil.ignore_patterns("__pycache__"))
     subprocess.run([sys.executable, "-m", "aenv.cli", "test", "-q"], cwd=copy, check=True, timeout=110)

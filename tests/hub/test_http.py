@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pytest
 import schemathesis
 from schemathesis import GenerationMode
 
@@ -159,6 +160,7 @@ def test_an_invalid_request_gets_an_error_that_names_the_mistake(serve: Serve) -
 # --- the OpenAPI document
 
 
+@pytest.mark.long
 def test_generated_requests_never_cause_an_internal_error(serve: Serve, store_url: str) -> None:
     auth = store_url.startswith("redis")  # with tokens on one store, without on the other
     with serve("--auth" if auth else "--no-auth") as hub:

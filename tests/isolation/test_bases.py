@@ -204,6 +204,7 @@ def debian(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@pytest.mark.long
 def test_a_debian_of_another_release_works_as_a_base(debian: Path, tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, name="debian", base="./root.tar")
     shutil.move(debian, project / "root.tar")

@@ -71,6 +71,7 @@ def _run(platform: Served, token: str, *command: str | Path) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_the_older_sdk_and_its_command_work_unchanged(older: Path, platform: Served) -> None:
     token = platform.token("ann")
     seen = json.loads(_run(platform, token, older / "python", HERE / "older" / "use.py").splitlines()[-1])

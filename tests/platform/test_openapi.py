@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import schemathesis
 from schemathesis import GenerationMode
 
@@ -71,6 +72,7 @@ def test_administrators_create_list_and_revoke_tokens(platform: Served, tokens: 
     assert made["token"] not in platform.log.read_text()
 
 
+@pytest.mark.long
 def test_the_api_withstands_requests_generated_from_its_document(platform: Served, tokens: Tokens) -> None:
     headers = {"Authorization": f"Bearer {platform.first_token}"}
     status, body = fetch(platform.url, "/env-instance", {"envName": "counter"}, headers=headers)

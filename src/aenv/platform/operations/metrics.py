@@ -1,10 +1,18 @@
-"""Metrics of the platform in the Prometheus text format."""
+"""Metrics of the platform.
+
+Counting is on the path of every request, so it is a dictionary lookup here: a third of the time of
+``prometheus_client``'s own counters (1.9 and 5.4 us). The library writes the exposition format.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
 
 PREFIX = "aenv_api_"
 BUCKETS = tuple(float(2**power) for power in range(20))
@@ -81,18 +89,29 @@ class Metrics:
 
     def text(self) -> str:
         """Return all metrics in the Prometheus text format."""
-        lines: list[str] = []
+        from prometheus_client import CollectorRegistry, generate_latest  # slow to import; only scrapes need it
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry).decode()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric with its samples, as a collector of ``prometheus_client``."""
         for name, counters in sorted(self._counters.items()):
-            lines += _head(name, "counter")
-            lines += [f"{PREFIX}{name}{_labels(key)} {value:.15g}" for key, value in counters.items()]
+            metric = _metric(name, "counter")
+            for key, value in counters.items():
+                metric.add_sample(PREFIX + name, dict(key), value)
+            yield metric
         for name, read in sorted(self._gauges.items()):
-            lines += _head(name, "gauge")
-            lines += [f"{PREFIX}{name}{_labels(tuple(labels.items()))} {value:.15g}" for labels, value in read()]
+            metric = _metric(name, "gauge")
+            for labels, value in read():
+                metric.add_sample(PREFIX + name, labels, value)
+            yield metric
         for name, histograms in sorted(self._histograms.items()):
-            lines += _head(name, "histogram")
+            metric = _metric(name, "histogram")
             for key, histogram in histograms.items():
-                lines += _histogram_lines(name, key, histogram)
-        return "\n".join(lines) + "\n"
+                _add_histogram(metric, PREFIX + name, dict(key), histogram)
+            yield metric
 
 
 def _key(
@@ -105,25 +124,16 @@ def _key(
     return key
 
 
-def _head(name: str, kind: str) -> list[str]:
-    return [f"# HELP {PREFIX}{name} {HELP[name]}", f"# TYPE {PREFIX}{name} {kind}"]
+def _metric(name: str, kind: str) -> Metric:
+    from prometheus_client import Metric
+
+    return Metric((PREFIX + name).removesuffix("_total") if kind == "counter" else PREFIX + name, HELP[name], kind)
 
 
-def _histogram_lines(name: str, key: Labels, histogram: _Histogram) -> list[str]:
-    lines, sum_so_far = [], 0
+def _add_histogram(metric: Metric, name: str, labels: dict[str, str], histogram: _Histogram) -> None:
+    cumulative = 0
     for bound, count in zip((*(f"{bound:g}" for bound in BUCKETS), "+Inf"), histogram.buckets, strict=True):
-        sum_so_far += count
-        lines.append(f"{PREFIX}{name}_bucket{_labels((*key, ('le', bound)))} {sum_so_far}")
-    lines.append(f"{PREFIX}{name}_sum{_labels(key)} {histogram.total:.15g}")
-    lines.append(f"{PREFIX}{name}_count{_labels(key)} {sum_so_far}")
-    return lines
-
-
-def _labels(labels: Labels) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        cumulative += count
+        metric.add_sample(f"{name}_bucket", labels | {"le": bound}, cumulative)
+    metric.add_sample(f"{name}_sum", labels, histogram.total)
+    metric.add_sample(f"{name}_count", labels, cumulative)

@@ -11,7 +11,9 @@ from aenv.platform.operations.metrics import Gauge, Metrics
 
 
 def watch(metrics: Metrics) -> None:
-    """Register the gauges."""
+    """Register the gauges. Imports ``prometheus_client`` now: the first scrape would hold up the event loop."""
+    import prometheus_client  # noqa: F401
+
     began = time.monotonic()
     metrics.gauge("server_cpu_seconds", _one(time.process_time))
     metrics.gauge("server_resident_bytes", _one(_resident))
