@@ -197,7 +197,7 @@ class Storm:
         self._kill_one([p for p in self.machine.processes() if p.depth > 2])
 
     def kill_keeper(self) -> None:
-        self._kill_one(self.machine.keepers())
+        self._kill_one(self.machine.fd_holders())
 
     def kill_redis(self) -> None:
         assert self._valkey is not None
@@ -253,9 +253,9 @@ class Storm:
 
         eventually(differences, f"{self.log()}\nthe platform, its store and the machine differ", WORK_SECONDS)
 
-    def make(self, **wish: Any) -> tuple[int, Any]:
+    def make(self, **request: Any) -> tuple[int, Any]:
         """Create an instance; return the platform's response."""
-        return fetch(self.url, "/env-instance", {"envName": "tally", **wish})
+        return fetch(self.url, "/env-instance", {"envName": "tally", **request})
 
     def add(self, name: str, key: str) -> Any:
         """Call an instance; return its counter."""

@@ -15,7 +15,7 @@ from tests.platform.parts import ENV, Served, serving
 
 
 async def publish(data: Path, name: str = "counter", content: str = ENV) -> None:
-    """Put an environment into the hub that a platform on this data folder serves."""
+    """Publish an environment in the hub that a platform on this data folder serves."""
     hub = LocalHub(open_catalog(HubLocation.of(data=data)))
     try:
         await push(hub, name, "1.2.0", content, public=True)
@@ -25,7 +25,7 @@ async def publish(data: Path, name: str = "counter", content: str = ENV) -> None
 
 @pytest.fixture
 def data(sandboxes: None) -> Iterator[Path]:
-    """A data folder with the environment `counter` in its hub; at the end no server has left anything there."""
+    """A data folder with the environment `counter` in its hub. At the end no server has left anything there."""
     folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
     asyncio.run(publish(folder))
     yield folder
@@ -36,7 +36,7 @@ def data(sandboxes: None) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def published(sandboxes: None) -> Iterator[Path]:
-    """The same, for all tests of a module."""
+    """A data folder for all tests of a module."""
     folder = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
     try:
         asyncio.run(publish(folder))
@@ -47,13 +47,13 @@ def published(sandboxes: None) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def platform(published: Path) -> Iterator[Served]:
-    """One for all tests of a module, with tokens."""
+    """A platform with tokens for all tests of a module."""
     with serving(published) as served:
         yield served
 
 
 def _remove(folder: Path) -> None:
-    """Bundles in a cache are read only, and so are their folders."""
+    """Make a cache removable: bundles in it are read only, and so are their folders."""
     for path in folder.rglob("*"):
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o700)
@@ -62,7 +62,7 @@ def _remove(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def tokens(platform: Served) -> Callable[[str], str]:
-    """A user's token, made once."""
+    """A user's token, created once."""
     made: dict[str, str] = {}
 
     def token(user: str, role: str = "user") -> str:

@@ -1,4 +1,4 @@
-"""What servers on one data folder have on the machine, seen from outside of them."""
+"""Processes, sockets and control groups of the servers on one data folder, seen from outside."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.isolation.host import CGROUPS, Process, eventually, processes
 
 
 class Machine:
-    """All that belongs to a data folder; whatever was seen once is known for ever."""
+    """Everything that belongs to a data folder. A process seen once is remembered."""
 
     def __init__(self, data: Path) -> None:
         self.data = data
@@ -17,7 +17,7 @@ class Machine:
         self._groups: set[str] = set()
 
     def processes(self) -> list[Process]:
-        """All that are alive, parents first."""
+        """Return all living processes, parents first."""
         everything = processes()
         ours = {pid for pid in everything if pid != os.getpid() and self._is_marked(pid)}
         grown = True
@@ -30,7 +30,7 @@ class Machine:
         return sorted((p for p in self._seen if p.alive), key=lambda p: (p.started, p.pid))
 
     def _is_marked(self, pid: int) -> bool:
-        """Servers have the folder in their variables; keepers and janitors, which are in it, in their arguments."""
+        """Return whether a process is ours: servers have the folder in their variables, helpers in their arguments."""
         command = _read(f"/proc/{pid}/cmdline")
         if "pytest" in command:
             return False
@@ -39,16 +39,16 @@ class Machine:
     def servers(self) -> list[Process]:
         return [p for p in self.processes() if "aenv.cli serve" in p.command or "tests/chaos/server.py" in p.command]
 
-    def keepers(self) -> list[Process]:
+    def fd_holders(self) -> list[Process]:
         return [p for p in self.processes() if "fd_holder.py" in p.command]
 
     def zygotes(self) -> list[Process]:
-        """The outer process of each, which waits, and the inner ones, which fork."""
+        """Return the outer process of each zygote, which waits, and the inner ones, which fork."""
         found = [p for p in self.processes() if "aenv.isolation.forking.zygote" in p.command]
         return [p for p in found if p.depth == 1 or (p.depth == 2 and p.is_first)]
 
     def sandboxes(self) -> set[str]:
-        """The sockets that somebody listens at. Instances have one each, and so do those that wait in the pool."""
+        """Return the sockets that are listened on. Each instance has one, and so does each sandbox in the pool."""
         lines = _read("/proc/net/unix").splitlines()
         paths = {line.split()[-1] for line in lines if line.endswith(".sock")}
         return {path for path in paths if path.startswith(f"{self.data}/") and "/instances/" in path}
@@ -60,7 +60,7 @@ class Machine:
         return sorted({top / name for top in tops for name in self._groups if (top / name).is_dir()})
 
     def left_behind(self) -> list[str]:
-        """What should not be there any more when no server is."""
+        """Return what should be gone once no server runs."""
         left = [f"process {p.pid} {p.command}" for p in self.processes()]
         left += [f"socket {path}" for path in self.sandboxes()]
         left += [f"cgroup {path}" for path in self.cgroups()]
@@ -69,7 +69,7 @@ class Machine:
         return left
 
     def is_clean(self, seconds: float = 60.0) -> None:
-        """Wait for it: nobody is told of the last process that the kernel ends."""
+        """Wait for it: the kernel does not tell when the last process has ended."""
         eventually(self.left_behind, "left behind", seconds)
 
 

@@ -76,7 +76,7 @@ def die() -> None:
 
 @register_tool
 async def wait(path: str) -> None:
-    """Until somebody hangs up."""
+    """Run until the caller disconnects."""
     Path(path).write_text("waiting")
     try:
         await asyncio.sleep(600)
@@ -116,16 +116,16 @@ class Served:
 
     @property
     def first_token(self) -> str:
-        """What it showed its administrator."""
+        """Return the administrator token that it showed at its first start."""
         lines = self.log.read_text().splitlines()
         return next(line.strip() for line in lines if line.strip().startswith("aenv_"))
 
     def token(self, user: str, role: str = "user", *options: str) -> str:
-        """A new one."""
+        """Create a token."""
         return str(self.aenv("serve", "token", "create", "--user", user, "--role", role, *options)["token"])
 
     def aenv(self, *args: str) -> Any:
-        """What a command on the platform's machine says."""
+        """Return the output of a command on the platform's machine."""
         done = subprocess.run(
             [sys.executable, "-m", "aenv.cli", *args, "--output", "json"],
             env=environ(self.data), capture_output=True, text=True, timeout=60, check=False,
@@ -134,7 +134,7 @@ class Served:
         return json.loads(done.stdout)
 
     def environment(self, name: str = "counter", token: str | None = None, **options: Any) -> Environment:
-        """A handle on one of its instances."""
+        """Return a handle on one of its instances."""
         return Environment(name, aenv_url=self.url, api_key=token, **options)
 
     def stop(self) -> None:
@@ -149,7 +149,7 @@ class Served:
 
 
 async def waiting_call(env: Environment) -> asyncio.Task[Any]:
-    """A call that has begun in the instance, and never ends by itself."""
+    """Start a call that never ends by itself, and return once it runs in the instance."""
     call = asyncio.create_task(env.call_tool("wait", {"path": "/tmp/mark"}))
     while (await env.exec("cat /tmp/mark")).stdout != "waiting":  # noqa: ASYNC110
         await asyncio.sleep(0.05)
@@ -157,7 +157,7 @@ async def waiting_call(env: Environment) -> asyncio.Task[Any]:
 
 
 async def hang_up(env: Environment) -> None:
-    """In the middle of a call; returns when it was cancelled in the instance."""
+    """Disconnect in the middle of a call, and return once it was cancelled in the instance."""
     call = await waiting_call(env)
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -172,7 +172,7 @@ def environ(data: Path) -> dict[str, str]:
 
 @contextmanager
 def serving(data: Path, *options: str, auth: bool = True, one_port: bool = True) -> Iterator[Served]:
-    """A server of its own process, with which its instances end. Its sockets lie below ``data``: a short path."""
+    """Serve in a process of its own, whose instances end with it. Its sockets are below ``data``, a short path."""
     log = data / f"serve-{len(list(data.glob('serve-*.log')))}.log"
     planes = ["--one-port"] if one_port else ["--data-port", "0"]
     with log.open("ab") as stderr:

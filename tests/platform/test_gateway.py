@@ -92,17 +92,19 @@ def test_a_slow_reader_holds_the_instance_back(tmp_path: Path) -> None:
 
 
 def test_a_client_that_disconnects_is_disconnected_from_the_instance(tmp_path: Path) -> None:
-    gone = asyncio.Event()
+    arrived, gone = asyncio.Event(), asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await head_of(reader)
-        assert await reader.read() == b"{}"
+        assert await reader.readexactly(2) == b"{}"
+        arrived.set()
+        assert await reader.read() == b""
         gone.set()
 
     async def main() -> None:
         async with between(tmp_path, talk) as way:
             way.send("POST /tools/wait HTTP/1.1\r\ncontent-length: 2", b"{}")
-            await asyncio.sleep(0.1)
+            await arrived.wait()
             way.writer.close()
             await gone.wait()
 

@@ -131,7 +131,7 @@ def test_instances_end_if_no_next_server_starts(data: Path, machine: Machine) ->
 def test_instances_end_with_a_server_that_hands_nothing_over(data: Path, machine: Machine) -> None:
     with serving_with_handover(data, "--adopt-within", "0", auth=False) as first:
         create(first)
-        assert not machine.keepers()
+        assert not machine.fd_holders()
         first.kill()
         machine.is_clean()
 
@@ -224,7 +224,7 @@ def test_a_server_that_cannot_listen_does_not_end_instances(data: Path, machine:
 def test_a_killed_fd_holder_ends_its_instances_and_is_replaced(data: Path, machine: Machine) -> None:
     with serving_with_handover(data, auth=False) as first:
         name = create(first)
-        (fd_holder,) = machine.keepers()
+        (fd_holder,) = machine.fd_holders()
         fd_holder.kill()
         eventually(lambda: call_api(first, f"/{name}")["status"] == "Running", "it outlives its fd holder")
         other = create(first)
@@ -238,7 +238,7 @@ def test_a_killed_fd_holder_ends_its_instances_and_is_replaced(data: Path, machi
 def test_killing_server_and_fd_holder_at_once_leaves_nothing_behind(data: Path, machine: Machine) -> None:
     with serving_with_handover(data, auth=False) as first:
         create(first)
-        victims = [*machine.keepers(), *machine.servers()]
+        victims = [*machine.fd_holders(), *machine.servers()]
         assert len(victims) == 2
         for process in victims:
             process.kill()

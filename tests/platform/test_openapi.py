@@ -50,8 +50,8 @@ def test_with_a_hub_in_the_same_server_its_routes_are_in_the_document_too(platfo
 
 def test_administrators_create_list_and_revoke_tokens(platform: Served, tokens: Tokens) -> None:
     admin = {"authorization": f"Bearer {platform.first_token}"}
-    wish = {"user": "zoe", "role": "user", "expires_in": 60, "allowance": {"instances": 1}}
-    status, body = fetch(platform.url, "/tokens", wish, headers=admin)
+    request = {"user": "zoe", "role": "user", "expires_in": 60, "allowance": {"instances": 1}}
+    status, body = fetch(platform.url, "/tokens", request, headers=admin)
     assert status == 200
     made = body["data"]
     own = {"authorization": f"Bearer {made['token']}"}

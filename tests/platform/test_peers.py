@@ -62,8 +62,8 @@ def two(published: Path, valkey: Valkey) -> Iterator[Two]:
         yield servers
 
 
-def make(served: Served, header: dict[str, str], **wish: Any) -> dict[str, Any]:
-    status, body = fetch(served.url, "/env-instance", {"envName": "counter", **wish}, headers=header)
+def make(served: Served, header: dict[str, str], **request: Any) -> dict[str, Any]:
+    status, body = fetch(served.url, "/env-instance", {"envName": "counter", **request}, headers=header)
     assert status == 200, body
     made: dict[str, Any] = body["data"]
     return made

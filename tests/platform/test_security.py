@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from aenv.http.url import ServerUrl
 from aenv.platform.openapi import OPERATIONS
 from aenv.sdk.environment import Environment
 from tests.conftest import fetch, run
+from tests.isolation.host import eventually
 from tests.platform.parts import Served, serving
 
 Tokens = Callable[..., str]
@@ -102,11 +102,12 @@ def test_every_route_requires_a_valid_token_the_right_role_and_an_own_instance(
 @pytest.fixture(scope="module")
 def spent(platform: Served) -> str:
     """An expired token."""
-    wish = {"user": "ann", "role": "admin", "expires_in": 1}
-    status, body = fetch(platform.url, "/tokens", wish, headers=bearer(platform.first_token))
+    request = {"user": "ann", "role": "admin", "expires_in": 1}
+    status, body = fetch(platform.url, "/tokens", request, headers=bearer(platform.first_token))
     assert status == 200
-    time.sleep(1.1)
-    return str(body["data"]["token"])
+    token = str(body["data"]["token"])
+    eventually(lambda: fetch(platform.url, "/env-instance/list", headers=bearer(token))[0] != 401, "it is still valid")
+    return token
 
 
 @pytest.mark.parametrize(
@@ -166,8 +167,8 @@ def test_no_address_from_a_caller_is_connected_to(platform: Served, tokens: Toke
             assert answer.split()[1] in (b"400", b"403", b"404"), (line, headers, answer)
         with pytest.raises(TimeoutError):
             listener.accept()
-        for wish in ({"hub": {"url": f"http://{host}"}}, {"source": f"http://{host}"}):
-            body = {"envName": "counter", **wish}
+        for request in ({"hub": {"url": f"http://{host}"}}, {"source": f"http://{host}"}):
+            body = {"envName": "counter", **request}
             assert fetch(platform.url, "/env-instance", body, headers=bearer(tokens("ann")))[0] == 403
 
 

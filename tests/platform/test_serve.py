@@ -30,8 +30,8 @@ def bearer(token: str, **more: str) -> dict[str, str]:
     return {"authorization": f"Bearer {token}", **more}
 
 
-def make(platform: Served, token: str, **wish: Any) -> dict[str, Any]:
-    status, body = fetch(platform.url, "/env-instance", {"envName": "counter", **wish}, headers=bearer(token))
+def make(platform: Served, token: str, **request: Any) -> dict[str, Any]:
+    status, body = fetch(platform.url, "/env-instance", {"envName": "counter", **request}, headers=bearer(token))
     assert status == 200, body
     made: dict[str, Any] = body["data"]
     return made
@@ -138,7 +138,7 @@ def test_users_cannot_reach_resources_of_others(platform: Served, tokens: Tokens
 
 
 def test_a_shared_platform_refuses_paths_hubs_and_inner_networks(platform: Served, tokens: Tokens) -> None:
-    for wish, why in (
+    for request, why in (
         ({"source": "/etc"}, "its own hub"),
         ({"hub": {"url": "http://169.254.169.254"}}, "its own hub"),
         ({"network": "host"}, "administrator"),
@@ -148,7 +148,7 @@ def test_a_shared_platform_refuses_paths_hubs_and_inner_networks(platform: Serve
         ({"network": ["$MODEL"], "environment_variables": {"MODEL": "http://127.0.0.1:6379"}}, "administrator"),
     ):
         status, body = fetch(
-            platform.url, "/env-instance", {"envName": "counter", **wish}, headers=bearer(tokens("ann"))
+            platform.url, "/env-instance", {"envName": "counter", **request}, headers=bearer(tokens("ann"))
         )
         assert status == 403, body
         assert why in body["message"]

@@ -33,8 +33,8 @@ Tokens = Callable[..., str]
 def busy(platform: Served, tokens: Tokens) -> Any:
     """Two instances, one of them called three times."""
     own = {"authorization": f"Bearer {tokens('ann')}"}
-    wishes = [{"envName": "counter", "owner": "ann", "labels": {"experiment": name}} for name in ("e1", "e2")]
-    made = [fetch(platform.url, "/env-instance", wish, headers=own)[1]["data"]["id"] for wish in wishes]
+    requests = [{"envName": "counter", "owner": "ann", "labels": {"experiment": name}} for name in ("e1", "e2")]
+    made = [fetch(platform.url, "/env-instance", request, headers=own)[1]["data"]["id"] for request in requests]
     for _ in range(3):
         fetch(platform.url, "/tools/increment", {}, headers={**own, "AEnvCore-EnvInstance-ID": made[0]})
     yield made

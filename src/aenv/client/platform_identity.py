@@ -21,7 +21,7 @@ PACKAGES = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "AENV_ENGINE")
 DEFAULTS = {"AENV_ENGINE": "native"}
 FORK = "AENV_FORK"
 NO_FORK_MARK = "\0AENV_FORK=0"
-"""Added to `Identity.variables` where instances may not be forks, so that other identities stay as they were."""
+"""Added to `Identity.variables` where instances may not be forked, so that other identities stay unchanged."""
 _ON, _OFF = ("", "1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n", "off")
 
 
@@ -60,7 +60,7 @@ class Identity:
 
     @property
     def engine(self) -> str:
-        """The engine that makes its instances."""
+        """Name of the engine that runs its instances."""
         values = self.variables.split("\0")
         return values[PACKAGES.index("AENV_ENGINE")] if len(values) >= len(PACKAGES) else ""
 
@@ -72,15 +72,15 @@ class Identity:
 
 
 def _may_fork() -> bool:
-    """Whether this process lets its instances be forks of a common parent.
+    """Return whether instances of this process may be forked from a preloaded parent.
 
     Raises:
-        ConfigError: the variable says neither yes nor no.
+        ConfigError: the variable is neither true nor false.
     """
-    said = os.environ.get(FORK, "").strip().lower()
-    if said not in (*_ON, *_OFF):
-        raise ConfigError(f"{FORK}: invalid value '{said}'; expected 1 or 0")
-    return said in _ON
+    value = os.environ.get(FORK, "").strip().lower()
+    if value not in (*_ON, *_OFF):
+        raise ConfigError(f"{FORK}: invalid value '{value}'; expected 1 or 0")
+    return value in _ON
 
 
 @cache
