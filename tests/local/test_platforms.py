@@ -281,7 +281,7 @@ def test_folders_of_platforms_unused_for_a_week_are_removed(short_folder: Path) 
     for name in ("00000001", "00000002", "00000003"):
         (short_folder / name).mkdir()
         (short_folder / name / "alive").touch()
-    old = time.time() - 2 * local_platforms.FORGOTTEN
+    old = time.time() - 2 * local_platforms.REMOVE_AFTER
     for name in ("00000001", "00000003"):
         os.utime(short_folder / name, (old, old))
     with (short_folder / "00000003" / "alive").open() as alive:
