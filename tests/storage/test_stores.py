@@ -214,7 +214,10 @@ def test_tls_is_configured_by_the_url_and_an_untrusted_certificate_is_refused(
                 target.write(data)
         target.close()
 
+    relays: list[asyncio.Task[None] | None] = []
+
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        relays.append(asyncio.current_task())
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", redis_server.port)
         await asyncio.gather(pipe(reader, inner_writer), pipe(inner_reader, writer))
 
@@ -231,7 +234,7 @@ def test_tls_is_configured_by_the_url_and_an_untrusted_certificate_is_refused(
             await untrusting.get("a", "1")
         await untrusting.close()
         front.close()
-        await asyncio.sleep(0.1)
+        await asyncio.gather(*(each for each in relays if each is not None))
 
     run(use())
 
