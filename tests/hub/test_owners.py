@@ -431,8 +431,8 @@ def test_small_uploads_and_versions_without_files_count_against_the_quota(hub: C
             gate = people.bob.gate("bare")
             version, detail = EnvSummary(name="bare", version="1.0.0"), EnvDetail(config={"about": "x" * 11 * BLOCK})
             with pytest.raises(QuotaExceeded):
-                await people.catalog.register(version, detail, update=False, gate=gate, free=False)
-            await people.catalog.register(version, EnvDetail(), update=False, gate=gate, free=False)
+                await people.catalog.register(version, detail, update=False, gate=gate, skip_quota=False)
+            await people.catalog.register(version, EnvDetail(), update=False, gate=gate, skip_quota=False)
             assert (await people.bob.usage()).used == BLOCK
 
     run(main())

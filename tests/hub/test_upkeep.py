@@ -37,9 +37,9 @@ def aenv(*words: str, code: int = 0) -> Any:
     return json.loads(done.stdout) if code == 0 else done.stderr
 
 
-def use(place: HubLocation, work: Callable[[LocalHub], Awaitable[Any]]) -> Any:
+def use(location: HubLocation, work: Callable[[LocalHub], Awaitable[Any]]) -> Any:
     async def main() -> Any:
-        hub = LocalHub(open_catalog(place))
+        hub = LocalHub(open_catalog(location))
         try:
             return await work(hub)
         finally:
@@ -97,10 +97,10 @@ def test_the_versions_of_a_legacy_hub_are_imported_from_its_redis(valkey: Valkey
         client.sadd("env:index", key)
         client.set(f"env:data:{key}", json.dumps({"env": document, "labels": {}, "resourceVersion": 1}))
     client.close()
-    place = HubLocation.of(str(tmp_path / "hub.db"))
-    result = aenv("migrate", "--older", valkey.url(database=3), place.store)
+    location = HubLocation.of(str(tmp_path / "hub.db"))
+    result = aenv("migrate", "--older", valkey.url(database=3), location.store)
     assert result == {"records": 2, "there": 0, "refused": 1}
-    assert aenv("migrate", "--older", valkey.url(database=3), place.store)["there"] == 2
+    assert aenv("migrate", "--older", valkey.url(database=3), location.store)["there"] == 2
 
     async def check_import(hub: LocalHub) -> None:
         found = await hub.get("old")
@@ -108,14 +108,14 @@ def test_the_versions_of_a_legacy_hub_are_imported_from_its_redis(valkey: Valkey
         assert (found.config["deployConfig"], found.code_url) == ({"cpu": "2"}, "oss://x")
         assert (await hub.get("old", "1.1.0")).description == "newer"
 
-    use(place, check_import)
+    use(location, check_import)
 
 
 def test_a_restored_backup_has_every_record_and_blob(store_url: str, tmp_path: Path) -> None:
-    place = HubLocation(store_url, str(tmp_path / "blobs"))
-    token = use(place, fill)
+    location = HubLocation(store_url, str(tmp_path / "blobs"))
+    token = use(location, fill)
     file = tmp_path / "backup.tar"
-    assert aenv("backup", str(file), "--store", place.store, "--blobs", place.blobs)["missing"] == 0
+    assert aenv("backup", str(file), "--store", location.store, "--blobs", location.blobs)["missing"] == 0
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [path.name for path in tmp_path.glob(".backup*")] == []
     other = tmp_path / "other" / "hub.db"
@@ -126,18 +126,18 @@ def test_a_restored_backup_has_every_record_and_blob(store_url: str, tmp_path: P
 
 
 def test_restoring_a_file_that_is_not_a_backup_fails_and_changes_nothing(tmp_path: Path) -> None:
-    place = HubLocation.of(str(tmp_path / "hub" / "hub.db"))
+    location = HubLocation.of(str(tmp_path / "hub" / "hub.db"))
     file = tmp_path / "notes.tar"
     file.write_text("hello")
-    assert "not a hub backup" in aenv("restore", str(file), "--store", place.store, code=3)
-    page = use(place, lambda hub: hub.list())
+    assert "not a hub backup" in aenv("restore", str(file), "--store", location.store, code=3)
+    page = use(location, lambda hub: hub.list())
     assert [item.name for item in page.items if not item.builtin] == []
 
 
 def test_garbage_collection_removes_unreferenced_blobs_and_spares_pushes_in_progress(
     store_url: str, tmp_path: Path
 ) -> None:
-    place = HubLocation(store_url, str(tmp_path / "blobs"))
+    location = HubLocation(store_url, str(tmp_path / "blobs"))
 
     def make_old() -> None:
         long_ago = time.time() - 48 * 3600
@@ -169,6 +169,6 @@ def test_garbage_collection_removes_unreferenced_blobs_and_spares_pushes_in_prog
         found = await hub.get("kept")
         assert all([await hub.get_blob(digest) for digest in parse(await hub.get_blob(found.digest)).blobs()])
 
-    use(place, work)
-    result = aenv("gc", "--store", place.store, "--blobs", place.blobs, "--grace", "0s")
+    use(location, work)
+    result = aenv("gc", "--store", location.store, "--blobs", location.blobs, "--grace", "0s")
     assert result["removed"] == 0

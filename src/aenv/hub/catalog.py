@@ -35,16 +35,16 @@ T = TypeVar("T")
 
 Gate = Callable[[Head | None], Awaitable[str]]
 """Takes the environment of a pushed version (None if it is new); raises to refuse, or returns the owner."""
-Held = Callable[[list[str]], Awaitable[set[str]]]
+UsableBlobs = Callable[[list[str]], Awaitable[set[str]]]
 """Returns which of the given blobs a push may reference."""
 
-TRIES = 50
+RETRIES = 50
 """Retries of a change that lost against concurrent ones."""
 MISSING_SHOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class StoredVersion:
     """A version and its environment, with the revisions that were read."""
 
     version: EnvSummary
@@ -120,18 +120,18 @@ class Catalog(EnvQueries):
         author: str,
         builtin: bool = False,
         gate: Gate | None = None,
-        held: Held | None = None,
+        usable: UsableBlobs | None = None,
     ) -> Pushed:
         """Publish a version atomically.
 
-        Without a ``gate``, a new environment belongs to the administrators. Without ``held``, the push may reference
+        Without a ``gate``, a new environment belongs to the administrators. Without ``usable``, the push may reference
         every blob and no quota applies.
         """
         if not builtin:
             await self.ready()
         bundle = await asyncio.to_thread(_bundle, request.bundle)
         _check_dependencies(request.dependencies)
-        await self._check_blobs(bundle, held)
+        await self._check_blobs(bundle, usable)
         digest = await asyncio.to_thread(bundle.digest)
         version = EnvSummary(
             name=bundle.name,
@@ -157,13 +157,13 @@ class Catalog(EnvQueries):
 
         async def attempt() -> Pushed:
             return await self._publish(
-                version, detail, force=force, public=request.public, bundle=bundle, gate=gate, free=held is None
+                version, detail, force=force, public=request.public, bundle=bundle, gate=gate, skip_quota=usable is None
             )
 
         return await _retry_stale(attempt)
 
     async def register(
-        self, version: EnvSummary, detail: EnvDetail, *, update: bool, gate: Gate | None = None, free: bool = True
+        self, version: EnvSummary, detail: EnvDetail, *, update: bool, gate: Gate | None = None, skip_quota: bool = True
     ) -> None:
         """Store a version without files, or update the description of a version, for legacy clients.
 
@@ -185,7 +185,7 @@ class Catalog(EnvQueries):
                 _refuse_builtin(known.head)
                 if known.version.status == RELEASED:
                     raise Forbidden(f"{version.name}@{version.version} is released and cannot change", version.name)
-            await self._publish(version, detail, force=True, public=None, bundle=None, gate=gate, free=free)
+            await self._publish(version, detail, force=True, public=None, bundle=None, gate=gate, skip_quota=skip_quota)
 
         await _retry_stale(attempt)
 
@@ -198,7 +198,7 @@ class Catalog(EnvQueries):
         public: bool | None,
         bundle: Bundle | None,
         gate: Gate | None,
-        free: bool,
+        skip_quota: bool,
     ) -> Pushed:
         """Write a version in one batch that is conditional on what was read.
 
@@ -210,17 +210,17 @@ class Catalog(EnvQueries):
         if before is not None and (before.status == RELEASED or not force):
             if bundle is not None and before.digest == version.digest:
                 return Pushed(version=before, outcome="unchanged")
-            raise await self._other_content(before, bundle)
+            raise await self._content_conflict(before, bundle)
         slot.refuse_deleted(version)
         now = self.now()
         head.public = version.builtin or (head.public if public is None else public)
         head.versions += before is None
         version = version.model_copy(update={"created_at": before.created_at if before else now, "updated_at": now})
         version = records.with_env_fields(version, head)
-        head.current = await self._best(head, before, version)
+        head.current = await self._current_after(head, before, version)
         put = records.put_detail(version, detail)
         changes = [*slot.changes(version), put]
-        changes += await self._charge(version, len(put.value), bundle, head.owner, free=free)
+        changes += await self._charge(version, len(put.value), bundle, head.owner, skip_quota=skip_quota)
         if not version.builtin:
             changes += await self.webhooks.puts("push", version, now)
         if bundle is not None:  # after all checks: a refused push must leave nothing behind
@@ -243,7 +243,7 @@ class Catalog(EnvQueries):
         return VersionSlot(old, env, tombstone, head)
 
     async def _charge(
-        self, version: EnvSummary, detail: int, bundle: Bundle | None, owner: str, *, free: bool
+        self, version: EnvSummary, detail: int, bundle: Bundle | None, owner: str, *, skip_quota: bool
     ) -> list[Change]:
         """Return the changes that record a version's blobs and charge them to the owner's quota.
 
@@ -255,7 +255,10 @@ class Catalog(EnvQueries):
             sizes, changes = self.references.puts(name, number, blobs, detail)
         else:
             sizes, changes = await self.references.described(name, number, detail)
-        return [*changes, *await self.quotas.charge(owner, sizes, replaced=records.key(name, number), free=free)]
+        return [
+            *changes,
+            *await self.quotas.charge(owner, sizes, replaced=records.key(name, number), skip_quota=skip_quota),
+        ]
 
     # --- change and delete
 
@@ -294,7 +297,7 @@ class Catalog(EnvQueries):
             _refuse_builtin(known.head)
             head = known.head
             head.versions -= 1
-            head.current = await self._best(head, known.version, None)
+            head.current = await self._current_after(head, known.version, None)
             key = records.key(name, version)
             changes: list[Change] = [
                 Delete(VERSION, key, known.revision),
@@ -314,12 +317,12 @@ class Catalog(EnvQueries):
         """Make an environment public or private."""
         await self.change_head(name, lambda head: {"public": public})
 
-    async def transfer(self, name: str, user: str, *, free: bool) -> Head:
+    async def transfer(self, name: str, user: str, *, skip_quota: bool) -> Head:
         """Transfer an environment to a user, and charge its storage to that user's quota."""
         blobs = await self.references.sizes(name)
 
         async def charge() -> list[Change]:
-            return await self.quotas.charge(user, blobs, free=free)
+            return await self.quotas.charge(user, blobs, skip_quota=skip_quota)
 
         return await self.change_head(name, lambda head: {"owner": user, "grants": _without(head, user)}, charge)
 
@@ -346,7 +349,7 @@ class Catalog(EnvQueries):
         return await _retry_stale(attempt)
 
     async def _change(
-        self, name: str, version: str, event: str, update: Callable[[Known], dict[str, Any]]
+        self, name: str, version: str, event: str, update: Callable[[StoredVersion], dict[str, Any]]
     ) -> EnvSummary:
         async def attempt() -> EnvSummary:
             known = await self._require(name, version)
@@ -356,7 +359,7 @@ class Catalog(EnvQueries):
             _refuse_builtin(known.head)
             now = self.now()
             changed = changed.model_copy(update={"updated_at": now})
-            known.head.current = await self._best(known.head, known.version, changed)
+            known.head.current = await self._current_after(known.head, known.version, changed)
             await self.store.commit(
                 records.put_version(changed, known.revision),
                 records.put_head(known.head, known.head_revision),
@@ -368,22 +371,26 @@ class Catalog(EnvQueries):
 
     # --- look up
 
-    async def _find(self, name: str, version: str) -> Known | None:
+    async def _find(self, name: str, version: str) -> StoredVersion | None:
         found, env = await asyncio.gather(
             self.store.get(VERSION, records.key(name, version)), self.store.get(ENV, name)
         )
         if found is None or env is None:
             return None
         head = records.parse_head(env)
-        return Known(records.with_env_fields(records.parse_summary(found), head), found.revision, head, env.revision)
+        return StoredVersion(
+            records.with_env_fields(records.parse_summary(found), head), found.revision, head, env.revision
+        )
 
-    async def _require(self, name: str, version: str) -> Known:
+    async def _require(self, name: str, version: str) -> StoredVersion:
         known = await self._find(name, version)
         if known is None:
             raise _no_version(name, version)
         return known
 
-    async def _best(self, head: Head, before: EnvSummary | None, after: EnvSummary | None) -> EnvSummary | None:
+    async def _current_after(
+        self, head: Head, before: EnvSummary | None, after: EnvSummary | None
+    ) -> EnvSummary | None:
         """Return the current version of an environment after a version changed, or was deleted (``after`` None)."""
         others = head.current
         if before is not None and others is not None and others.version == before.version:
@@ -391,12 +398,12 @@ class Catalog(EnvQueries):
         found = records.preferred(others, after)
         return found and records.with_env_fields(found, head)
 
-    async def _check_blobs(self, bundle: Bundle, held: Held | None) -> None:
+    async def _check_blobs(self, bundle: Bundle, usable: UsableBlobs | None) -> None:
         wanted = bundle.blobs()
         sizes = await self.blobs.sizes(list(wanted))
-        there = [digest for digest, size in zip(wanted, sizes, strict=True) if size is not None]
-        usable = set(there) if held is None else await held(there)
-        missing = [digest for digest in wanted if digest not in usable]
+        stored = [digest for digest, size in zip(wanted, sizes, strict=True) if size is not None]
+        allowed = set(stored) if usable is None else await usable(stored)
+        missing = [digest for digest in wanted if digest not in allowed]
         if missing:
             raise InvalidBundle(
                 f"{len(missing)} of the bundle's {len(wanted)} blobs are missing in the hub; upload them first",
@@ -407,7 +414,7 @@ class Catalog(EnvQueries):
             if size != declared:
                 raise InvalidBundle(f"blob {digest} has {size} bytes, but the manifest says {declared}", bundle.name)
 
-    async def _other_content(self, before: EnvSummary, bundle: Bundle | None) -> Conflict:
+    async def _content_conflict(self, before: EnvSummary, bundle: Bundle | None) -> Conflict:
         details: dict[str, Any] = {"status": before.status, "digest": before.digest}
         if bundle is not None and before.digest:
             old = Bundle.model_validate_json(await self.blobs.get(before.digest))
@@ -426,7 +433,7 @@ class Catalog(EnvQueries):
 
 async def _retry_stale(attempt: Callable[[], Awaitable[T]]) -> T:
     """Run a change again for as long as concurrent changes make it stale."""
-    for number in range(TRIES):
+    for number in range(RETRIES):
         try:
             return await attempt()
         except Stale:

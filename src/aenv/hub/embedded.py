@@ -17,12 +17,12 @@ from aenv.hub.web.webhooks import WebhookSender
 
 
 @asynccontextmanager
-async def open_embedded(place: HubLocation, quota: int = DEFAULT) -> AsyncIterator[Catalog]:
+async def open_embedded(location: HubLocation, quota: int = DEFAULT) -> AsyncIterator[Catalog]:
     """Open the hub at a location, prepare it, and deliver its webhooks while the block runs.
 
     ``quota``: bytes that a user may occupy; 0: no limit.
     """
-    catalog = open_catalog(place, quota)
+    catalog = open_catalog(location, quota)
     try:
         await catalog.ready()
         sender = asyncio.create_task(WebhookSender(catalog.store, catalog.webhooks).run())

@@ -54,8 +54,8 @@ class LocalHub(Hub):
             raise InvalidArguments(f"{len(digests)} digests in one request; send at most {MISSING_LIMIT}")
         wanted = [_digest(digest) for digest in dict.fromkeys(digests)]
         sizes = await self.catalog.blobs.sizes(wanted)
-        there = [digest for digest, size in zip(wanted, sizes, strict=True) if size is not None]
-        usable = await self._usable(there)
+        stored = [digest for digest, size in zip(wanted, sizes, strict=True) if size is not None]
+        usable = await self._usable(stored)
         return [digest for digest in wanted if digest not in usable]
 
     async def put_blob(self, digest: str, data: bytes) -> None:
@@ -106,7 +106,7 @@ class LocalHub(Hub):
             force=force,
             author=self.caller.name,
             gate=self.gate(str(name), request.public),
-            held=None if admin else self._usable,
+            usable=None if admin else self._usable,
         )
         if not admin:
             files = request.bundle.get("files") or ()
@@ -227,7 +227,7 @@ class LocalHub(Hub):
             raise InvalidArguments("an environment has one owner; to share it with all users, grant access to '*'")
         if not user:
             self.caller.need("admin", name)
-        return _grants(await self.catalog.transfer(name, user, free=self.caller.is_admin))
+        return _grants(await self.catalog.transfer(name, user, skip_quota=self.caller.is_admin))
 
     async def namespaces(self) -> AllGrants:
         self.caller.need("read")
@@ -328,7 +328,7 @@ class LocalHub(Hub):
         if self.caller.is_admin:
             return EVERYTHING
         rights = await self._rights()
-        return View(lambda head: rights.level(head) >= Level.READ, tuple(rights.parts()))
+        return View(lambda head: rights.level(head) >= Level.READ, tuple(rights.readable_ranges()))
 
 
 def _grants(of: Head | Namespace) -> Grants:

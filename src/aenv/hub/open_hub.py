@@ -33,13 +33,13 @@ class HubLocation:
         return cls(store or f"sqlite:{folder / 'hub.db'}", blobs or str(folder / "blobs"))
 
 
-def open_catalog(place: HubLocation, quota: int = DEFAULT) -> Catalog:
+def open_catalog(location: HubLocation, quota: int = DEFAULT) -> Catalog:
     """Open the catalog at a location; built-in environments are added on first use.
 
     ``quota``: bytes that a user may occupy; 0: no limit.
     """
-    store = open_store(place.store)
-    return Catalog(store, open_blobs(place.blobs), Webhooks(store), prepare=_prepare, quota=quota)
+    store = open_store(location.store)
+    return Catalog(store, open_blobs(location.blobs), Webhooks(store), prepare=_prepare, quota=quota)
 
 
 async def _prepare(catalog: Catalog) -> None:

@@ -26,7 +26,7 @@ def everything(head: Head) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class IndexRange:
     """Environments in all of some indexes, with names from ``low`` to below ``high``."""
 
     indexes: tuple[str, ...] = ()
@@ -36,13 +36,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Environments visible to a caller: the union of ``parts``, filtered by ``fits``.
+    """Environments visible to a caller: the union of ``ranges``, filtered by ``fits``.
 
-    Reading only these parts makes a list cost what it shows, regardless of how much else the hub holds.
+    Reading only these ranges makes a list cost what it shows, regardless of how much else the hub holds.
     """
 
     fits: Visible = everything
-    parts: tuple[Part, ...] = (Part(),)
+    ranges: tuple[IndexRange, ...] = (IndexRange(),)
 
 
 EVERYTHING = View()
@@ -154,9 +154,9 @@ class EnvQueries:
             current = [records.with_env_fields(head.current, head) for head in heads if head.current is not None]
             return EnvPage(items=current, next=page.next)
         enough, found = offset + limit + 1, dict[str, EnvSummary]()
-        for part in view.parts:
-            low, ends = max(prefix, part.low), [end for end in (high, part.high) if end]
-            query = Query(ENV, (*indexes, *part.indexes), low, min(ends, default=""), after=after)
+        for each in view.ranges:
+            low, ends = max(prefix, each.low), [end for end in (high, each.high) if end]
+            query = Query(ENV, (*indexes, *each.indexes), low, min(ends, default=""), after=after)
             for head in await self._scan(replace(query, limit=min(enough, SCANNED)), view.fits, enough):
                 assert head.current is not None
                 found[head.name] = records.with_env_fields(head.current, head)
@@ -186,12 +186,12 @@ class EnvQueries:
         if not query_words:
             return EnvPage()
         items: list[EnvSummary] = []
-        part, place = (after[0], after[1:] or None) if after else ("n", None)
-        if part == "n":
-            page = await self.heads(tuple(f"name/{w}" for w in query_words), view, limit=limit, after=place)
+        group, cursor = (after[0], after[1:] or None) if after else ("n", None)
+        if group == "n":
+            page = await self.heads(tuple(f"name/{w}" for w in query_words), view, limit=limit, after=cursor)
             if page.next is not None:
                 return EnvPage(items=page.items, next=f"n{page.next}")
-            items, place = page.items, None
+            items, cursor = page.items, None
             if len(items) == limit:
                 return EnvPage(items=items, next="w")
 
@@ -201,7 +201,7 @@ class EnvQueries:
             )
 
         indexes = tuple(f"word/{w}" for w in query_words)
-        page = await self.heads(indexes, View(other_match, view.parts), limit=limit - len(items), after=place)
+        page = await self.heads(indexes, View(other_match, view.ranges), limit=limit - len(items), after=cursor)
         following = None if page.next is None else f"w{page.next}"
         return EnvPage(items=[*items, *page.items], next=following)
 
@@ -231,9 +231,9 @@ class EnvQueries:
 
     async def _no_match(self, ref: EnvRef) -> NotFound:
         page = await self.versions(ref.name, 5, None)
-        there = ", ".join(item.version for item in page.items)
+        available = ", ".join(item.version for item in page.items)
         more = ", …" if page.next else ""
-        return NotFound(f"no version of {ref.name} matches {ref.want}; available: {there}{more}", ref.name)
+        return NotFound(f"no version of {ref.name} matches {ref.want}; available: {available}{more}", ref.name)
 
 
 def no_env(name: str) -> NotFound:

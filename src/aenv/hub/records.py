@@ -109,11 +109,11 @@ def with_env_fields(version: EnvSummary, head: Head) -> EnvSummary:
 
 def put_version(version: EnvSummary, expect: int) -> Put:
     """Return the write of a version's summary."""
-    place = order(version.version)
-    entries = [(name_index(version.name), place)]
+    sort_key = order(version.version)
+    entries = [(name_index(version.name), sort_key)]
     number = channel(version)
     if number is not None:
-        entries.append((channel_index(version.name, number), place))
+        entries.append((channel_index(version.name, number), sort_key))
     if version.digest:
         entries.append((digest_index(version.name), version.digest))
     value = version.model_dump_json().encode()

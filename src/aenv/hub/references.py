@@ -107,8 +107,8 @@ async def _index_batch(store: Store, blobs: BlobStore, versions: list[EnvSummary
     keys = [records.key(version.name, version.version) for version in versions]
     known = await store.get_many(SIZES, keys)
     changes: list[Change] = []
-    for version, there in zip(versions, known, strict=True):
-        if there is None and version.digest:
+    for version, record in zip(versions, known, strict=True):
+        if record is None and version.digest:
             try:
                 manifest = await blobs.get(version.digest)
             except NotFound:

@@ -1,1 +1,1 @@
-"""The words of the wire: models and paths, shared by both sides. No I/O."""
+"""Wire models and paths, shared by clients and servers. No I/O."""

@@ -1,1 +1,1 @@
-"""Records with compare-and-set and expiry, and blobs by digest. It knows nothing of what is kept in it."""
+"""Record stores with compare-and-set and expiry, and content-addressed blob stores, independent of their content."""

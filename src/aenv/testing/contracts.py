@@ -40,7 +40,7 @@ class EngineContract:
     """Contract of every engine. The ``engine`` fixture is a function without arguments that creates a new engine."""
 
     keeps_ready: ClassVar[bool] = False
-    """Whether the engine keeps sandboxes ready, so that `Engine.claim` must return one after some starts."""
+    """True for an engine that keeps sandboxes ready, so that `Engine.claim` must return one after some starts."""
 
     def _run(self, engine: MakeEngine, use: Callable[[Engine], Awaitable[None]]) -> None:
         async def main() -> None:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field
 
 from aenv.errors import Forbidden, NotFound
 from aenv.hub.access.hub_tokens import HubCaller, covers
-from aenv.hub.queries import Part
+from aenv.hub.queries import IndexRange
 from aenv.hub.records import PUBLIC, Head, grant_index, owner_index
 from aenv.schema.envhub import EVERY_USER, Access
 from aenv.storage.base import ABSENT, Delete, Put, Query, Store
@@ -121,31 +121,31 @@ class Rights:
     def level(self, head: Head) -> Level:
         """Return the caller's access level on an environment."""
         caller = self.caller
-        anyway = Level.READ if head.public or head.builtin else Level.NONE
+        public = Level.READ if head.public or head.builtin else Level.NONE
         if caller.scope is None or not covers(list(caller.namespaces), head.name):
-            return anyway
+            return public
         level = self._token_level(head)
         if caller.behalf:
             level = min(level, self._user_level(caller.behalf, head), Level.READ)
-        return max(level, anyway)
+        return max(level, public)
 
-    def parts(self) -> Iterator[Part]:
+    def readable_ranges(self) -> Iterator[IndexRange]:
         """Yield the index ranges that together hold everything the caller may read.
 
         They may hold more: `level` decides about each environment.
         """
         caller = self.caller
-        yield Part((PUBLIC,))
+        yield IndexRange((PUBLIC,))
         if caller.scope is None:
             return
         user = caller.behalf or caller.name
-        yield from (Part((index,)) for index in (owner_index(user), grant_index(user), grant_index(EVERY_USER)))
+        yield from (IndexRange((index,)) for index in (owner_index(user), grant_index(user), grant_index(EVERY_USER)))
         spaces = {space.name for space in self.spaces.get(user, ())}
         if not caller.behalf:
             spaces |= {space for space in caller.namespaces if space != "*"}
         for space in sorted(spaces):
-            yield Part((), space, f"{space} ")  # the name itself: " " sorts before every name character
-            yield Part((), f"{space}-", f"{space}.")
+            yield IndexRange((), space, f"{space} ")  # the name itself: " " sorts before every name character
+            yield IndexRange((), f"{space}-", f"{space}.")
 
     def in_namespace(self, space: Namespace) -> Level:
         """Return the caller's access level on every environment of a namespace."""

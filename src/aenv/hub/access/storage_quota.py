@@ -98,11 +98,11 @@ class Quotas:
 
     # --- versions
 
-    async def charge(self, owner: str, blobs: dict[str, int], *, replaced: str = "", free: bool) -> list[Change]:
+    async def charge(self, owner: str, blobs: dict[str, int], *, replaced: str = "", skip_quota: bool) -> list[Change]:
         """Return the changes that charge blobs to an owner, to be committed with the version.
 
         They make two concurrent batches for one owner conflict, so both cannot pass the check on the same usage.
-        ``replaced`` is the key of the version that the batch replaces; ``free`` skips the limit (administrators).
+        ``replaced`` is the key of the version that the batch replaces; ``skip_quota`` skips the limit (administrators).
 
         Raises:
             QuotaExceeded: the owner's limit would be quota_exceeded.
@@ -110,11 +110,11 @@ class Quotas:
         if not owner:
             return []
         before = await self._store.get(USAGE, _key(owner))
-        limit = 0 if free else await self.limit(owner)
+        limit = 0 if skip_quota else await self.limit(owner)
         if limit:
-            there = await self._blobs(owner, replaced)
-            used = _total(there.values())
-            more = _total(size for digest, size in blobs.items() if digest not in there)
+            owned = await self._blobs(owner, replaced)
+            used = _total(owned.values())
+            more = _total(size for digest, size in blobs.items() if digest not in owned)
             if used + more > limit:
                 raise quota_exceeded(owner, used, more, limit)
         return [Put(USAGE, _key(owner), b"", expect=before.revision if before else ABSENT)]

@@ -47,7 +47,7 @@ async def _create(x: Exchange) -> bool:
     )
     gate = None if x.hub.caller is OWNER else x.hub.gate(request.name)
     await x.hub.catalog.register(
-        version, _detail(EnvDetail(), request), update=False, gate=gate, free=x.hub.caller.is_admin
+        version, _detail(EnvDetail(), request), update=False, gate=gate, skip_quota=x.hub.caller.is_admin
     )
     return True
 
@@ -67,7 +67,7 @@ async def _update(x: Exchange) -> bool:
         update={key: value for key, value in changes.items() if value is not None}
     )
     detail = EnvDetail(**{name: getattr(known, name) for name in EnvDetail.model_fields})
-    await x.hub.catalog.register(summary, _detail(detail, request), update=True, free=x.hub.caller.is_admin)
+    await x.hub.catalog.register(summary, _detail(detail, request), update=True, skip_quota=x.hub.caller.is_admin)
     return True
 
 

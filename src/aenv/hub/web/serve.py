@@ -30,7 +30,7 @@ GRACE = 10.0
 class HubOptions:
     """Options of a hub server."""
 
-    place: HubLocation
+    location: HubLocation
     host: str = "127.0.0.1"
     port: int = paths.HUB_PORT
     uds: str | None = None
@@ -70,7 +70,7 @@ async def _serve(options: HubOptions, on_ready: Callable[[HubReady], None]) -> i
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with open_embedded(options.place, options.quota) as catalog:
+    async with open_embedded(options.location, options.quota) as catalog:
         app = HubApp(catalog, auth=options.with_auth, only_loopback=options.uds is None and not options.open_to_others)
         server = HttpServer(app, max_body=MAX_BODY, admit=_same_user if options.uds and not options.with_auth else None)
         url = await _listen(server, options)
