@@ -83,7 +83,7 @@ async def call_over_mcp(url: str) -> None:
 async def call_sandboxes(project: str) -> None:
     started = time.perf_counter()
     async with Environment(project) as first:
-        say(f"  first   {(time.perf_counter() - started) * 1000:.0f} ms, with the platform and a warm parent")
+        say(f"  first   {(time.perf_counter() - started) * 1000:.0f} ms, with the platform and a zygote to start")
         started = time.perf_counter()
         async with Environment(project, environment_variables={"TASK": "2"}) as second:
             say(f"  second  {(time.perf_counter() - started) * 1000:.0f} ms")

@@ -28,7 +28,7 @@ SETTLE = 1.0  # seconds after many were made: the pool is filled in the backgrou
 # What each has of its own, seconds between waves, instances of a wave.
 KINDS = (("load", "arguments", 0.02, 1), ("pool", "", 0.5, 6))
 FORKED = ("fork", "environment_variables", 0.02, 1)
-INSTANCES = 3  # generations below the server: its warm parent is two processes
+INSTANCES = 3  # generations below the server: its zygote is two processes
 
 
 def say(text: str) -> None:
@@ -124,7 +124,7 @@ class Native:
         say(f"aenv: {self._crowd.alive:,} released in {seconds:.1f} s")
 
     async def _first(self) -> float:
-        """The local server and the warm parent are started by it."""
+        """Start the local server and the zygote, too."""
         began = time.perf_counter()
         async with Environment(self._args.project) as env:
             await echo(env)

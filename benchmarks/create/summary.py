@@ -91,7 +91,7 @@ class Table:
             title, value = f"CPU of {idle['instances']:,} idle instances, ms per s", idle["instances_ms_per_s"]
             yield [title, "–", self._against(title, value, 1, f"{value:.1f}"), "–", "0"]
         first = self._ours["first_seconds"]
-        title = "first ever: platform and warm parent too, s"
+        title = "first ever: with platform and zygote, s"
         yield [title, self._against(title, first, 3, f"{first:.2f}"), "–", "–", "≤ 3"]
 
     def _against(self, title: str, value: float, limit: float | None, text: str) -> str:

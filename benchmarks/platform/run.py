@@ -30,7 +30,7 @@ from run import machine, numbers, say, stop  # noqa: E402
 from summary import percentile  # noqa: E402
 
 CALLED = HERE.parent / "calls" / "peers" / "aenv" / "env.py"
-INSTANCES = 3  # generations below the server: its warm parent is two processes
+INSTANCES = 3  # generations below the server: its zygote is two processes
 SETTLE = 2.0  # seconds: ready sandboxes are made in the background
 CONFIG = "[limits]\ncreates_per_second = 0.0\n"
 
