@@ -47,9 +47,9 @@ def before_each_fork(act):
     """Run this in the preloaded parent, right before each of its forks."""
     fork = linux.fork_with
 
-    def forks(flags, *, told=True):
+    def forks(flags, *, notify=True):
         act()
-        return fork(flags, told=told)
+        return fork(flags, notify=notify)
 
     linux.fork_with = forks
 
@@ -226,7 +226,7 @@ if os.getpid() != 1 and ctypes.c_uint.in_dll(LIBC, "__rseq_size").value:
     prepare()
     call = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_long, ctypes.c_long)(CODE)
 
-    def forks(flags, *, told=True):
+    def forks(flags, *, notify=True):
         LIBC.syscall(334, ctypes.c_void_p(area()), 32, 0, ctypes.c_uint(SIGNATURE))  # again, if it is off
         pid = call(flags, linux._thread_number_at())
         if pid == 0:
