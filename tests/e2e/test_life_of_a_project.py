@@ -174,6 +174,9 @@ def test_lists_search_and_advice(person):
     me.aenv("yank", "hello-b@1.0.0", "--reason", "leaks")
     me.aenv("pull", "hello-b", code=1)
     assert "leaks" in me.aenv("pull", "hello-b@1.0.0", "copy3").stderr
+    me.aenv("hub", "delete", "hello-b@1.0.0", code=2)  # without a reason
+    assert me.aenv("hub", "delete", "hello-b@1.0.0", "--reason", "leaks", "--yes").stdout == "deleted hello-b@1.0.0\n"
+    me.aenv("pull", "hello-b@1.0.0", "copy4", code=1)
 
 
 @pytest.mark.parametrize(

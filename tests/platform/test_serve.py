@@ -417,6 +417,19 @@ def test_a_path_prefix_is_accepted(data: Path) -> None:
         run(main())
 
 
+def test_a_first_token_is_shown_only_where_no_administrator_has_one(data: Path) -> None:
+    def create(*options: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "aenv.cli", "serve", "token", "create", "--role", "admin", *options]
+        return subprocess.run(command, env=environ(data), capture_output=True, text=True, timeout=60, check=False)
+
+    refused = create("--user", "two\nlines")
+    assert refused.returncode == 1
+    assert "user: invalid name" in refused.stderr
+    assert create("--user", "root").returncode == 0
+    with serving(data) as platform:
+        assert "The first token" not in platform.log.read_text()
+
+
 def test_a_platform_open_to_the_network_says_who_may_call_it(data: Path) -> None:
     command = [sys.executable, "-m", "aenv.cli", "serve", "--host", "0.0.0.0", "--no-auth"]
     command += ["--one-port", "--port", "0", "--adopt-within", "0"]

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from aenv.errors import Forbidden, Unauthorized
+from aenv.errors import Forbidden, InvalidArguments, Unauthorized
 from aenv.http.guard import bearer_token, refuse_web_pages
 from aenv.http.messages import Request
 from aenv.storage.tokens import TokenRecord, TokenStore
@@ -25,6 +25,8 @@ CACHE_SECONDS = 2.0
 """Cache a valid token for this many seconds; a revoked token is refused that much later at the latest."""
 CACHE_ENTRIES = 10_000
 """Cached tokens before the cache is cleared."""
+MAX_USER_NAME = 100
+"""Characters of a user's name."""
 
 
 class Allowance(BaseModel):
@@ -92,8 +94,20 @@ class PlatformTokens(TokenStore[PlatformToken]):
     issuer = "the platform's administrator"
     list_command = "aenv serve token list"
 
+    async def add(self, **fields: object) -> tuple[PlatformToken, str]:
+        """Create a token; raise InvalidArguments if the user's name cannot be one."""
+        user = fields.get("user") or ""
+        if not isinstance(user, str) or not user.isprintable() or user != user.strip() or len(user) > MAX_USER_NAME:
+            raise InvalidArguments(f"user: invalid name {user!r:.150}; use up to {MAX_USER_NAME} printable characters")
+        return await super().add(**fields)
+
     async def first(self) -> str | None:
-        """Create the first administrator token of a platform; return None if there was one before."""
+        """Create the first administrator's token and return its text; None if there is one, or ever was a first one."""
+        now = self._clock()
+        for token in await self.all():
+            valid = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
+            if token.role == "admin" and valid:
+                return None
         return await self.add_first(user="admin", role="admin")
 
 
