@@ -100,7 +100,7 @@ class Settings(Group):
     """All settings of the user."""
 
     global_mode: Literal["local"] = "local"
-    """Where commands run: on this machine."""
+    """Place where commands run: this machine."""
     build_config: UserBuildConfig = Field(default_factory=UserBuildConfig)
     storage_config: StorageConfig = Field(default_factory=StorageConfig)
     logging_config: LoggingConfig = Field(default_factory=LoggingConfig)

@@ -42,7 +42,7 @@ class AEnvError(Exception):
     fault: Fault = "infra"
     """Responsible party: ``policy``, ``env``, ``infra``, ``timeout`` or ``caller``."""
     retryable: bool = False
-    """Whether the same request may succeed later."""
+    """True if the same request may succeed later."""
     exit_code: ClassVar[int] = 1
     """Exit status of the command line."""
 

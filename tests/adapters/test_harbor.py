@@ -1,4 +1,4 @@
-"""The official harbor command on our boxes. It needs Python 3.12 and ``pip install 'aenvironment[harbor]'``."""
+"""The official harbor command with our boxes. It needs Python 3.12 and ``pip install 'aenvironment[harbor]'``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TASKS = Path(__file__).parents[1] / "bench" / "tasks" / "harbor"
 
 @pytest.mark.usefixtures("sandboxes")
 @pytest.mark.parametrize(("agent", "reward"), [("oracle", 1.0), ("nop", 0.0)])
-def test_harbor_gets_its_rewards_from_a_box(tmp_path: Path, agent: str, reward: float) -> None:
+def test_harbor_runs_its_trials_in_a_box(tmp_path: Path, agent: str, reward: float) -> None:
     for name in ("greet", "serve"):
         shutil.copytree(TASKS / name, tmp_path / "tasks" / name)
     command = [

@@ -1,4 +1,4 @@
-"""The environment `terminal` with a task whose tests are run by a pytest of their own."""
+"""The environment `terminal` with a task whose tests run in their own pytest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.envs.test_terminal import Typist
 
 VARIABLES = {"T_BENCH_TASKS_DIR": "/app/tasks"}
 HASTY = "hasty"
-"""The same task with little time for its tests."""
+"""The same task with a short time limit for its tests."""
 RUN_TESTS = """#!/bin/bash
 PYTHONPATH=$TEST_DIR/packages python3 -m pytest -rA $TEST_DIR/test_answer.py
 """
@@ -30,7 +30,7 @@ def test_answer():
 
 
 def make_project(made: Path, **deploy: str) -> Path:
-    """Make it in a folder that is not there yet."""
+    """Create the project in a new folder."""
     shutil.copytree(builtin.folder() / "terminal", made, ignore=shutil.ignore_patterns("__pycache__", "tests"))
     task = made / "tasks" / "answer"
     (task / "tests" / "packages").mkdir(parents=True)
@@ -53,7 +53,7 @@ def make_project(made: Path, **deploy: str) -> Path:
 
 
 def earned(project: Path, script: str, task: str = "answer") -> dict[str, Any]:
-    """The reward of an agent that types a script."""
+    """Return the reward of an agent that runs a script."""
 
     async def main() -> dict[str, Any]:
         async with Environment(str(project), environment_variables=VARIABLES) as env:

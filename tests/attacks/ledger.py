@@ -1,4 +1,4 @@
-"""A pytest plugin that counts attacks: how many of each kind were tried, and how many were held.
+"""A pytest plugin that counts attacks of each kind: how many were tried, and how many failed ("held").
 
 A test that is one attack says so with a marker, and holds it by passing::
 
@@ -28,7 +28,7 @@ _TALLY = pytest.StashKey[dict[str, list[tuple[str, bool]]]]()
 
 @dataclass(slots=True)
 class Attacks:
-    """The attacks of one test."""
+    """Attacks of one test."""
 
     node: pytest.Item
     tried: list[tuple[str, str, bool]] = field(default_factory=list)
@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _Summary:
-    """Where the reports of all workers arrive."""
+    """Collects the reports of all workers."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._tally = config.stash[_TALLY]

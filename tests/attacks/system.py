@@ -1,4 +1,4 @@
-"""A small system of its own for attacks: programs, a Python with pytest, and nothing that cannot be changed."""
+"""A small root file system for attacks: programs and a Python with pytest, all of it writable by the agent."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PACKAGES = ("_pytest", "pytest", "pytest-*", "py.py", "pluggy", "pluggy-*", "ini
 VERSION = f"python3.{sys.version_info.minor}"
 LIBRARY = Path(sys.base_prefix, "lib", VERSION)
 INSTALLED = "dist-packages" if "dist-packages" in (LIBRARY / "site.py").read_text() else "site-packages"
-"""Where packages are: Debian has its own name for it."""
+"""Folder of Python packages; Debian uses another name."""
 UNNEEDED = ("test", "idlelib", "tkinter", "ensurepip", "lib2to3", "*.a", "__pycache__", "config-*", "*-packages")
 
 
 def make_system(root: Path) -> Path:
-    """Make it in a folder that is not there yet."""
+    """Create the system in a new folder."""
     make_root(root, PROGRAMS)
     (root / "etc" / "nsswitch.conf").write_text("passwd: files\n")
     library = root / "usr" / "local" / "lib" / VERSION
@@ -49,6 +49,6 @@ def make_system(root: Path) -> Path:
 
 
 def shared_library(target: Path, source: str) -> bytes:
-    """A library made of a line of C."""
+    """Compile a library from a line of C."""
     subprocess.run(["cc", "-shared", "-fPIC", "-o", str(target), "-x", "c", "-"], input=source, text=True, check=True)
     return target.read_bytes()

@@ -1,4 +1,4 @@
-"""Commands that are started in a folder of somebody else's: nothing in it runs outside of a sandbox."""
+"""Commands that are started in an untrusted folder: nothing in it runs outside of a sandbox."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHADOWED = ("aenv", "asyncio", "json", "pip", "subprocess", "tempfile", "uv", "l
 
 @pytest.fixture
 def mark(tmp_path: Path) -> Path:
-    """A file that foreign code makes when it runs."""
+    """Return the file that untrusted code creates if it runs."""
     return tmp_path / "ran"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, mark: Path) -> Path:
-    """A folder with modules, settings and an interpreter that say when they are used."""
+    """Create a folder with modules, settings and an interpreter that create the mark when they are used."""
     place = tmp_path / "project"
     for name in SHADOWED:
         (place / name).mkdir(parents=True)
@@ -46,19 +46,17 @@ def folder(tmp_path: Path, mark: Path) -> Path:
     "code",
     [
         "from aenv.isolation.host_support import unsupported_reason; unsupported_reason()",
-        "from aenv.platform.operations.host_report import _works; _works('import aenv.isolation.kernel.linux')",
+        "from aenv.platform.operations.host_report import _succeeds; _succeeds('import aenv.isolation.kernel.linux')",
     ],
 )
-def test_looking_at_what_the_machine_can_do_imports_nothing_from_the_folder(
-    folder: Path, mark: Path, code: str
-) -> None:
+def test_checking_the_machine_imports_nothing_from_the_folder(folder: Path, mark: Path, code: str) -> None:
     subprocess.run([sys.executable, "-P", "-c", code], cwd=folder, check=True)
     assert not mark.exists()
 
 
 @pytest.mark.attack("build")
 @pytest.mark.parametrize("has_uv", [True, False])
-def test_installing_packages_uses_nothing_of_the_folder(
+def test_installing_packages_uses_nothing_from_the_folder(
     folder: Path, mark: Path, tmp_path: Path, has_uv: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)

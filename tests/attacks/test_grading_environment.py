@@ -33,11 +33,11 @@ SETTINGS = {
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The environment with a task whose tests are run by a pytest of their own."""
+    """Create the environment with a task whose tests run in their own pytest."""
     return make_project(tmp_path_factory.mktemp("terminal") / "terminal")
 
 
-def test_honest_work_gets_one_and_nothing_gets_nothing(project: Path) -> None:
+def test_honest_work_gets_one_and_doing_nothing_gets_zero(project: Path) -> None:
     good = earned(project, "echo 42 > /tmp/answer.txt")
     assert good["score"] == 1.0, good
     assert earned(project, ":")["score"] == 0.0
@@ -45,12 +45,12 @@ def test_honest_work_gets_one_and_nothing_gets_nothing(project: Path) -> None:
 
 @pytest.mark.attack("grading")
 @pytest.mark.parametrize("how", SETTINGS)
-def test_an_agent_earns_nothing_with(how: str, project: Path) -> None:
+def test_an_attack_in_the_environment_earns_nothing(how: str, project: Path) -> None:
     found = earned(project, SETTINGS[how])
     assert found["score"] == 0.0, found
 
 
 @pytest.mark.attack("grading")
-def test_tests_that_an_agent_keeps_from_ending_score_0(project: Path) -> None:
+def test_tests_that_an_agent_blocks_score_0(project: Path) -> None:
     found = earned(project, "mkfifo /tmp/answer.txt", HASTY)
     assert (found["status"], found["score"]) == ("timeout", 0.0)

@@ -1,4 +1,4 @@
-"""Attacks on the environment `terminal` on an image, all of which is the agent's to change."""
+"""Attacks on the environment `terminal` on an image that the agent can change completely."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ EXIT_0 = "#include <unistd.h>\n__attribute__((constructor)) static void leave(vo
 
 @pytest.fixture(scope="module")
 def on_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The same on a system of which all is the agent's to change."""
+    """Create the environment on a system that the agent can change completely."""
     folder = tmp_path_factory.mktemp("on-image")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -57,7 +57,7 @@ def on_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         base_systems.remove(BASE)
 
 
-def test_honest_work_on_an_image_gets_one_and_nothing_gets_nothing(on_image: Path) -> None:
+def test_honest_work_on_an_image_gets_one_and_doing_nothing_gets_zero(on_image: Path) -> None:
     good = earned(on_image, "echo 42 > /tmp/answer.txt; python3 -c 'import pathlib, json'")
     assert good["score"] == 1.0, good
     assert earned(on_image, ":")["score"] == 0.0
@@ -65,6 +65,6 @@ def test_honest_work_on_an_image_gets_one_and_nothing_gets_nothing(on_image: Pat
 
 @pytest.mark.attack("grading")
 @pytest.mark.parametrize("how", ON_IMAGE)
-def test_on_an_image_an_agent_earns_nothing_with(how: str, on_image: Path) -> None:
+def test_an_attack_on_an_image_earns_nothing(how: str, on_image: Path) -> None:
     found = earned(on_image, ON_IMAGE[how])
     assert found["score"] == 0.0, found

@@ -1,4 +1,4 @@
-"""Attacks on `swe`: what a patch can hold besides a solution."""
+"""Attacks on `swe`: patches that contain more than a solution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["_use_platform", "instances", "platform"]
 
 
 def patch_of(files: dict[str, str | bytes], repository: Path, target: Path) -> str:
-    """As git writes it, links and binary files included."""
+    """Return a patch as git writes it, including links and binary files."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(target)]
     subprocess.run(["git", "clone", "-q", str(repository), str(target)], check=True)
     subprocess.run([*git, "checkout", "-q", "HEAD~1"], check=True)
@@ -36,7 +36,7 @@ def patch_of(files: dict[str, str | bytes], repository: Path, target: Path) -> s
 
 
 def earned(patch: str, instances: Path, folder: Path) -> tuple[float | None, bool | None]:
-    """The reward, and whether the run is said to be trusted."""
+    """Return the reward, and whether the run is reported as trusted."""
     result = attempt(instances, folder, patch=patch)
     report = folder / "report.json"
     return result.reward, json.loads(report.read_text())[NAME]["trusted"] if report.exists() else None
@@ -44,7 +44,7 @@ def earned(patch: str, instances: Path, folder: Path) -> tuple[float | None, boo
 
 @pytest.mark.attack("grading")
 @pytest.mark.parametrize("how", PATCHES)
-def test_a_patch_earns_nothing_with(how: str, instances: Path, tmp_path: Path) -> None:
+def test_a_malicious_patch_earns_nothing(how: str, instances: Path, tmp_path: Path) -> None:
     repository = instances.parent / "repos" / "acme" / "calc"
     patch = patch_of(PATCHES[how], repository, tmp_path / "clone")
     assert patch
@@ -53,12 +53,12 @@ def test_a_patch_earns_nothing_with(how: str, instances: Path, tmp_path: Path) -
 
 @pytest.mark.attack("grading")
 @pytest.mark.parametrize("how", RAW)
-def test_a_patch_that_git_would_not_write_earns_nothing_with(how: str, instances: Path, tmp_path: Path) -> None:
+def test_a_patch_that_git_would_not_write_earns_nothing(how: str, instances: Path, tmp_path: Path) -> None:
     assert earned(RAW[how], instances, tmp_path)[0] == 0.0
 
 
 @pytest.mark.parametrize("how", ["a conftest.py that spares random names", "sitecustomize", "other tests"])
-def test_a_solution_with_something_else_in_its_patch_is_a_solution(how: str, instances: Path, tmp_path: Path) -> None:
+def test_a_solution_with_other_changes_in_its_patch_is_a_solution(how: str, instances: Path, tmp_path: Path) -> None:
     repository = instances.parent / "repos" / "acme" / "calc"
     patch = patch_of(PATCHES[how], repository, tmp_path / "clone") + GOLD
     assert earned(patch, instances, tmp_path) == (1.0, True)

@@ -1,4 +1,4 @@
-"""Attacks on `bench terminal`: on a system that is the agent's to change, all of it."""
+"""Attacks on `bench terminal`, on a system that the agent can change completely."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ HONEST = {
 
 @pytest.fixture(scope="module")
 def system(tmp_path_factory: pytest.TempPathFactory, sandboxes: None) -> Iterator[Path]:
-    """The image among the bases of this machine; libraries to attack with, in a folder."""
+    """Add the image to the bases of this machine, and compile the libraries for the attacks."""
     folder = tmp_path_factory.mktemp("attacked")
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -72,7 +72,7 @@ def system(tmp_path_factory: pytest.TempPathFactory, sandboxes: None) -> Iterato
 
 
 def make_task(folder: Path, payload: Path, kind: str, script: str) -> None:
-    """A task with this kind of verifier, whose solution is a script."""
+    """Create a task with this kind of verifier, whose solution is a script."""
     for name, text in {
         "task.toml": TOML,
         "instruction.md": "Say hello.",
@@ -108,9 +108,7 @@ def test_honest_work_gets_one_from_every_kind_of_verifier(system: Path, tmp_path
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_an_agent_earns_nothing_by_what_it_leaves_for_the_verifier(
-    system: Path, tmp_path: Path, attacks: Attacks
-) -> None:
+def test_files_left_for_the_verifier_earn_nothing(system: Path, tmp_path: Path, attacks: Attacks) -> None:
     for number, attack in enumerate(ATTACKS):
         make_task(tmp_path / "tasks" / f"attack-{number}", system / "payload", attack.kind, attack.script)
     found = results(tmp_path / "tasks", tmp_path / "run")
@@ -121,8 +119,8 @@ def test_an_agent_earns_nothing_by_what_it_leaves_for_the_verifier(
 
 
 @pytest.mark.timeout(900)
-def test_a_system_that_was_tampered_with_is_put_right_and_says_so(system: Path, tmp_path: Path) -> None:
-    """The work is done, and it counts, whatever else was changed."""
+def test_a_tampered_system_is_restored_and_reported(system: Path, tmp_path: Path) -> None:
+    """The task is solved, and it counts, whatever else the agent has changed."""
     broken = {
         "cat": "rm /usr/bin/cat",
         "sitecustomize": "echo 'import os; os._exit(7)' > /opt/site/sitecustomize.py",
@@ -137,7 +135,7 @@ def test_a_system_that_was_tampered_with_is_put_right_and_says_so(system: Path, 
     assert found["sitecustomize"].outputs["restored"] == ["/opt/site/sitecustomize.py"]
 
 
-def test_a_program_that_a_task_leaves_to_the_agent_is_the_agents(system: Path, tmp_path: Path) -> None:
+def test_a_program_that_the_task_assigns_to_the_agent_is_not_restored(system: Path, tmp_path: Path) -> None:
     script = FAKE.format(path="/opt/tools/cat")
     make_task(tmp_path / "tasks" / "own", system / "payload", "sh", script)
     toml = tmp_path / "tasks" / "own" / "task.toml"

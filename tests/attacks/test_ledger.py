@@ -1,4 +1,4 @@
-"""The plugin that counts attacks, in a pytest of its own."""
+"""The plugin that counts attacks, in a separate pytest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The attacks that `benchmarks/attacks` tries in every kind of sandbox, in an instance of ours."""
+"""The attacks of `benchmarks/attacks`, which compares kinds of sandboxes, run in one of our instances."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def attack(arguments: list[str]) -> str:
 """
 
 
-def test_an_instance_holds_every_attack_of_a_program_in_it(
+def test_every_attack_of_a_program_in_an_instance_fails(
     sandboxes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attacks: Attacks
 ) -> None:
     if os.uname().machine != "x86_64" or sys.platform != "linux":
@@ -49,7 +49,7 @@ def test_an_instance_holds_every_attack_of_a_program_in_it(
                 answer = env.call_tool("attack", {"arguments": [str(port), str(os.getpid())]}, 600)
     told = json.loads(answer.text)
     assert sum(map(len, told.values())) > 100
-    limited = os.geteuid() == 0  # what an ordinary user's processes may use together, no limit of the kernel holds
+    limited = os.geteuid() == 0  # for an ordinary user, no kernel limit covers all processes together
     for kind, which in told.items():
         for name, (held, said) in which.items():
             if limited or name != "4 GiB of memory":

@@ -45,13 +45,13 @@ def test_values_become_compact_json(value: Any, text: str) -> None:
     assert content.is_json
 
 
-def test_strings_stay_as_they_are_and_nothing_is_nothing() -> None:
+def test_strings_stay_unchanged_and_none_has_no_content() -> None:
     assert to_content("{not json}").blocks == [{"type": "text", "text": "{not json}"}]
     assert to_content("").blocks == [{"type": "text", "text": ""}]
     assert to_content(None).blocks == []
 
 
-def test_bytes_are_recognised() -> None:
+def test_the_type_of_bytes_is_detected() -> None:
     encoded = base64.b64encode(PNG).decode()
     assert to_content(PNG).blocks == [{"type": "image", "data": encoded, "mimeType": "image/png"}]
     [block] = to_content(b"\x00\x01").blocks
@@ -60,7 +60,7 @@ def test_bytes_are_recognised() -> None:
     assert base64.b64decode(block["resource"]["blob"]) == b"\x00\x01"
 
 
-def test_pictures_sounds_and_files_keep_their_type(tmp_path: Any) -> None:
+def test_images_sounds_and_files_keep_their_type(tmp_path: Any) -> None:
     assert to_content(Image(b"x", "image/webp")).blocks[0]["mimeType"] == "image/webp"
     assert to_content(Audio(b"RIFF....WAVE")).blocks[0]["type"] == "audio"
     (tmp_path / "a.pdf").write_bytes(b"%PDF-1.7")
@@ -68,13 +68,13 @@ def test_pictures_sounds_and_files_keep_their_type(tmp_path: Any) -> None:
     assert mime_type_of(b"RIFF....WEBPVP8 ") == "image/webp"
 
 
-def test_a_pillow_picture_is_a_png() -> None:
+def test_a_pillow_image_becomes_a_png() -> None:
     [block] = to_content(Pillow.new("RGB", (2, 2), "red")).blocks
     assert block["mimeType"] == "image/png"
     assert base64.b64decode(block["data"]).startswith(b"\x89PNG")
 
 
-def test_a_list_may_mix_text_and_pictures() -> None:
+def test_a_list_may_mix_text_and_images() -> None:
     blocks = to_content(["look:", Image(PNG), {"a": 1}]).blocks
     assert [b["type"] for b in blocks] == ["text", "image", "text"]
     assert blocks[2]["text"] == '{"a":1}'
@@ -96,12 +96,12 @@ def test_explicit_mcp_content_passes_through() -> None:
     assert (content.blocks[0]["text"], content.is_error, content.structured) == ("b", True, {"c": 1})
 
 
-def test_what_json_cannot_carry_is_said_not_stringified() -> None:
+def test_a_value_that_is_not_json_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"is not JSON.*return a dict"):
         to_content({"lock": threading.Lock()})
 
 
-def test_a_result_prints_as_the_guide_shows_and_has_text_and_data() -> None:
+def test_a_result_has_the_documented_repr_text_and_data() -> None:
     result = ToolResult([{"type": "text", "text": '{"a":1}'}], is_json=True)
     assert repr(result) == """ToolResult(content=[{'type': 'text', 'text': '{"a":1}'}], is_error=False)"""
     assert result.text == '{"a":1}'

@@ -42,7 +42,7 @@ def test_an_environment_imports_without_a_server(registry: Registry) -> None:
     assert registry.functions["greet"].endpoint == "/custom/greet"
 
 
-def test_a_name_used_twice_names_both_places(registry: Registry) -> None:
+def test_a_duplicate_name_is_reported_with_both_places(registry: Registry) -> None:
     @register_tool(name="twin")
     def first() -> None: ...
 
@@ -81,12 +81,12 @@ def test_an_environment_has_one_health_check(registry: Registry) -> None:
             return {}
 
 
-def test_an_unknown_method_is_refused(registry: Registry) -> None:
+def test_an_unknown_method_is_rejected(registry: Registry) -> None:
     with pytest.raises(ValueError, match="expected one of"):
         register_function(method="FETCH")(lambda: None)
 
 
-def test_a_positional_name_is_explained(registry: Registry) -> None:
+def test_a_positional_name_is_rejected_with_advice(registry: Registry) -> None:
     with pytest.raises(TypeError, match="pass options by name"):
         register_tool("my_tool")  # type: ignore[call-overload]
 
@@ -108,7 +108,7 @@ def test_partials_and_callable_objects_are_tools(registry: Registry) -> None:
     assert set(adder.inputSchema["properties"]) == {"a", "b"}
 
 
-def test_the_registry_gives_descriptors(registry: Registry) -> None:
+def test_the_registry_returns_descriptors(registry: Registry) -> None:
     @register_tool
     def look(path: str = ".") -> str:
         """Look around."""
@@ -141,7 +141,7 @@ def test_the_sdk_loads_neither_mcp_nor_tls() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_is_exported() -> None:
     assert aenv.__version__
     for name in aenv.__all__:
         assert getattr(aenv, name) is not None
@@ -173,6 +173,6 @@ def test_every_public_name_is_there() -> None:
         ("aenv.main", "run_cli"),
     ],
 )  # fmt: skip
-def test_names_that_existing_code_imports(module: str, names: str) -> None:
+def test_import_paths_of_version_0_1_work(module: str, names: str) -> None:
     found = importlib.import_module(module)
     assert [name for name in names.split() if not hasattr(found, name)] == []

@@ -1,4 +1,4 @@
-"""Private files written out for a verifier, to a place that the agent was at before."""
+"""Private files that are copied for a verifier into a folder that the agent could change."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _file_for_inner_folder(target: Path) -> None:
     "prepare",
     [_file_for_folder, _link_for_folder, _pipe_for_file, _link_for_file, _folder_for_file, _file_for_inner_folder],
 )
-def test_what_is_in_the_way_is_replaced(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
+def test_files_in_the_way_are_replaced(tmp_path: Path, prepare: Callable[[Path], None]) -> None:
     (tmp_path / "victim").write_text("kept")
     target = tmp_path / "tests"
     prepare(target)
@@ -57,14 +57,14 @@ def test_what_is_in_the_way_is_replaced(tmp_path: Path, prepare: Callable[[Path]
     assert (tmp_path / "victim").read_text() == "kept"
 
 
-def test_other_files_of_the_folder_stay(tmp_path: Path) -> None:
+def test_other_files_of_the_folder_are_kept(tmp_path: Path) -> None:
     (tmp_path / "other").write_text("kept")
     PrivatePath(FILES, PurePosixPath()).copy_to(tmp_path)
     assert (tmp_path / "other").read_text() == "kept"
 
 
 @pytest.mark.attack("grading")
-def test_a_place_that_cannot_be_written_to_is_the_agents_doing(tmp_path: Path) -> None:
+def test_an_unwritable_target_counts_as_destroyed_by_the_agent(tmp_path: Path) -> None:
     (tmp_path / "tests").write_text("")
     with pytest.raises(StateDestroyed, match="private files cannot be written"):
         PrivatePath(FILES, PurePosixPath()).copy_to(tmp_path / "tests" / "inner")

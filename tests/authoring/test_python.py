@@ -1,4 +1,4 @@
-"""Code of an agent, run in a process of its own."""
+"""Python code of an agent, run in a separate process."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from aenv.errors import InvalidUse
 from tests.isolation.host import eventually
 
 
-def test_code_prints_and_reads() -> None:
+def test_code_can_print_and_read_its_input() -> None:
     run = run_python("import sys; print(sys.stdin.read().upper()); print('oh', file=sys.stderr)", stdin="hello")
     assert (run.ok, run.exit_code, run.stdout, run.stderr) == (True, 0, "HELLO\n", "oh\n")
 
 
-def test_a_function_of_the_code_is_called_and_its_value_comes_back() -> None:
+def test_a_function_of_the_code_is_called_and_its_value_returned() -> None:
     run = run_python("def add(a, b):\n    return {'sum': a + b}", call="add", arguments=[1, 2.5])
     assert run.value == {"sum": 3.5}
 
 
-def test_an_error_is_told_and_gives_no_value() -> None:
+def test_an_error_is_reported_without_a_value() -> None:
     run = run_python("def f():\n    return 1 / 0", call="f")
     assert not run.ok
     assert run.value is None
@@ -32,7 +32,7 @@ def test_an_error_is_told_and_gives_no_value() -> None:
 
 
 @pytest.mark.parametrize("value", ["float('nan')", "object()", "{1, 2}"])
-def test_a_value_that_json_cannot_carry_is_no_surprise(value: str) -> None:
+def test_a_value_that_is_not_json_is_a_failed_run(value: str) -> None:
     run = run_python(f"def f():\n    return {value}", call="f")
     assert run.value is None or run.value != run.value
 
@@ -44,7 +44,7 @@ def _is_gone(pid: int) -> bool:
         return True
 
 
-def test_a_traceback_shows_the_code_of_the_agent_alone() -> None:
+def test_a_traceback_shows_only_the_agents_code() -> None:
     run = run_python("def f():\n    return 1 / 0", call="f")
     assert run.stderr.splitlines() == [
         "Traceback (most recent call last):", '  File "<code>", line 2, in f', "ZeroDivisionError: division by zero",
@@ -61,16 +61,16 @@ def test_a_traceback_shows_the_code_of_the_agent_alone() -> None:
         {"call": 7}, {"directory": 7}, {"arguments": [object()]},
     ],
 )  # fmt: skip
-def test_a_wrong_argument_is_named(wrong: dict[str, Any]) -> None:
+def test_an_invalid_argument_is_named(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidUse, match=f"run_python: {next(iter(wrong))}"):
         run_python("pass", **wrong)
 
 
-def test_code_that_is_no_text_is_a_run_that_failed() -> None:
+def test_code_that_is_not_text_is_a_failed_run() -> None:
     assert not run_python(None).ok  # type: ignore[arg-type]
 
 
-def test_code_that_takes_too_long_is_stopped_with_what_it_started() -> None:
+def test_code_that_takes_too_long_is_killed_with_its_child_processes() -> None:
     code = "import subprocess\np = subprocess.Popen(['sleep', '600'])\nprint(p.pid, flush=True)\np.wait()"
     run = run_python(code, timeout=1.0)
     assert run.timed_out
@@ -78,11 +78,11 @@ def test_code_that_takes_too_long_is_stopped_with_what_it_started() -> None:
     eventually(lambda: not _is_gone(int(run.stdout)), "what it started goes on")
 
 
-def test_code_gets_no_more_memory_than_it_may_have() -> None:
+def test_the_memory_limit_of_code_is_enforced() -> None:
     assert "MemoryError" in run_python("x = bytearray(1 << 30)", memory=256 << 20).stderr
 
 
-def test_a_flood_of_output_is_cut() -> None:
+def test_long_output_is_truncated() -> None:
     run = run_python("print('x' * (5 << 20))")
     assert len(run.stdout) == 1 << 20
 
@@ -100,7 +100,7 @@ def test_code_sees_nothing_of_the_process_that_runs_it(monkeypatch: pytest.Monke
 
 
 def test_a_forged_value_is_only_a_value() -> None:
-    """The agent's code can say what it likes; it cannot choose what it is compared with."""
+    """The agent's code controls its output, but not the answer that it is compared with."""
     code = "import os\nos.write(4, b'1')\ndef solve(x):\n    return 'right'"
     assert run_python(code, call="solve", arguments=[2]).value in ("right", None, 1)
 
@@ -110,7 +110,7 @@ _ANSWER = "import os, sys\nanswer = sys._getframe().f_back.f_globals['answer']\n
 
 @pytest.mark.attack("grading")
 @pytest.mark.parametrize("written", ["b'[' * 200_000", "b'[' * 200_000 + b']' * 200_000", "b'9' * 100_000", "b'\\xff'"])
-def test_a_value_that_cannot_be_read_is_none_and_no_error(written: str) -> None:
+def test_an_unreadable_value_is_none(written: str) -> None:
     run = run_python(f"{_ANSWER}os.write(answer, {written})\nos._exit(0)", call="solve")
     assert (run.ok, run.value) == (True, None)
 
@@ -124,13 +124,13 @@ def test_folders_of_any_depth_do_not_fail_the_run(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.attack("grading")
-def test_a_folder_that_the_agent_removed_is_the_agents_doing(tmp_path: Path) -> None:
+def test_a_removed_working_directory_counts_as_destroyed_by_the_agent(tmp_path: Path) -> None:
     with pytest.raises(StateDestroyed, match="code cannot run in"):
         run_python("1", directory=str(tmp_path / "gone"))
 
 
 @pytest.mark.attack("grading")
-def test_a_missing_place_for_temporary_files_is_the_agents_doing(
+def test_a_missing_temporary_folder_counts_as_destroyed_by_the_agent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))

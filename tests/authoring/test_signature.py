@@ -64,7 +64,7 @@ def test_docstrings_describe_parameters() -> None:
     assert "Args" not in signature.description
 
 
-def test_a_flat_docstring_is_understood_too() -> None:
+def test_a_docstring_without_indentation_is_parsed() -> None:
     def tool(content: str) -> None:
         """Echo.
         Args:
@@ -101,7 +101,7 @@ def test_json_types_are_not_converted() -> None:
             signature.validate_json(body)
 
 
-def test_types_that_json_lacks_come_as_strings_and_lists() -> None:
+def test_types_that_json_lacks_are_parsed_from_strings_and_lists() -> None:
     def tool(
         day: datetime.date, path: Path, color: Color, pair: tuple[int, int], names: set[str], q: Query
     ) -> None: ...
@@ -117,7 +117,7 @@ def test_types_that_json_lacks_come_as_strings_and_lists() -> None:
     }
 
 
-def test_an_error_says_what_and_where() -> None:
+def test_an_error_names_the_argument_and_the_problem() -> None:
     def tool(count: int, q: Query, mode: Literal["a", "b"] = "a") -> None: ...
 
     with pytest.raises(InvalidArguments) as caught:
@@ -127,16 +127,16 @@ def test_an_error_says_what_and_where() -> None:
     assert "q.query: " in message
     assert "'a' or 'b'" in message
     assert "extra: unknown argument; known: count, q, mode" in message
-    assert caught.value.fault == "policy"
+    assert caught.value.fault == "caller"
 
 
 @pytest.mark.parametrize("body", [b"[]", b"3", b"nonsense", b'{"a": 1', b"\xff"])
-def test_what_is_no_object_is_refused(body: bytes) -> None:
+def test_a_body_that_is_not_an_object_is_rejected(body: bytes) -> None:
     with pytest.raises(InvalidArguments):
         Signature(lambda: None).validate_json(body)
 
 
-def test_no_body_is_no_arguments() -> None:
+def test_an_empty_body_means_no_arguments() -> None:
     assert Signature(lambda: None).validate_json(b"") == {}
 
 
@@ -148,7 +148,7 @@ def test_a_default_of_none_makes_a_parameter_optional() -> None:
     assert {"type": "null"} in signature.input_schema["properties"]["name"]["anyOf"]
 
 
-def test_constraints_and_descriptions_in_annotations_count() -> None:
+def test_constraints_and_descriptions_in_annotations_apply() -> None:
     def tool(n: Annotated[int, Field(ge=0, le=9, description="a digit")]) -> None: ...
 
     schema = Signature(tool).input_schema["properties"]["n"]
@@ -163,7 +163,7 @@ def test_a_function_may_take_any_keywords() -> None:
     assert Signature(tool).validate_json(b'{"a": 1, "b": 2}') == {"a": 1, "b": 2}
 
 
-def test_names_that_pydantic_reserves_are_just_names() -> None:
+def test_names_that_pydantic_reserves_are_allowed() -> None:
     def tool(schema: str, json: str, model_config: str, _private: int, copy: bool) -> None: ...
 
     body = b'{"schema":"s","json":"j","model_config":"m","_private":1,"copy":true}'
@@ -177,7 +177,7 @@ def test_positional_only_parameters_are_split_off() -> None:
     assert signature.split(signature.validate_json(b'{"a":1,"b":2}')) == ([1], {"b": 2})
 
 
-def test_a_query_string_is_text_and_is_converted() -> None:
+def test_values_of_a_query_string_are_converted() -> None:
     def tool(n: int, flag: bool = False, names: list[str] | None = None) -> None: ...
 
     got = Signature(tool).validate_strings({"n": "3", "flag": "true", "names": ["a", "b"]})
@@ -201,14 +201,14 @@ def test_a_result_that_is_an_object_has_a_schema() -> None:
     assert Signature(number).output_schema is None
 
 
-def test_a_type_that_cannot_travel_is_refused_with_its_place() -> None:
+def test_a_type_without_json_schema_is_rejected_with_its_place() -> None:
     def tool(s: Socket) -> None: ...
 
     with pytest.raises(LoadError, match=r"here\.py:7.*cannot be sent as JSON"):
         Signature(tool, "here.py:7")
 
 
-def test_an_annotation_that_does_not_resolve_is_refused_with_its_place() -> None:
+def test_an_unresolvable_annotation_is_rejected_with_its_place() -> None:
     def tool(s: Missing) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
     with pytest.raises(LoadError, match=r"here\.py:7.*Missing"):

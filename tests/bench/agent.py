@@ -1,4 +1,4 @@
-"""An agent as users write one: it knows nothing of benchmarks but the tools that it is given."""
+"""An agent as users write it: it knows only the tools, nothing of benchmarks."""
 
 import asyncio
 import os

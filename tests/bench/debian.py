@@ -1,4 +1,4 @@
-"""Whether a Debian can be made here: for tests that need one. It takes a mirror, which not every machine reaches."""
+"""Debian base image for tests that need one. It needs a package mirror, which not every machine can reach."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which results of a benchmark count."""
+"""Results of a benchmark: rewards and faults."""
 
 from __future__ import annotations
 

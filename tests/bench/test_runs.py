@@ -1,4 +1,4 @@
-"""The runner and its records, with a benchmark that is made up."""
+"""The runner and its result files, with a fake benchmark."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def ran(run_: BenchRun, parallel: int = 1) -> dict[str, Any]:
     return run_.summary()
 
 
-def test_a_fault_of_ours_is_not_a_reward_and_is_run_again(tmp_path: Path) -> None:
+def test_an_infra_fault_gives_no_reward_and_is_run_again(tmp_path: Path) -> None:
     summary = ran(begun(tmp_path / "run", broken="three"))
     assert (summary["graded"], summary["faults"], summary["mean_reward"]) == (2, 1, 1.0)
     broken = next(result for result in summary["results"] if result["task"] == "three")
@@ -78,18 +78,18 @@ def test_a_fault_of_ours_is_not_a_reward_and_is_run_again(tmp_path: Path) -> Non
     assert (summary["graded"], summary["faults"], summary["mean_reward"]) == (3, 0, 1.0)
 
 
-def test_the_score_of_doing_nothing_is_shown_for_the_same_tasks(tmp_path: Path) -> None:
+def test_the_reward_of_doing_nothing_is_shown_for_the_same_tasks(tmp_path: Path) -> None:
     assert ran(begun(tmp_path / "run"))["do_nothing"] == pytest.approx(1 / 3)
     assert ran(begun(tmp_path / "two", broken="two/a"))["do_nothing"] == 0.0
 
 
 @pytest.mark.parametrize("parallel", [1, 2, 8])
-def test_only_so_many_run_at_a_time(tmp_path: Path, parallel: int) -> None:
+def test_the_number_of_parallel_tasks_is_limited(tmp_path: Path, parallel: int) -> None:
     ran(begun(tmp_path / "run"), parallel)
     assert MadeUp.most == min(parallel, 3)
 
 
-def test_a_run_is_gone_on_with_only_as_it_was_begun(tmp_path: Path) -> None:
+def test_a_run_is_resumed_only_with_the_same_options(tmp_path: Path) -> None:
     begun(tmp_path / "run")
     assert begun(tmp_path / "run").path == tmp_path / "run"
     with pytest.raises(UsageError, match="started with other options"):
@@ -100,7 +100,7 @@ def test_a_run_is_gone_on_with_only_as_it_was_begun(tmp_path: Path) -> None:
         begun(tmp_path / "other")
 
 
-def test_what_was_run_can_be_graded_again(tmp_path: Path) -> None:
+def test_finished_tasks_can_be_graded_again(tmp_path: Path) -> None:
     ran(begun(tmp_path / "run"))
     run(grade_all(MadeUp({}), BenchRun.open(tmp_path / "run"), ["one"], parallel=1, progress=lambda *_: None))
     assert {r.task: r.reward for r in BenchRun.open(tmp_path / "run").results()} == {
@@ -112,7 +112,7 @@ def test_what_was_run_can_be_graded_again(tmp_path: Path) -> None:
         run(grade_all(MadeUp({}), BenchRun.open(tmp_path / "run"), ["four"], parallel=1, progress=lambda *_: None))
 
 
-def test_the_command_says_what_came_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "run", "made-up", "--agent", "good", "--run", str(tmp_path / "run")]
     assert main([*words, "-O", "broken=one"]) == 1
     out, err = capsys.readouterr()

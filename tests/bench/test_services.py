@@ -1,4 +1,4 @@
-"""Tasks of several containers: boxes that share a network, and nothing else."""
+"""Tasks with several containers: boxes that share only a network."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def result(task: Path, place: Path, agent: str) -> Result:
 
 
 @pytest.mark.parametrize("internet", ["true", "false"])
-def test_services_are_there_for_the_agent_and_for_the_tests(task: Path, tmp_path: Path, internet: str) -> None:
+def test_services_run_for_the_agent_and_for_the_tests(task: Path, tmp_path: Path, internet: str) -> None:
     (task / "task.toml").write_text(TOML.format(internet=internet))
     good = result(task, tmp_path / "good", "oracle")
     assert (good.reward, good.calls[0]["returncode"]) == (1.0, 0), good
@@ -88,7 +88,7 @@ def test_services_are_there_for_the_agent_and_for_the_tests(task: Path, tmp_path
     assert not (tmp_path / "good" / "tasks" / "asks" / "services").exists()
 
 
-def test_a_service_that_ends_is_the_machines_fault(task: Path, tmp_path: Path) -> None:
+def test_a_service_that_ends_is_an_infra_fault(task: Path, tmp_path: Path) -> None:
     (task / "environment/store/serve.sh").write_text("echo no room; exit 3\n")
     (task / "environment/docker-compose.yaml").write_text(COMPOSE.format(health="false"))
     found = result(task, tmp_path / "run", "oracle")
@@ -102,16 +102,16 @@ def test_a_service_that_ends_is_the_machines_fault(task: Path, tmp_path: Path) -
         ({"db": {"image": "x", "volumes": ["a:/b"]}}, "volumes of the service db"),
         ({"db": {"build": "../other"}}, "outside of its task"),
         ({"db": {}}, "neither an image nor a build"),
-        ({"a": {"image": "x", "depends_on": ["b"]}, "b": {"image": "x", "depends_on": {"a": {}}}}, "depend on each other"),
+        ({"a": {"image": "x", "depends_on": ["b"]}, "b": {"image": "x", "depends_on": {"a": {}}}}, "depend on each"),
         (None, "has no services"),
     ],
 )
-def test_what_cannot_be_made_is_said(tmp_path: Path, services: object, why: str) -> None:
+def test_an_unsupported_compose_file_is_rejected(tmp_path: Path, services: object, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         read({"services": services}, tmp_path, "main")
 
 
-def test_a_single_container_is_nothing_new(tmp_path: Path) -> None:
+def test_a_compose_file_with_one_container_has_no_services(tmp_path: Path) -> None:
     volumes = ["${T_BENCH_TASK_LOGS_PATH}:${T_BENCH_CONTAINER_LOGS_PATH}"]
     own = {"build": ".", "volumes": volumes, "environment": ["A=1"]}
     found = read({"services": {"client": own}}, tmp_path, "client")

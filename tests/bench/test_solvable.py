@@ -25,14 +25,14 @@ def bench(benchmark: str, agent: str, folder: Path, *options: str) -> dict[str, 
 
 
 @pytest.mark.parametrize(("agent", "reward"), [("gold", 1.0), ("nop", 0.0)])
-def test_solutions_earn_one_and_nothing_earns_nothing(agent: str, reward: float, tmp_path: Path) -> None:
+def test_solutions_get_one_and_doing_nothing_gets_zero(agent: str, reward: float, tmp_path: Path) -> None:
     summary = bench("bfcl", agent, tmp_path / "bfcl", "tasks=multi_turn_base_5,multi_turn_miss_param_7")
     assert (summary["mean_reward"], summary["do_nothing"], summary["graded"]) == (reward, 0.0, 2)
     summary = bench("reasoning-gym", agent, tmp_path / "rg", "tasks=gcd,sudoku", "seed=5")
     assert (summary["mean_reward"], summary["graded"]) == (reward, 2)
 
 
-def test_tasks_are_those_that_the_environment_lists(tmp_path: Path) -> None:
+def test_tasks_come_from_the_environment(tmp_path: Path) -> None:
     words = ["run", "bfcl", "--agent", "gold", "--run", str(tmp_path / "r"), "--limit", "2", "-O", "category=miss_func"]
     done = CliRunner().invoke(command, [*words, "-o", "json"])
     results = json.loads(done.stdout)["results"]
@@ -58,7 +58,7 @@ asyncio.run(main())
 """
 
 
-def test_a_program_is_an_agent_and_what_it_did_is_kept(tmp_path: Path) -> None:
+def test_a_program_can_be_the_agent_and_its_calls_are_recorded(tmp_path: Path) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
     agent = f"{sys.executable} {tmp_path / 'agent.py'}"
     summary = bench("reasoning-gym", agent, tmp_path / "rg", "tasks=gcd")

@@ -1,4 +1,4 @@
-"""SWE-bench, with an instance made of a small repository: what solves it is resolved, and whatever else is not."""
+"""SWE-bench with an instance made from a small repository: only a solution is resolved."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FILES = {
     "tests/test_calc.py": "from calc import double\n\n\ndef test_double():\n    assert double(3) == 6\n",
 }
 BLANK = " "
-"""A line without text, in a patch."""
+"""An empty line in a patch."""
 GOLD = f"""\
 diff --git a/calc.py b/calc.py
 --- a/calc.py
@@ -69,7 +69,7 @@ PINS = ["iniconfig==2.3.1", "packaging==26.3", "pluggy==1.7.0", "pygments==2.21.
 
 
 def added(name: str, text: str) -> str:
-    """A patch that adds a file."""
+    """Return a patch that adds a file."""
     lines = text.splitlines()
     body = "".join(f"+{line}\n" for line in lines)
     head = f"diff --git a/{name} b/{name}\nnew file mode 100644\n--- /dev/null\n+++ b/{name}\n"
@@ -102,7 +102,7 @@ git checkout calc.py; kill %1; git checkout calc.py
 
 @pytest.fixture(scope="module")
 def instances(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A file with one row, and beside it a clone of its repository; prepared things go there, too."""
+    """Write a file with one row next to a clone of its repository; prepared projects go into the same folder."""
     folder = tmp_path_factory.mktemp("swe")
     clone = folder / "repos" / "acme" / "calc"
     for name, text in FILES.items():
@@ -118,7 +118,7 @@ def instances(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (folder / "instances.jsonl").write_text(json.dumps(row(base.strip())) + "\n")
     uv = os.environ.get("UV_CACHE_DIR") or str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uv")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("UV_CACHE_DIR", uv)  # what was downloaded before is not downloaded again
+        patched.setenv("UV_CACHE_DIR", uv)  # reuse earlier downloads
         patched.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         yield folder / "instances.jsonl"
 
@@ -164,7 +164,7 @@ def opened(instances: Path) -> SweBench:
 
 
 def attempt(instances: Path, folder: Path, agent: str = "", patch: str | None = None) -> Result:
-    """What an agent earns; without one, what a patch does."""
+    """Return the result of an agent, or of a patch."""
     job = BenchJob(NAME, agent, folder)
     benchmark = opened(instances)
     if patch is None:
@@ -173,7 +173,7 @@ def attempt(instances: Path, folder: Path, agent: str = "", patch: str | None = 
     return asyncio.run(benchmark.grade(job))
 
 
-def test_the_gold_patch_resolves_it(instances: Path, tmp_path: Path) -> None:
+def test_the_gold_patch_resolves_the_issue(instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, "gold")
     assert result.reward == 1.0
     tests = {"FAIL_TO_PASS": "1/1", "PASS_TO_PASS": "1/1"}
@@ -182,18 +182,18 @@ def test_the_gold_patch_resolves_it(instances: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "report.json").read_text())[NAME]["trusted"] is True
 
 
-def test_no_patch_does_not(instances: Path, tmp_path: Path) -> None:
+def test_an_empty_patch_does_not_resolve_the_issue(instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, "empty")
     assert (result.reward, result.outputs["FAIL_TO_PASS"], result.outputs["PASS_TO_PASS"]) == (0.0, "0/1", "1/1")
 
 
-def test_a_patch_that_does_not_apply_does_not(instances: Path, tmp_path: Path) -> None:
+def test_a_patch_that_does_not_apply_does_not_resolve_the_issue(instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, patch=GOLD.replace("a - b", "a * b").replace("def ", "class "))
     assert (result.reward, result.outputs["applied"]) == (0.0, False)
 
 
 @pytest.mark.parametrize("how", CHEATS)
-def test_a_patch_does_not_resolve_it_that(how: str, instances: Path, tmp_path: Path) -> None:
+def test_a_cheating_patch_does_not_resolve_the_issue(how: str, instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, patch=CHEATS[how])
     assert result.reward == 0.0
 
@@ -213,30 +213,30 @@ asyncio.run(main())
 
 
 def agent(folder: Path, command: str) -> str:
-    """An agent that has one idea."""
+    """Return the command of an agent that makes one change."""
     (folder / "agent.py").write_text(AGENT)
     return shlex.join([sys.executable, str(folder / "agent.py"), command])
 
 
-def test_what_a_cheating_agent_leaves_in_its_instance_earns_nothing(instances: Path, tmp_path: Path) -> None:
+def test_changes_of_a_cheating_agent_to_its_instance_earn_nothing(instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, agent(tmp_path, CHEATING_AGENT))
     assert "test_calc.py" in (tmp_path / "patch.diff").read_text()
     assert result.reward == 0.0
 
 
-def test_an_agent_that_is_a_program_solves_it_through_the_tools(instances: Path, tmp_path: Path) -> None:
+def test_a_program_solves_the_issue_with_the_tools(instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, agent(tmp_path, "sed -i s/-/+/ calc.py"))
     assert result.reward == 1.0
     assert result.calls[0]["arguments"] == {"command": "sed -i s/-/+/ calc.py"}
     assert '"returncode":0' in result.calls[0]["output"]
 
 
-def test_an_agent_that_fails_is_told_and_earns_nothing(instances: Path, tmp_path: Path) -> None:
+def test_a_failing_agent_is_reported_and_earns_nothing(instances: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exit code 3:\nno idea"):
         attempt(instances, tmp_path, "echo no idea; exit 3")
 
 
-def test_tools_work_on_the_repository_and_nothing_shows_the_solution(instances: Path) -> None:
+def test_tools_work_on_the_repository_and_do_not_reveal_the_solution(instances: Path) -> None:
     async def main() -> None:
         prepared = await opened(instances).prepared(NAME)
         async with Environment(str(prepared.agent)) as env:
@@ -277,7 +277,7 @@ def test_tools_work_on_the_repository_and_nothing_shows_the_solution(instances: 
     asyncio.run(main())
 
 
-def test_without_a_repository_the_environment_says_how_to_get_one() -> None:
+def test_a_missing_repository_is_reported_with_how_to_get_one() -> None:
     async def main() -> None:
         async with Environment("swebench@1.0.0") as env:
             result = await env.call_tool("shell", {"command": "true"})
@@ -341,7 +341,7 @@ def test_instances_are_read_from_parquet_and_from_a_downloaded_dataset(
         load(str(tmp_path))
 
 
-def test_a_hub_that_cannot_be_reached_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "datasets.py").write_text("def load_dataset(name, split):\n    raise ConnectionError(f'no {name}')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UsageError, match="cannot be loaded from the datasets hub: no acme/set") as raised:
@@ -350,7 +350,7 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(tmp_path: Path, monkeypatc
     del sys.modules["datasets"]
 
 
-def test_what_is_no_instance_is_said(tmp_path: Path) -> None:
+def test_an_invalid_instance_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file or folder: nowhere"):
         load("nowhere")
     with pytest.raises(UsageError, match="need the package datasets") as raised:
@@ -373,7 +373,7 @@ def test_repositories_come_from_clones_mirrors_or_github(tmp_path: Path) -> None
         source_of("acme/other", str(tmp_path))
 
 
-def test_a_package_without_a_wheel_is_taken_in_a_later_version(tmp_path: Path) -> None:
+def test_a_package_without_a_wheel_is_replaced_by_a_later_version(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[build-system]\nrequires = ["setuptools>=61"]\n')
     changed = pythons.install(tmp_path / "made", "", ["zss==1.2.0"], (), tmp_path)
     assert changed == ["zss==1.2.0 (left out)"]

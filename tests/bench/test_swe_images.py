@@ -1,4 +1,4 @@
-"""SWE-bench on images: one that was made of this machine's own programs, known by its name or to a real Docker."""
+"""SWE-bench on images: an image made from this machine's programs, known as a base or to a real Docker."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A system as SWE-bench makes them: the repository in /testbed, with what came later, and a Python of conda's."""
+    """Make a system like SWE-bench's images: the repository with later commits in /testbed, and a conda Python."""
     root = make_root(tmp_path_factory.mktemp("swe-image") / "root", PROGRAMS)
     conda = root / "opt" / "miniconda3"
     python = conda / "envs" / "testbed"
@@ -106,7 +106,7 @@ def instances(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture
 def named(instances: Path, root: Path) -> Iterator[Path]:
-    """The same, with the image among the bases of this machine."""
+    """Add the image to the bases of this machine."""
     asyncio.run(base_systems.BaseSystems().add("acme-calc.eval-1", root))
     yield instances
     base_systems.remove("acme-calc.eval-1")
@@ -116,7 +116,7 @@ def attempt(instances: Path, folder: Path, agent: str) -> Result:
     return asyncio.run(SweBench({"instances": str(instances)}).run(BenchJob(NAME, agent, folder)))
 
 
-def test_the_gold_patch_resolves_it_on_the_image_and_nothing_does_not(named: Path, tmp_path: Path) -> None:
+def test_only_the_gold_patch_resolves_the_issue_on_the_image(named: Path, tmp_path: Path) -> None:
     good = attempt(named, tmp_path, "gold")
     assert (good.reward, good.outputs["image"]) == (1.0, IMAGE)
     assert (good.outputs["FAIL_TO_PASS"], good.outputs["PASS_TO_PASS"]) == ("1/1", "1/1")
@@ -124,7 +124,7 @@ def test_the_gold_patch_resolves_it_on_the_image_and_nothing_does_not(named: Pat
     assert (nothing.reward, nothing.outputs["PASS_TO_PASS"]) == (0.0, "1/1")
 
 
-def test_an_agent_finds_no_later_history_and_set_up_is_no_part_of_its_patch(named: Path) -> None:
+def test_an_agent_sees_no_later_commits_and_its_patch_excludes_the_set_up(named: Path) -> None:
     async def main() -> None:
         prepared = await SweBench({"instances": str(named)}).prepared(NAME)
         async with Environment(str(prepared.agent)) as env:
@@ -147,7 +147,7 @@ def test_an_agent_finds_no_later_history_and_set_up_is_no_part_of_its_patch(name
     asyncio.run(main())
 
 
-def test_an_image_without_a_repository_is_said(instances: Path, tmp_path: Path) -> None:
+def test_an_image_without_a_repository_is_rejected(instances: Path, tmp_path: Path) -> None:
     empty = make_root(tmp_path / "empty", ("sh",))
     asyncio.run(base_systems.BaseSystems().add("acme-calc.eval-1", empty))
     try:
@@ -157,7 +157,7 @@ def test_an_image_without_a_repository_is_said(instances: Path, tmp_path: Path) 
         base_systems.remove("acme-calc.eval-1")
 
 
-def test_images_are_those_that_rows_name_or_the_official_ones(instances: Path) -> None:
+def test_the_image_is_named_by_the_row_or_is_the_official_one(instances: Path) -> None:
     (found,) = load(str(instances))
     assert published_images.name_of(found) == IMAGE
     bare = Instance({**found.row, "image": "", "instance_id": "pallets__flask-5014"}, "", ())
@@ -165,7 +165,7 @@ def test_images_are_those_that_rows_name_or_the_official_ones(instances: Path) -
     assert published_images.name_of(Instance(bare.row, "3.11", ())) == ""
 
 
-def test_docker_is_asked_for_an_image_that_has_no_name_here(instances: Path, root: Path, tmp_path: Path) -> None:
+def test_an_unknown_image_is_taken_from_docker(instances: Path, root: Path, tmp_path: Path) -> None:
     engine = asyncio.run(docker_cli.find())
     if isinstance(engine, str):
         pytest.skip(engine)

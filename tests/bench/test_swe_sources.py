@@ -1,4 +1,4 @@
-"""Repositories, commits and files of instances that were made to harm whoever prepares them."""
+"""Malicious repositories, commits and files of instances."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def repository(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "commit", ["--upload-pack=touch {mark}", "--upload-pack", "-u", "", "a b", "a;b", "$(touch {mark})"]
 )
-def test_a_commit_is_never_an_option_of_git(repository: Path, tmp_path: Path, commit: str) -> None:
+def test_a_commit_is_never_passed_to_git_as_an_option(repository: Path, tmp_path: Path, commit: str) -> None:
     mark = tmp_path / "ran"
     with pytest.raises(UsageError, match="invalid commit"):
         repositories.checkout(str(repository), commit.format(mark=mark), tmp_path / "tree")
@@ -40,7 +40,7 @@ def test_a_commit_is_never_an_option_of_git(repository: Path, tmp_path: Path, co
 @pytest.mark.parametrize(
     "name", ["../secret", "/secret", "a/../../secret", "a/b/c", "--x", "a/-b", "", ".", "..", "a/.."]
 )
-def test_a_repository_is_named_by_owner_and_name_alone(repository: Path, name: str) -> None:
+def test_a_repository_name_has_only_an_owner_and_a_name(repository: Path, name: str) -> None:
     with pytest.raises(UsageError, match="invalid repository name"):
         repositories.source_of(name, str(repository.parent))
 
@@ -55,7 +55,7 @@ def test_a_commit_is_checked_out(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["testbed/.git/config", "testbed/.git/hooks/x", "testbed/sub/.git", "python/../testbed/x"]
 )
-def test_a_sandbox_hands_out_nothing_that_git_reads_on_the_host(tmp_path: Path, name: str) -> None:
+def test_a_sandbox_cannot_return_files_that_git_reads_on_the_host(tmp_path: Path, name: str) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.addfile(tarfile.TarInfo(name))

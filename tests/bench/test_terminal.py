@@ -1,4 +1,4 @@
-"""Tasks in both formats, on this machine's own system, with nothing downloaded."""
+"""Tasks in both formats, on this machine's system, without downloads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("sandboxes")
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of these tests alone, which they share."""
+    """Provide a folder for image layers that only these tests share."""
     folder = tmp_path_factory.getbasetemp() / "cache-of-boxes"
     folder.mkdir(exist_ok=True)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
@@ -45,7 +45,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Mon
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Any:
-    """No process of a box, and no mount."""
+    """Check that no process of a box and no mount is left."""
     yield
     mounts = Path("/proc/self/mounts").read_text()
     assert "aenv-box-" not in mounts
@@ -54,7 +54,7 @@ def _nothing_left() -> Any:
 
 
 def _boxes() -> list[str]:
-    """Those of this process."""
+    """Return the mounts of this process."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -73,7 +73,7 @@ def results(place: Path, agent: str, tasks: Path, **options: str) -> dict[str, R
     return {result.task: result for result in begun.results()}
 
 
-def test_the_solution_gets_one_and_nobody_gets_nothing_in_both_formats(tmp_path: Path) -> None:
+def test_the_solution_gets_one_and_doing_nothing_gets_zero_in_both_formats(tmp_path: Path) -> None:
     for tasks in (HARBOR, FIRST):
         only = {"only": "greet,serve"} if tasks == HARBOR else {}
         good = results(tmp_path / f"{tasks.name}-oracle", "oracle", tasks, **only)
@@ -115,7 +115,7 @@ printf '#!/bin/sh\\nexit 0\\n' | tee /root/.local/bin/python3; chmod 755 /root/.
 }
 
 
-def test_who_cheats_gets_nothing(tmp_path: Path) -> None:
+def test_cheating_earns_nothing(tmp_path: Path) -> None:
     for number, script in enumerate(CHEATS.values()):
         task = tmp_path / "tasks" / f"cheat-{number}"
         shutil.copytree(HARBOR / "greet", task)
@@ -128,14 +128,14 @@ def test_who_cheats_gets_nothing(tmp_path: Path) -> None:
     assert "not on the files of the agent" in broken.error
 
 
-def test_a_verifier_that_cannot_start_is_no_reward(tmp_path: Path) -> None:
+def test_a_verifier_that_cannot_start_gives_no_reward(tmp_path: Path) -> None:
     found = results(tmp_path / "run", "oracle", HARBOR, only="unstartable")["unstartable"]
     assert (found.reward, found.fault) == (None, "infra")
     assert "the verifier could not start" in found.error
     assert "no-such-runner: command not found" in found.error
 
 
-def test_what_was_left_can_be_graded_again(tmp_path: Path) -> None:
+def test_the_state_of_a_task_can_be_graded_again(tmp_path: Path) -> None:
     tasks = tmp_path / "tasks"
     shutil.copytree(HARBOR, tasks)
     options = {"tasks": str(tasks), "only": "greet,serve"}
@@ -160,7 +160,7 @@ def test_an_agent_that_takes_too_long_is_stopped_and_graded(tmp_path: Path) -> N
     assert "was stopped" in found.error
 
 
-def test_a_step_that_fails_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failing_build_step_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
     task = tmp_path / "tasks" / "broken"
     shutil.copytree(HARBOR / "greet", task)
     (task / "environment/Dockerfile").write_text("FROM aenv/host\nRUN (sleep 1000 &) ; echo so far; exit 7\n")
@@ -185,7 +185,7 @@ def test_the_command_runs_a_folder_of_tasks(
     assert main(["bench", "terminal", "--tasks", "harbor", "--network", "open sesame"]) == 2
 
 
-def test_a_task_that_is_not_whole_is_told(tmp_path: Path) -> None:
+def test_an_incomplete_task_is_rejected(tmp_path: Path) -> None:
     task = tmp_path / "task"
     shutil.copytree(HARBOR / "greet", task)
     shutil.rmtree(task / "tests")
@@ -197,7 +197,7 @@ def test_a_task_that_is_not_whole_is_told(tmp_path: Path) -> None:
         TerminalBench({}).tasks()
 
 
-def test_a_program_of_this_machine_does_the_task_with_the_sdk(tmp_path: Path) -> None:
+def test_a_program_on_this_machine_solves_the_task_with_the_sdk(tmp_path: Path) -> None:
     agent = shlex.join([sys.executable, str(Path(__file__).with_name("agent.py"))])
     found = results(tmp_path / "run", agent, HARBOR, only="greet")["greet"]
     assert found.reward == 1.0, (found, (tmp_path / "run/tasks/greet/agent.log").read_text())
@@ -207,7 +207,7 @@ def test_a_program_of_this_machine_does_the_task_with_the_sdk(tmp_path: Path) ->
     assert "the agent ended with exit code 3" in crashed.error
 
 
-def test_nothing_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
     task = tmp_path / "tasks" / "asleep"
     shutil.copytree(HARBOR / "greet", task)
     (task / "solution/solve.sh").write_text("setsid sleep 98765 &\nsleep 98765\n")
@@ -237,10 +237,8 @@ def _until(true: Callable[[], object]) -> None:
 
 @pytest.mark.usefixtures("a_debian")
 @pytest.mark.timeout(600)
-def test_other_programs_in_place_of_the_verifiers_own_get_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """On a Debian, where all of the system is the agent's to change; it is kept in the user's own cache."""
+def test_replaced_programs_of_the_verifier_earn_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a Debian image, where the agent can change the whole system; the image is kept in the user's cache."""
     monkeypatch.delenv("XDG_CACHE_HOME")
     cheats = {
         "shadowed": "printf '#!/bin/sh\\necho hello\\n' > /usr/local/bin/cat; chmod 755 /usr/local/bin/cat",
@@ -279,8 +277,8 @@ IMPOSTOR = f"""mkfifo /tmp/wait
         (f"echo 0 > {REWARD}\nprintf '%s' 0.5 > {REWARD}; exit 3\n", 0.5),
     ],
 )
-def test_a_verifier_that_ends_with_a_reward_of_0_gives_none(tmp_path: Path, script: str, reward: float) -> None:
-    """Whatever another program writes, which its tests have run."""
+def test_a_reward_of_0_cannot_be_overwritten_by_another_program(tmp_path: Path, script: str, reward: float) -> None:
+    """A program that the tests have run cannot change the reward afterwards."""
     task = tmp_path / "tasks" / "rewritten"
     shutil.copytree(HARBOR / "greet", task)
     (task / "tests" / "test.sh").write_text(script)

@@ -1,4 +1,4 @@
-"""Every example runs as it stands, offline and without a key, and prints what it promises."""
+"""Every example runs unchanged, offline and without a key, and prints its documented output."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def home() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED))
-def test_the_example_prints_what_it_promises(name: str, tmp_path: Path, home: Path) -> None:
+def test_the_example_prints_its_documented_output(name: str, tmp_path: Path, home: Path) -> None:
     ours = ("AENV_", "OPENAI_", "DUMMY_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     own = {"HOME": str(home), "AENV_RUNTIME_DIR": str(home / "run"), "TMPDIR": str(tmp_path)}

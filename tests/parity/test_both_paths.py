@@ -1,4 +1,4 @@
-"""The lean path and MCP, in both of its eras, answer alike."""
+"""Plain HTTP and both versions of MCP give the same answers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def answers(server: Server) -> dict[str, list[Answer]]:
 def test_a_call_has_one_answer_on_every_path(answers: dict[str, list[Answer]], number: int) -> None:
     lean, modern, legacy = (answers[path][number] for path in ("lean", "2026-07-28", "legacy"))
     assert modern == lean
-    # Before 2026-07-28 structured content had to be an object; other values come as text alone.
+    # Before MCP 2026-07-28, structured content had to be an object; other values come only as text.
     assert {**legacy, "data": None} == {**lean, "data": None}
     if isinstance(lean["data"], dict):
         assert legacy["data"] == lean["data"]

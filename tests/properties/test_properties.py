@@ -17,7 +17,7 @@ from aenv.authoring.content import to_content
 from aenv.authoring.signature import Signature
 from aenv.errors import InvalidArguments, ToolNotFound
 from aenv.sdk.environment import Environment
-from aenv.sdk.names import bare_name, split_env_name_version
+from aenv.sdk.qualified_names import bare_name, split_env_name_version
 
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none()

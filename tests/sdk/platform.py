@@ -1,7 +1,8 @@
-"""A platform in miniature: the control plane's routes, real instances behind it, and faults on request."""
+"""A small platform for tests: the routes of the control plane, real instances, and injected faults."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,7 +19,7 @@ Fault = Callable[[Request], Response | None]
 
 
 class Platform:
-    """Create, get, list and delete; each instance is a runtime of its own on its own port."""
+    """Creates, gets, lists and deletes instances; each one is a runtime on its own port."""
 
     def __init__(self, registry: Registry) -> None:
         self.url = ""
@@ -32,6 +33,7 @@ class Platform:
         self._registry = registry
         self._numbers = itertools.count(1)
         self._by_request: dict[str, str] = {}
+        self._creating = asyncio.Lock()
         self._running = AsyncExitStack()
 
     async def __call__(self, request: Request) -> Response:
@@ -59,18 +61,20 @@ class Platform:
             instance["status"], instance["reason"] = self.fate
         return _ok(instance)
 
-    async def _create(self, wish: dict[str, Any]) -> Response:
-        known = self._by_request.get(wish["request_id"])
-        if known is None:
-            self.created.append(wish)
-            known = f"{wish['envName'].partition('@')[0]}-{next(self._numbers)}"
-            self._by_request[wish["request_id"]] = known
-            url = await self._running.enter_async_context(served(self._registry, token=f"token-of-{known}"))
-            self.instances[known] = {
-                "id": known, "status": "Creating", "ip": "127.0.0.1", "polls": 0, "reason": None,
-                "created_at": "2026-01-01T00:00:00Z", "updated_at": "", "data_url": url, "token": f"token-of-{known}",
-            }  # fmt: skip
-        return _ok(self.instances[known])
+    async def _create(self, body: dict[str, Any]) -> Response:
+        async with self._creating:  # a retry may arrive while the first request is still in progress
+            name = self._by_request.get(body["request_id"])
+            if name is None:
+                self.created.append(body)
+                name = f"{body['envName'].partition('@')[0]}-{next(self._numbers)}"
+                self._by_request[body["request_id"]] = name
+                url = await self._running.enter_async_context(served(self._registry, token=f"token-of-{name}"))
+                self.instances[name] = {
+                    "id": name, "status": "Creating", "ip": "127.0.0.1", "polls": 0, "reason": None,
+                    "created_at": "2026-01-01T00:00:00Z", "updated_at": "", "data_url": url,
+                    "token": f"token-of-{name}",
+                }  # fmt: skip
+            return _ok(self.instances[name])
 
     async def stop_instances(self) -> None:
         await self._running.aclose()

@@ -1,4 +1,4 @@
-"""What `call_function` returns is a coroutine in every way that callers use one, and instructions for an agent."""
+"""The return value of `call_function`: a coroutine, which an agent also accepts as its instructions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def told(text: str) -> str:
     return text
 
 
-def test_it_is_awaited_gathered_waited_for_and_made_a_task() -> None:
+def test_an_answer_can_be_awaited_gathered_waited_for_and_made_a_task() -> None:
     async def main() -> None:
         assert await Answer(told("a")) == "a"
         assert await asyncio.gather(Answer(told("a")), Answer(told("b"))) == ["a", "b"]
@@ -34,7 +34,7 @@ def test_it_is_awaited_gathered_waited_for_and_made_a_task() -> None:
     run(main())
 
 
-def test_it_is_cancelled_as_a_coroutine_is() -> None:
+def test_an_answer_can_be_cancelled_like_a_coroutine() -> None:
     async def main() -> None:
         forever = asyncio.Event()
         task = asyncio.create_task(Answer(forever.wait()))
@@ -49,7 +49,7 @@ def test_it_is_cancelled_as_a_coroutine_is() -> None:
     run(main())
 
 
-def test_an_agent_that_asks_before_every_turn_is_told_the_same_with_one_call() -> None:
+def test_instructions_for_every_turn_of_an_agent_take_one_call() -> None:
     async def main() -> None:
         asked.clear()
         answer = Answer(told("Serve the customer."))

@@ -87,7 +87,7 @@ def test_the_network_of_a_running_server_cannot_be_chosen() -> None:
         run(Environment("e", network="none").initialize())
 
 
-def test_the_attributes_are_there(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attributes_hold_the_options_and_urls(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AENV_INSTANCE_URL")
     env = Environment("e", environment_variables={"A": "1", "B": None, "C": 3}, aenv_url="http://host")  # type: ignore[dict-item]
     assert env.environment_variables == {"A": "1", "C": "3"}
@@ -104,7 +104,7 @@ def test_the_attributes_are_there(server: Server, monkeypatch: pytest.MonkeyPatc
     assert Environment("e").api_key == "k"
 
 
-def test_a_name_is_needed() -> None:
+def test_an_empty_name_is_rejected() -> None:
     with pytest.raises(EnvironmentError, match="env_name is empty"):
         Environment("")
 
@@ -125,7 +125,7 @@ def test_tools_functions_rewards_and_health() -> None:
     in_env(use)
 
 
-def test_results_of_every_kind() -> None:
+def test_results_of_every_kind_arrive() -> None:
     async def use(env: Environment) -> dict[str, Any]:
         kinds = (
             "empty",
@@ -184,7 +184,7 @@ def test_bare_and_qualified_names_both_work() -> None:
     in_env(foreign, "e@1.0.0")
 
 
-def test_errors_say_whose_fault_they_are() -> None:
+def test_errors_have_a_fault() -> None:
     async def use(env: Environment) -> None:
         bad = await env.call_tool("echo", {"content": 3})
         assert (bad.is_error, bad.fault) == (True, "policy")
@@ -209,7 +209,7 @@ def test_errors_say_whose_fault_they_are() -> None:
     in_env(use)
 
 
-def test_the_tree_of_errors() -> None:
+def test_errors_form_one_tree() -> None:
     error = ToolError("m", "tool", {"k": 1})
     assert (error.message, error.tool_name, error.details, str(error)) == ("m", "tool", {"k": 1}, "m")
     assert EnvironmentError("m", "env").env_name == "env"
@@ -238,7 +238,7 @@ def test_timeouts_fire_and_the_environment_stays_usable() -> None:
     in_env(use)
 
 
-def test_a_cancelled_call_raises_cancelled_and_the_tool_hears_of_it() -> None:
+def test_a_cancelled_call_raises_and_the_tool_sees_it() -> None:
     async def use(env: Environment) -> None:
         for tool, arguments in (("nap_async", {"seconds": 30}), ("wait_for_cancel", {})):
             task = asyncio.create_task(env.call_tool(tool, arguments))
@@ -294,7 +294,7 @@ def test_release_is_idempotent_and_final_until_initialised_again() -> None:
     run(main())
 
 
-def test_info_and_readiness(server: Server) -> None:
+def test_info_and_readiness_are_reported(server: Server) -> None:
     async def use(env: Environment) -> None:
         await env.wait_for_ready(timeout=10)
         info = await env.get_env_info()
@@ -314,7 +314,7 @@ def test_without_a_data_plane_calls_are_refused() -> None:
     in_env(use, enable_data_plane=False)
 
 
-def test_nobody_there_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_is_reported_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AENV_INSTANCE_URL", f"http://127.0.0.1:{_free_port()}")
     monkeypatch.setattr("aenv.sdk.placement.PATIENCE", 0.1)
     with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
@@ -435,7 +435,7 @@ def test_a_tools_own_timeout_does_not_open_the_breaker() -> None:
     in_env(use)
 
 
-def test_an_instance_with_a_token_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instance_with_a_token_requires_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(ENVS / "everything.py", log=tmp_path / "log", variables={"AENV_TOKEN": "t"}) as own:
         monkeypatch.setenv("AENV_INSTANCE_URL", own.url)
 
@@ -467,14 +467,14 @@ def test_an_unhealthy_environment_is_reported_with_its_reason(tmp_path: Path, mo
         assert run(skipping()) == 1
 
 
-def test_one_handle_serves_several_event_loops() -> None:
+def test_one_environment_works_in_several_event_loops() -> None:
     env = Environment("e")
     for _ in range(3):
         assert asyncio.run(env.call_tool("echo", {"content": "x"})).data == {"result": "x"}
     asyncio.run(env.release())
 
 
-def test_the_blocking_twin() -> None:
+def test_the_blocking_environment_works() -> None:
     with Environment("everything@1.0.0").sync() as env:
         assert env.call_tool("echo", {"content": "x"}).data == {"result": "x"}
         assert env.call_function("add", {"a": 1, "b": 2}) == 3
@@ -493,7 +493,7 @@ def test_the_blocking_twin() -> None:
     assert asyncio.run(inside_a_running_loop()) == {"result": "y"}
 
 
-def test_the_blocking_twin_offers_what_the_handle_offers() -> None:
+def test_the_blocking_environment_has_all_methods() -> None:
     def methods(cls: type) -> set[str]:
         return {n for n, m in vars(cls).items() if callable(m) and not n.startswith("_")}
 
@@ -506,7 +506,7 @@ def test_the_blocking_twin_offers_what_the_handle_offers() -> None:
     assert of_calls[0] == of_calls[1]
 
 
-def test_info_lines_have_the_known_shape_and_no_arguments() -> None:
+def test_log_lines_keep_their_format_and_contain_no_arguments() -> None:
     out = io.StringIO()
     setup_logging(logging.StreamHandler(out), logging.INFO)
     try:

@@ -1,4 +1,4 @@
-"""Mistakes of the program that uses the SDK: told at once, as the caller's fault, before anything is started."""
+"""Mistakes of the program that uses the SDK: reported at once as the caller's fault, before anything is started."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _nothing_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         "\ud800",         "./nowhere", "/nowhere/at/all", "~nobody-of-this-name/project", "./nul\0", "./" + "x" * 900,
     ],
 )  # fmt: skip
-def test_a_wrong_name_or_version_is_the_callers_fault(name: Any) -> None:
+def test_an_invalid_name_or_version_is_the_callers_fault(name: Any) -> None:
     for make in (Environment, SyncEnvironment, lambda name: Environment.batch(name, 2)):
         with pytest.raises(AEnvError) as caught:
             make(name)
@@ -68,7 +68,7 @@ WRONG: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("option", "value"), [(name, value) for name, values in WRONG.items() for value in values])
-def test_a_wrong_option_is_named_and_is_the_callers_fault(option: str, value: Any) -> None:
+def test_an_invalid_option_is_named_and_is_the_callers_fault(option: str, value: Any) -> None:
     with pytest.raises(AEnvError) as caught:
         Environment("env", **{option: value})
     assert caught.value.fault == "caller"
@@ -80,24 +80,24 @@ def test_a_wrong_option_is_named_and_is_the_callers_fault(option: str, value: An
         SyncEnvironment("env", **{option: value})
 
 
-def test_every_option_is_tried() -> None:
+def test_every_option_has_invalid_values_in_these_tests() -> None:
     import inspect
 
     assert set(inspect.signature(Environment.__init__).parameters) - {"self", "env_name"} == set(WRONG)
 
 
-def test_a_number_for_a_ttl_says_how_to_write_it() -> None:
+def test_a_numeric_ttl_is_rejected_with_how_to_write_it() -> None:
     with pytest.raises(InvalidUse, match="'60s'"):
         Environment("env", ttl=60)  # type: ignore[arg-type]
 
 
-def test_a_secret_is_not_repeated() -> None:
+def test_a_secret_is_not_shown_in_the_error() -> None:
     with pytest.raises(InvalidUse) as caught:
         Environment("env", api_key="s3cret\n")
     assert "s3cret" not in str(caught.value)
 
 
-def test_what_can_only_mean_one_thing_is_taken() -> None:
+def test_unambiguous_values_are_converted() -> None:
     env = Environment(
         "env@^1.2",
         ttl="1h30m",
@@ -114,7 +114,7 @@ def test_what_can_only_mean_one_thing_is_taken() -> None:
 
 
 @pytest.mark.parametrize("n", [-1, 1.5, "2", None, True, [2]])
-def test_a_batch_of_no_number_is_the_callers_fault(n: Any) -> None:
+def test_an_invalid_batch_size_is_the_callers_fault(n: Any) -> None:
     with pytest.raises(InvalidUse, match="n must be"):
         Environment.batch("env", n)
 
@@ -186,7 +186,7 @@ CALLS: list[Use] = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_wrong_argument_of_a_method_is_the_callers_fault_and_nothing_is_sent(
+def test_an_invalid_argument_of_a_method_is_the_callers_fault_and_nothing_is_sent(
     call: Use, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AENV_INSTANCE_URL", "http://127.0.0.1:9")
@@ -222,8 +222,8 @@ USES: list[Use] = [
 
 
 @pytest.mark.parametrize("use", USES)
-def test_use_after_release_is_the_callers_fault_and_makes_no_second_instance(use: Use) -> None:
-    env = Environment("env")  # it could not be started: the errors are not those of starting
+def test_use_after_release_is_the_callers_fault_and_creates_no_instance(use: Use) -> None:
+    env = Environment("env")  # it cannot be started, so the errors are not those of a start
 
     async def main() -> None:
         await env.release()
@@ -251,7 +251,7 @@ def test_a_batch_after_its_release_is_the_callers_fault() -> None:
 
 @pytest.mark.attack("platform")
 @pytest.mark.parametrize("answer", ["unix:/var/run/docker.sock", "unix:///run/systemd/private"])
-def test_a_platform_elsewhere_names_no_socket_of_this_machine(answer: str) -> None:
+def test_a_remote_platform_cannot_name_a_local_socket(answer: str) -> None:
     placement = Environment("env", aenv_url="http://platform.example:8080")._placement
     client = placement.client(EnvInstance(id="i", status=EnvStatus.RUNNING, data_url=answer, token="t"))
     assert (client.url.host, client.url.uds) == ("platform.example", None)

@@ -47,7 +47,7 @@ def test_an_instance_is_created_used_and_deleted(registry: Registry) -> None:
             assert await env.presign_url(8000) == f"{made.url}/my-env-1/8000"
         [wish] = made.created
         wish.pop("request_id")
-        assert 0 < wish.pop("queue_timeout") < 60  # it answers before we hang up
+        assert 0 < wish.pop("queue_timeout") < 60  # the platform answers before the client's timeout
         assert wish == {
             "envName": "my-env@1.2.0", "datasource": "data", "ttl": "2h", "arguments": ["--x"], "owner": "me",
             "environment_variables": {"A": "1", "envNAME": "my-env", "envversion": "1.2.0"},
@@ -69,7 +69,7 @@ def test_a_ttl_that_was_not_given_is_not_sent(registry: Registry) -> None:
     assert on_platform(registry, use) == ["", "30m"]
 
 
-def test_a_platform_that_chooses_no_networks_is_not_trusted_with_one(registry: Registry) -> None:
+def test_an_instance_whose_network_was_ignored_is_deleted(registry: Registry) -> None:
     async def use(made: Platform) -> None:
         with pytest.raises(EnvironmentError, match="does not support network="):
             await Environment("e", aenv_url=made.url, network=["pypi.org"]).initialize()
@@ -98,7 +98,7 @@ def test_an_instance_that_never_runs_times_out_and_is_removed(registry: Registry
     on_platform(registry, use)
 
 
-def test_a_create_whose_answer_is_lost_makes_one_instance(registry: Registry) -> None:
+def test_a_retried_create_makes_one_instance(registry: Registry) -> None:
     async def use(made: Platform) -> int:
         real = made.__call__
 
@@ -114,7 +114,7 @@ def test_a_create_whose_answer_is_lost_makes_one_instance(registry: Registry) ->
     assert on_platform(registry, use) == 1
 
 
-def test_a_busy_platform_is_asked_again(registry: Registry) -> None:
+def test_a_create_is_retried_while_the_platform_is_busy(registry: Registry) -> None:
     async def use(made: Platform) -> None:
         made.faults = [unavailable, unavailable]
         async with Environment("e", aenv_url=made.url) as env:
@@ -123,7 +123,7 @@ def test_a_busy_platform_is_asked_again(registry: Registry) -> None:
     on_platform(registry, use)
 
 
-def test_cancelling_during_start_deletes_what_was_created(registry: Registry) -> None:
+def test_cancelling_during_start_deletes_the_instance(registry: Registry) -> None:
     async def use(made: Platform) -> None:
         made.polls_until_running = 10**9
         task = asyncio.create_task(Environment("e", aenv_url=made.url).initialize())
@@ -158,13 +158,13 @@ def test_a_delete_that_fails_is_logged_and_not_raised(registry: Registry, caplog
     assert "could not be deleted (broken)" in caplog.text
 
 
-def test_no_platform_is_said_with_what_to_do() -> None:
+def test_an_unreachable_platform_is_reported_with_what_to_do() -> None:
     with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
         run(Environment("e", aenv_url="http://127.0.0.1:9", max_retries=0).initialize())
     assert "AENV_INSTANCE_URL" in caught.value.message
 
 
-def test_the_client_under_its_old_name(registry: Registry) -> None:
+def test_the_client_works_under_its_old_name(registry: Registry) -> None:
     async def use(made: Platform) -> None:
         async with AEnvSchedulerClient(made.url, timeout=5, max_retries=0) as client:
             await client.connect()

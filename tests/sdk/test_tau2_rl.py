@@ -1,4 +1,4 @@
-"""The entry point that trainers name, against an environment with the same functions and a model that is a script."""
+"""The entry point for trainers, with an environment that has the same functions and a scripted model."""
 
 from __future__ import annotations
 

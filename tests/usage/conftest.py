@@ -1,4 +1,4 @@
-"""Environments as users run them: a project of ``aenv init``, served by ``aenv run`` on its own port."""
+"""Environments as users run them: a project of ``aenv init``, served by ``aenv run`` on the default port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 AENV = [sys.executable, "-m", "aenv.cli"]
 PORT = 8081
-PATIENCE = 60.0  # seconds for somebody else's server on that port to go away
+PATIENCE = 60.0  # seconds until another server on that port must have ended
 
 
 def variables(more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -49,7 +49,7 @@ def _aenv_run(project: Path, *arguments: str) -> Iterator[None]:
                 return
             process.wait(30)
         said = log.read_text()
-        assert "already in use" in said, said  # somebody was quicker: wait again
+        assert "already in use" in said, said  # another server was faster: wait again
 
 
 @contextmanager
@@ -71,7 +71,7 @@ def _started(project: Path, arguments: tuple[str, ...], stderr: IO[bytes]) -> It
 
 @pytest.fixture
 def make_project(tmp_path: Path) -> Callable[..., Path]:
-    """``aenv init``; the given sources are put into its src/custom_env.py."""
+    """Create a project with ``aenv init``, with the given sources as its src/custom_env.py."""
 
     def make(name: str, source: str | None = None, *options: str) -> Path:
         done = subprocess.run(
@@ -88,14 +88,14 @@ def make_project(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def aenv_run() -> Iterator[Callable[..., None]]:
-    """``aenv run --quiet`` in that project, until the end of the test."""
+    """Run ``aenv run --quiet`` in the project until the end of the test."""
     with ExitStack() as stack:
         yield lambda project, *arguments: stack.enter_context(_aenv_run(project, *arguments))
 
 
 @pytest.fixture
 def run_script(tmp_path: Path) -> Callable[..., str]:
-    """Run a script as a user does, with DUMMY_INSTANCE_IP exported; what it printed."""
+    """Run a script as a user does, with DUMMY_INSTANCE_IP exported, and return its output."""
 
     def run(text: str, said: str = "", more: Mapping[str, str] | None = None) -> str:
         script = tmp_path / "script.py"

@@ -1,4 +1,4 @@
-"""What a user of the SDK writes: a terminal, tools of every plain type, a reward, a function, a health check."""
+"""An environment as a user writes it: a terminal, tools of all plain types, a reward, a function, a health check."""
 
 import os
 import subprocess
@@ -73,19 +73,19 @@ def code_quality(code: str, test_results: dict) -> dict:
 
 @register_function
 def inspect_process(variable: str) -> dict:
-    """What this instance was started with."""
+    """Return the variables and arguments of this instance."""
     return {"variable": os.environ.get(variable), "arguments": sys.argv[1:]}
 
 
 @register_function
 def wrap(data: dict) -> dict:
-    """An endpoint of one's own."""
+    """Answer at a custom endpoint."""
     return {"status": "success", "data": data}
 
 
 @register_health
 def system_health() -> dict:
-    """How the machine is."""
+    """Return the state of the machine."""
     import psutil
 
     return {

@@ -1,4 +1,4 @@
-"""Code that users already have runs unchanged: an environment is defined, served and called as it stands."""
+"""Existing code of users runs unchanged: an environment is defined, served and called as printed."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def block_with(blocks: list[str], words: str) -> str:
 
 
 def as_script(fragment: str) -> str:
-    """A fragment with ``async with`` at the top level, made a script."""
+    """Turn a fragment with a top-level ``async with`` into a script."""
     body = textwrap.indent(fragment, "    ")
     return f"import asyncio\nfrom aenv import Environment\n\nasync def main():\n{body}\n\nasyncio.run(main())\n"
 
 
 @pytest.mark.parametrize("arguments", [(), ("./src",)], ids=["aenv run", "aenv run ./src"])
-def test_what_is_defined_as_printed_is_called_as_printed(
+def test_an_environment_defined_as_printed_is_called_as_printed(
     blocks: list[str],
     arguments: tuple[str, ...],
     make_project: Callable[..., Path],
@@ -72,7 +72,7 @@ def test_a_file_is_written_as_printed(
     assert (project / "written" / "index.html").read_text() == "<html>...</html>"
 
 
-def test_an_agent_is_talked_to_as_printed(
+def test_an_agent_is_called_as_printed(
     blocks: list[str],
     make_project: Callable[..., Path],
     aenv_run: Callable[..., None],

@@ -1,4 +1,4 @@
-"""What users are told that the SDK does, done from end to end against a real server."""
+"""The features of the SDK that the guide describes, end to end against a real server."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def call(tool: str, **arguments: Any) -> aenv.ToolResult:
 # --- tools
 
 
-def test_the_version_can_be_asked_for() -> None:
+def test_the_package_has_a_version() -> None:
     assert re.match(r"\d+\.\d+", aenv.__version__)
 
 
@@ -78,7 +78,7 @@ def test_a_docstring_describes_the_tool_and_its_parameters() -> None:
 
 
 @pytest.mark.parametrize("name", ["execute_command", f"{NAME}/execute_command", "mini-terminal/execute_command"])
-def test_a_result_has_text_content_and_says_so(name: str) -> None:
+def test_a_result_has_text_content(name: str) -> None:
     result = using(lambda env: env.call_tool(name, {"command": "echo helloworld", "timeout": 5}))
     assert result.is_error is False
     (block,) = result.content
@@ -87,7 +87,7 @@ def test_a_result_has_text_content_and_says_so(name: str) -> None:
     assert set(block) == {"type", "text"}
 
 
-def test_plain_types_arrive_as_they_are() -> None:
+def test_plain_types_arrive_unchanged() -> None:
     result = call("order", name="tea", count=2, price=1.5, paid=True, tags=["a", "b"])
     assert result.content == [{"type": "text", "text": "2 x tea at 1.5, paid, a+b"}]
 
@@ -98,13 +98,13 @@ def test_optional_parameters_and_defaults_may_be_left_out() -> None:
     assert call("greet", name="Ada").text == "Ada 3"
 
 
-def test_a_model_is_a_parameter() -> None:
+def test_a_model_can_be_a_parameter() -> None:
     assert call("find_users", params={"query": "q"}).text == "q 10 False"
     assert call("find_users", params={"query": "q", "max_results": 1, "details": True}).text == "q 1 True"
     assert call("find_users", params={"max_results": 1}).is_error
 
 
-def test_what_a_tool_cannot_do_is_told_in_its_result() -> None:
+def test_a_failing_tool_gives_an_error_result() -> None:
     result = call("execute_command", command="sleep 5", timeout=0.05)
     assert result.is_error
     assert "timed out" in result.text
@@ -123,7 +123,7 @@ def test_a_call_is_logged_with_the_environment_and_the_tool() -> None:
     )
 
 
-def test_a_tool_has_a_path_of_its_own_over_http(server: str) -> None:
+def test_a_tool_has_its_own_http_path(server: str) -> None:
     status, answer = fetch(server, "/tools/repeat", {"content": "x"})
     assert (status, answer["success"]) == (200, True)
     assert json.loads(answer["data"]["content"][0]["text"]) == {"result": "x"}
@@ -144,12 +144,12 @@ def test_a_function_is_an_endpoint_and_a_method_call(server: str) -> None:
     assert fetch(server, "/functions/wrap", {"data": {"a": [1]}}) == (200, {"success": True, "data": wanted})
 
 
-def test_functions_are_no_tools() -> None:
+def test_functions_are_not_listed_as_tools() -> None:
     tools = [tool["name"] for tool in using(lambda env: env.list_tools())]
     assert not [name for name in tools if "wrap" in name or "code_quality" in name]
 
 
-def test_health_is_what_the_check_finds() -> None:
+def test_health_is_the_result_of_the_check() -> None:
     health = using(lambda env: env.check_health())
     assert health["success"] is True
     assert health["data"]["status"] == "healthy"
@@ -215,7 +215,7 @@ def test_variables_and_arguments_are_found_by_the_environments_code() -> None:
     assert given == {"variable": "/models/bert", "arguments": ["--verbose", "--gpu"]}
 
 
-def test_a_platform_is_asked_for_just_what_was_wished(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_gets_exactly_the_given_options(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DUMMY_INSTANCE_IP")
     aenv.register_tool(name="t")(lambda: "answer")
 
@@ -227,7 +227,7 @@ def test_a_platform_is_asked_for_just_what_was_wished(registry: Registry, monkey
 
     async def main() -> None:
         async with platform(registry) as made:
-            assert (await create(made))["ttl"] == ""  # config.json's, or the platform's own
+            assert (await create(made))["ttl"] == ""  # the default of config.json or of the platform
             assert (await create(made, ttl="30m"))["ttl"] == "30m"
             wish = await create(
                 made,
@@ -242,12 +242,12 @@ def test_a_platform_is_asked_for_just_what_was_wished(registry: Registry, monkey
     run(main())
 
 
-def test_the_projects_own_ttl_is_read_from_its_config() -> None:
+def test_the_ttl_of_a_project_is_read_from_its_config() -> None:
     text = '{"name": "my-env", "version": "1.0.0", "deployConfig": {"ttl": "2h"}}'
     assert str(manifest.parse(text).deploy_config.ttl) == "2h"
 
 
-def test_a_server_that_is_not_there_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_server_is_reported_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUMMY_INSTANCE_IP", "http://127.0.0.1:1")
 
     async def main() -> None:

@@ -75,7 +75,7 @@ class Content(NamedTuple):
 
     blocks: list[Block]
     is_json: bool = False
-    """Whether the only block is the JSON text of the value that the tool returned."""
+    """True if the only block is the JSON text of the value that the tool returned."""
     is_error: bool = False
     structured: Any = None
     """Structured content of an explicit MCP result."""

@@ -36,7 +36,7 @@ class Declaration:
     endpoint: str = ""
     method: str = "POST"
     hidden: bool = False
-    """Whether the tool can be called but is not listed to agents."""
+    """True for a tool that can be called but is not listed to agents."""
 
     @property
     def where(self) -> str:

@@ -19,7 +19,7 @@ class ExecResult:
     stdout: str
     stderr: str
     timed_out: bool = False
-    """Whether the command was stopped at its time limit."""
+    """True if the command was stopped at its time limit."""
 
 
 class ToolResult:

@@ -34,8 +34,8 @@ from aenv.sdk import transfer
 from aenv.sdk.answer import Answer
 from aenv.sdk.circuit_breaker import CircuitBreaker
 from aenv.sdk.health import probe, timed_out, wait_until_healthy
-from aenv.sdk.names import bare_name, make_mcp_url, split_env_name_version
 from aenv.sdk.placement import CreateRequest, Placement, PlatformPlacement, ServerPlacement
+from aenv.sdk.qualified_names import bare_name, make_mcp_url, split_env_name_version
 from aenv.tracing.logging import getLogger
 from aenv.tracing.rollout import Rollout
 
