@@ -1,4 +1,4 @@
-"""Both engines keep the same contract."""
+"""The native and the process engine keep the same contract."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TestProcess(EngineContract):
         return lambda: ProcessEngine(folder / "process")
 
 
-def test_of_what_is_asked_for_often_some_are_ready(folder: Path, sandboxes: None) -> None:
+def test_sandboxes_that_are_requested_often_are_pooled(folder: Path, sandboxes: None) -> None:
     project = folder / "project"
     project.mkdir()
     (project / "env.py").write_text("from aenv import register_tool\n@register_tool\ndef hello(): return 1\n")

@@ -1,4 +1,4 @@
-"""Whose fault the end of a sandbox is."""
+"""Classification of a sandbox's end: cause and fault."""
 
 from __future__ import annotations
 

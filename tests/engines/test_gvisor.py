@@ -102,7 +102,7 @@ def test_killing_runsc_leaves_no_process(folder: Path, tmp_path: Path, runsc: st
     asyncio.run(asyncio.wait_for(main(), 120))
 
 
-def test_without_runsc_it_says_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_runsc_the_engine_says_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(Unavailable, match="install gVisor"):
         GvisorEngine(folder / "gvisor")

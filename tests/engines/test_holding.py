@@ -1,4 +1,4 @@
-"""The keeper: who it belongs to, and what it does without anybody."""
+"""The fd holder: it belongs to one server at a time, and waits for the next one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def begun(runtime: Path, patience: float) -> tuple[FdHolderClient, int]:
     return made, ended
 
 
-def test_it_belongs_to_one_at_a_time_and_gives_all_to_the_next(runtime: Path) -> None:
+def test_a_holder_belongs_to_one_server_and_gives_all_to_the_next(runtime: Path) -> None:
     async def main() -> None:
         first, ended = await begun(runtime, 60)
         with connected(runtime) as second:
@@ -76,7 +76,7 @@ def test_it_belongs_to_one_at_a_time_and_gives_all_to_the_next(runtime: Path) ->
 
 
 @pytest.mark.parametrize("worth", [True, False])
-def test_without_anybody_it_waits_only_for_what_is_worth_it(runtime: Path, worth: bool) -> None:
+def test_a_holder_without_a_server_waits_only_for_descriptors_that_are_worth_it(runtime: Path, worth: bool) -> None:
     async def main() -> None:
         made, ended = await begun(runtime, 0.5 if worth else 600)
         made.hold("mine", [ended], worth=worth)
@@ -90,7 +90,7 @@ def test_without_anybody_it_waits_only_for_what_is_worth_it(runtime: Path, worth
     run(main())
 
 
-def test_one_of_another_version_is_ended(runtime: Path) -> None:
+def test_a_holder_of_another_version_is_ended(runtime: Path) -> None:
     heard: list[bytes] = []
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(runtime / SOCKET))

@@ -20,7 +20,7 @@ def asked(folder: Path, text: str) -> list[str]:
     return requirements_of(folder)
 
 
-def test_only_what_is_missing_is_asked_for(tmp_path: Path) -> None:
+def test_only_missing_packages_are_required(tmp_path: Path) -> None:
     assert requirements_of(tmp_path) == []
     text = "# ours\naenvironment>=0.1\n\npytest\nno-such-package-a==1.0 # why\n"
     text += "no-such-package-b[x]>=2 ; python_version > '3'\n"
@@ -92,7 +92,7 @@ def test_packages_are_installed_as_locked_or_not_at_all(tmp_path: Path, monkeypa
     assert list((tmp_path / "layers").iterdir()) == [made]
 
 
-def test_imports_of_others_are_told_from_the_projects_own(tmp_path: Path) -> None:
+def test_third_party_imports_are_told_from_the_projects_own(tmp_path: Path) -> None:
     (tmp_path / "src" / "inner").mkdir(parents=True)
     (tmp_path / "src" / "a.py").write_text(
         "import json, numpy.linalg\nfrom helper import x\nfrom . import b\nfrom aenv import register_tool\n"

@@ -175,7 +175,7 @@ def test_a_start_that_is_cancelled_leaves_nothing(folder: Path, seconds: float) 
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_log_keeps_the_last_of_what_was_written() -> None:
+def test_a_log_keeps_the_last_output() -> None:
     log = Log()
     whole = b""
     for number in range(3000):

@@ -17,7 +17,7 @@ def pool_of(made: list[int], ended: list[int], **options: int) -> Pool[int]:
     return Pool(make, end, lambda one: one >= 0, **options)
 
 
-def test_nothing_is_kept_ready_for_what_is_asked_for_once(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_a_single_request_pools_nothing(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("aenv.engines.native.pool.PATIENCE", 0)
     made: list[int] = []
 
@@ -33,7 +33,7 @@ def test_nothing_is_kept_ready_for_what_is_asked_for_once(monkeypatch) -> None: 
     assert made == []
 
 
-def test_what_is_asked_for_again_and_again_is_kept_ready(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_repeated_requests_fill_the_pool(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("aenv.engines.native.pool.PATIENCE", 0)
     made: list[int] = []
 
@@ -53,7 +53,7 @@ def test_what_is_asked_for_again_and_again_is_kept_ready(monkeypatch) -> None:  
     run(main())
 
 
-def test_what_nobody_asks_for_any_more_is_ended(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_pooled_sandboxes_without_requests_are_ended(monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr("aenv.engines.native.pool.PATIENCE", 0)
     monkeypatch.setattr("aenv.engines.native.pool.KEPT", 0.05)
     ended: list[int] = []

@@ -50,7 +50,7 @@ class TestEngine(EngineContract):
         return lambda: StandardEngine(service.url, service.token)
 
 
-def test_an_instance_that_dies_has_ended_and_others_are_none_of_ours(service: ServiceAt, tmp_path: Path) -> None:
+def test_a_dead_instance_has_ended_and_instances_of_other_users_are_ignored(service: ServiceAt, tmp_path: Path) -> None:
     (tmp_path / "env.py").write_text(
         "import os\nfrom aenv import register_tool\n@register_tool\ndef pid() -> int:\n    return os.getpid()\n"
     )
@@ -81,7 +81,7 @@ def test_an_instance_that_dies_has_ended_and_others_are_none_of_ours(service: Se
     run(main())
 
 
-def test_a_service_that_refuses_or_is_not_there_is_said_so(service: ServiceAt, tmp_path: Path) -> None:
+def test_a_service_that_refuses_or_is_missing_is_an_error(service: ServiceAt, tmp_path: Path) -> None:
     async def main() -> None:
         spec = SandboxSpec("x@1.0.0", tmp_path, tmp_path)
         stranger, nowhere = StandardEngine(service.url, "wrong"), StandardEngine("http://127.0.0.1:9")
@@ -95,7 +95,7 @@ def test_a_service_that_refuses_or_is_not_there_is_said_so(service: ServiceAt, t
     run(main())
 
 
-def test_what_is_asked_for_is_written_both_ways(tmp_path: Path) -> None:
+def test_a_request_has_both_spellings(tmp_path: Path) -> None:
     config = {
         "name": "shop", "version": "2.0.0", "artifacts": [{"type": "image", "content": "shop:2"}], "tags": ["a"],
         "deployConfig": {"ttl": "1h", "podTemplate": "own"},

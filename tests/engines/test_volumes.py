@@ -67,7 +67,7 @@ async def call(engine: NativeEngine, spec: SandboxSpec, *calls: tuple[str, dict[
 
 
 @pytest.mark.parametrize("target", ["/home/admin/data", "/app/data"])
-def test_what_one_sandbox_writes_the_next_one_reads(place: Path, target: str) -> None:
+def test_a_sandbox_reads_what_an_earlier_one_wrote(place: Path, target: str) -> None:
     async def main() -> None:
         engine = NativeEngine(place / "run")
         project, volume = place / "project", place / "volume"
@@ -87,7 +87,7 @@ def test_what_one_sandbox_writes_the_next_one_reads(place: Path, target: str) ->
     run(main())
 
 
-def test_a_sandbox_on_another_system_has_one_too(place: Path) -> None:
+def test_a_sandbox_with_a_base_can_have_a_volume(place: Path) -> None:
     async def main() -> None:
         engine = NativeEngine(place / "run")
         project = place / "project"
@@ -106,7 +106,7 @@ def test_a_sandbox_on_another_system_has_one_too(place: Path) -> None:
     run(main())
 
 
-def test_one_that_is_to_be_read_only_is(place: Path) -> None:
+def test_a_read_only_volume_cannot_be_written(place: Path) -> None:
     async def main() -> None:
         engine = NativeEngine(place / "run")
         project = place / "project"
@@ -136,5 +136,5 @@ def test_a_place_that_would_break_a_sandbox_is_refused(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["/home/admin/data", "/data", "/app/data", "/home/env", "/tmp/cache", "/srv/a b"])
-def test_other_places_are_fine(target: str) -> None:
+def test_other_places_are_accepted(target: str) -> None:
     assert target_problem(target) is None

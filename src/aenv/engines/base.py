@@ -19,43 +19,43 @@ from aenv.isolation.network.policy import Mode, Network
 
 @dataclass(frozen=True, slots=True)
 class SandboxSpec:
-    """What is asked for. Two that are equal may be given the same, already running, sandbox."""
+    """A request for a sandbox. Requests that are equal can be served by the same pooled sandbox."""
 
     name: str
-    """The environment's, for people and for MCP."""
+    """Name of the environment, for people and for MCP."""
     project: Path
-    """The folder that the environment lives in."""
+    """The environment's folder."""
     code: Path
-    """What to load: the project, its ``src`` or one file of it."""
+    """The code to load: the project, its ``src`` or one file of it."""
     variables: dict[str, str] = field(default_factory=dict)
     arguments: list[str] = field(default_factory=list)
     limits: Limits = field(default_factory=Limits)
     network: Network = field(default_factory=Network)
     files: tuple[str, ...] | None = None
-    """Only these of the project's files, or folders, are the environment's. None: all are."""
+    """Files and folders of the project that belong to the environment. None: all of them."""
     base: str | None = None
-    """The system that it is to see in place of the host's, as its config.json names it."""
+    """Root file system to see in place of the host's, as config.json names it."""
     tenant: str = ""
-    """Whose it is: sandboxes of two tenants have nothing warm in common."""
+    """The tenant: sandboxes of two tenants share no zygote and no preloaded parent."""
     mcp: bool = True
-    """Whether to have ready what MCP clients need; without, it is loaded when the first of them comes."""
+    """Import the MCP SDK ahead. Without, the first request of an MCP client imports it."""
     fork: bool = True
-    """Whether it may be a fork of a process that others are forked from, too. Without, it is a new program: slower, and
+    """Allow a fork of a process that other sandboxes are forked from, too. Without, it is a new program: slower, and
     with an address layout, stack canaries and hash seed of its own."""
     volume: Volume | None = None
-    """A folder that outlives it. Nothing else with the same one is started, or loaded, while it is there."""
+    """A folder that outlives the sandbox. No other sandbox has it mounted at the same time."""
     fetching: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
-    """The caller's proxies, certificates and package index, for installing what it requires. It does not get these."""
+    """The caller's proxies, certificates and package index, for installing packages. The sandbox does not get them."""
 
     @property
     def family(self) -> str:
-        """The same for specs that differ in nothing but their variables."""
+        """Key of all specs that differ in nothing but their variables."""
         place = (self.project, self.code, self.base, self.tenant, self.mcp, self.fork, self.volume)
         return repr((*place, self.arguments, self.limits, self.network, package_index(self.fetching)))
 
     @property
     def key(self) -> str:
-        """The same for equal specs."""
+        """Key of all equal specs."""
         return f"{sorted(self.variables.items())!r} {self.family}"
 
 
@@ -66,14 +66,14 @@ class SandboxRef:
     id: str
     data_url: str
     token: str
-    """What calls must carry."""
+    """Bearer token that calls need."""
     healthy: bool = False
-    """It answers, and there is no health check of the author's to ask."""
+    """The environment answers, and has no health check of its own to call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What an engine can do. The platform refuses a request that needs more, before it calls the engine."""
+    """Abilities of an engine. The platform refuses a request that needs more, before it calls the engine."""
 
     networks: frozenset[Mode] = frozenset()
     """The network modes that it can give a sandbox."""
@@ -89,7 +89,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What the administrator of a platform decides for all of its sandboxes. An engine uses what it needs of it."""
+    """Decisions of a platform's administrator for all of its sandboxes. An engine uses those that it needs."""
 
     pool: int = 0
     """How many sandboxes of one kind to keep ready, at most."""
@@ -142,7 +142,7 @@ class Engine(ABC):
         return ""
 
     def claim(self, spec: SandboxSpec) -> SandboxRef | None:
-        """One that is ready and that nobody has yet, at once; None where `start` has to make it."""
+        """Return a pooled sandbox, at once and without waiting; None where `start` has to make one."""
         return None
 
     @abstractmethod
@@ -156,42 +156,44 @@ class Engine(ABC):
 
     @abstractmethod
     async def poll(self, ref: SandboxRef) -> Exit | None:
-        """None while alive. A sandbox that vanished is an Exit, not an exception."""
+        """Return None while the sandbox is alive. One that vanished is an `Exit`, not an exception."""
 
     @abstractmethod
     async def stop(self, ref: SandboxRef) -> None:
-        """Return when it is gone. Stopping it twice is fine."""
+        """Return when the sandbox is gone. Idempotent."""
 
     @abstractmethod
     def running(self) -> AsyncIterator[SandboxRef]:
-        """Everything of ours that exists now."""
+        """Iterate over all sandboxes of this engine that exist now. The platform stops those without an owner."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Stop everything, and remove every trace."""
+        """Stop all sandboxes, and remove every trace of them."""
 
-    async def adopt(self, keeper: FdHolderClient) -> list[tuple[SandboxRef, str]]:
-        """Before anything is started: have a keeper hold all that `keep` is called for, and go on with what it holds
-        already, from an engine before this one. These, each with its note; what had no note is ended.
+    async def adopt(self, holder: FdHolderClient) -> list[tuple[SandboxRef, str]]:
+        """Take over the sandboxes of the previous server, before any is started; return them with their notes.
+
+        ``holder``: holds the descriptors of all sandboxes that `keep` is called for. Sandboxes without a note are
+        ended.
         """
         return []
 
     def keep(self, ref: SandboxRef, note: str) -> None:  # noqa: B027 - not every engine can
-        """Let a sandbox outlive this process, with a note for who goes on with it; a later one takes its place."""
+        """Let a sandbox outlive this process, with a note for the next server. A later note replaces it."""
 
     async def leave(self) -> None:
-        """Go; what was kept stays with the keeper, for another engine to adopt."""
+        """End this engine. Sandboxes that `keep` was called for stay, for the next server to adopt."""
         await self.close()
 
     def logs(self, ref: SandboxRef) -> str:
-        """The last of what its tools wrote to stdout and stderr."""
+        """Return the last output of its tools, stdout and stderr."""
         return ""
 
     def log_since(self, ref: SandboxRef, position: int) -> tuple[str, int]:
-        """What was written after ``position``, as far as it is still there, and the position now; 0 is the start."""
+        """Return the output after ``position``, as far as it is kept, and the position now. 0 is the start."""
         text = self.logs(ref)
         return text[position:], len(text)
 
     def usage(self, ref: SandboxRef) -> dict[str, Any]:
-        """What it uses now, as far as the engine can tell."""
+        """Return its resource usage, as far as the engine can measure it."""
         return {}

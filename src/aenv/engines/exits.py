@@ -15,10 +15,10 @@ from aenv.errors import Fault
 from aenv.schema.exit_codes import STOPPED_BY_SIGNAL
 
 Cause = Literal["out_of_memory", "killed", "crashed", "exited", "signalled", "lost"]
-"""``out_of_memory``: the kernel killed it at its memory limit. ``killed``: by somebody outside of the sandbox.
-``crashed``: by a signal of its own making, such as SIGSEGV. ``exited``: the author's code ended the process.
-``signalled``: a program in the sandbox asked the runtime to stop, where an engine cannot keep it from that.
-``lost``: it is not there any more, and nothing tells why."""
+"""``out_of_memory``: the kernel killed it at its memory limit. ``killed``: from outside of the sandbox.
+``crashed``: by a signal that it caused itself, such as SIGSEGV. ``exited``: the environment's code ended the process.
+``signalled``: a program in the sandbox sent the runtime a signal to stop; not every engine can prevent that.
+``lost``: it vanished, and the reason is not known."""
 
 FAULTS: dict[Cause, Fault] = {
     "out_of_memory": "policy",
@@ -36,19 +36,19 @@ class Exit:
 
     code: int
     reason: str
-    """For people."""
+    """Text for people."""
     cause: Cause = "lost"
 
     @property
     def fault(self) -> Fault:
-        """Whose fault it is; `policy` is the agent's."""
+        """The party at fault; `policy` is the agent."""
         return FAULTS[self.cause]
 
 
 def classify(code: int, *, out_of_memory: bool = False) -> Exit:
-    """What the exit status of a sandbox's first process stands for; a negative one is a signal's number.
+    """Classify the exit status of a sandbox's first process; a negative one is a signal's number.
 
-    ``out_of_memory``: whether the kernel has killed a process of this sandbox for want of memory.
+    ``out_of_memory``: the kernel has killed a process of this sandbox at its memory limit.
     """
     if code == -signal.SIGKILL and out_of_memory:
         return Exit(code, "out of memory: its processes used more than its memory limit", "out_of_memory")

@@ -1,7 +1,7 @@
-"""With whom an engine leaves what it has made: with nobody, or with a keeper for the server that comes after this one.
+"""The server's connection to the process that holds its file descriptors for a handover to the next server.
 
-A keeper (`aenv.isolation.forking.fd_holder`) is a process that starts an engine's programs and holds a second
-descriptor of all that matters. Here is the server's end of the connection to it.
+That process (`aenv.isolation.forking.fd_holder`) starts the engine's zygotes, and holds a duplicate of every descriptor
+by which a server reaches them and their sandboxes. `NoHolder` is for platforms whose sandboxes end with the server.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = getLogger("holding")
 
 SOCKET = "keeper.sock"
 CONNECT_SECONDS = 5.0
-"""For a keeper to see that the server before us is gone."""
+"""For the holder to notice that the previous server is gone."""
 
 
 class Process(Protocol):
-    """A program that was started."""
+    """A process that a holder started."""
 
     @property
     def pid(self) -> int: ...
@@ -40,27 +40,27 @@ class Process(Protocol):
 
 
 class Holder(ABC):
-    """Starts programs, and holds on to descriptors."""
+    """Starts processes, and holds file descriptors."""
 
     @abstractmethod
     async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> Process:
-        """Start a program that gets ``channel`` as its last argument. It ends with the holder.
+        """Start a process that gets ``channel`` as its last argument. It ends with the holder.
 
         Raises:
-            Unavailable: it cannot be.
+            Unavailable: it could not be started.
         """
 
     @abstractmethod
     def hold(self, name: str, fds: Sequence[int], *, worth: bool = False) -> None:
-        """Hold these in place of what was held under the name before. ``worth``: waiting for the next server."""
+        """Hold descriptors, in place of those under the same name. ``worth``: wait for the next server for these."""
 
     @abstractmethod
     def drop(self, name: str) -> None:
-        """Hold them no more."""
+        """Close the descriptors under a name."""
 
 
 class NoHolder(Holder):
-    """What is made ends with this process."""
+    """No handover: processes end with this one, and descriptors are not held."""
 
     async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> Process:
         return await asyncio.create_subprocess_exec(
@@ -69,17 +69,17 @@ class NoHolder(Holder):
         )  # fmt: skip
 
     def hold(self, name: str, fds: Sequence[int], *, worth: bool = False) -> None:
-        """They are closed with this process."""
+        """Do nothing: they are closed with this process."""
 
     def drop(self, name: str) -> None:
-        """They never were held."""
+        """Do nothing: they were not held."""
 
 
-class _Kept:
-    """A program that a keeper started."""
+class _HeldProcess:
+    """A process that the holder started."""
 
-    def __init__(self, keeper: FdHolderClient, name: str, pid: int) -> None:
-        self._keeper = keeper
+    def __init__(self, holder: FdHolderClient, name: str, pid: int) -> None:
+        self._holder = holder
         self._name = name
         self.pid = pid
         self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -88,20 +88,20 @@ class _Kept:
         return await asyncio.shield(self.ended)
 
     def kill(self) -> None:
-        self._keeper.say({"op": "kill", "name": self._name})
+        self._holder.send({"op": "kill", "name": self._name})
 
 
 class FdHolderClient(Holder):
-    """The connection to a keeper. Should that be killed, all that it started is gone, and another is started."""
+    """The connection to a holder. When the holder is killed, its processes end with it, and another one is started."""
 
     def __init__(self, runtime: Path, patience: float, janitor: int) -> None:
-        """``janitor``: a descriptor that keeps the janitor from tidying up; it is closed at the end."""
+        """``janitor``: a descriptor that keeps the crash cleanup from running; closed at the end."""
         self._path = runtime / SOCKET
         self._patience = patience
         self._janitor = janitor
         self._connection: socket.socket | None = None
-        self._processes: dict[str, _Kept] = {}
-        self._starting: dict[str, asyncio.Future[_Kept]] = {}
+        self._processes: dict[str, _HeldProcess] = {}
+        self._starting: dict[str, asyncio.Future[_HeldProcess]] = {}
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
         self._own: subprocess.Popen[bytes] | None = None
         self._gone = asyncio.Event()
@@ -109,46 +109,46 @@ class FdHolderClient(Holder):
         self._ending = False
         self.pid = 0
         self.on_begun: Callable[[int], None] = lambda pid: None
-        """Told the process id of each one that is started."""
+        """Called with the process id of each holder that is started."""
         self.held: dict[str, list[int]] = {}
-        """What it held when we came; for the engine to take."""
+        """Descriptors that it held when this server connected, for the engine to adopt."""
 
     @classmethod
     async def found(cls, runtime: Path, patience: float) -> FdHolderClient | None:
-        """The one that a server before us has left in this folder, if it is there still."""
+        """Connect to the holder that the previous server left in this folder, if there is one."""
         connection = await _connected(runtime / SOCKET)
         if connection is None:
             return None
         try:
             hello, fds = await _receive(connection)
             if hello.get("version") != fd_holder.VERSION:
-                log.warning("what the server before this one left is of another version: it is ended")
+                log.warning("the instances of the previous server are of another version, and are ended")
                 connection.send(json.dumps({"op": "end"}).encode())
                 with contextlib.suppress(OSError):
                     while await asyncio.get_running_loop().sock_recv(connection, fd_holder.MESSAGE):
                         pass
-                raise OSError("it is of another version")
+                raise OSError("the holder is of another version")
             self = cls(runtime, patience, fds[0])
             self.pid = hello["pid"]
             for _ in range(hello["count"]):
                 message, fds = await _receive(connection)
                 if message["op"] == "child":
-                    self._processes[message["name"]] = _Kept(self, message["name"], message["pid"])
+                    self._processes[message["name"]] = _HeldProcess(self, message["name"], message["pid"])
                 else:
                     self.held[message["name"]] = fds
         except OSError:
             connection.close()
             return None
         self._listen(connection)
-        self.say({"op": "wait", "seconds": patience})
+        self.send({"op": "wait", "seconds": patience})
         return self
 
     def begin(self) -> None:
-        """Start one."""
+        """Start a holder."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         if self._own is not None:
-            self._own.wait()  # the one before, which was killed
+            self._own.wait()  # the previous one, which was killed
         with theirs:
             self._own = subprocess.Popen(
                 [
@@ -165,23 +165,23 @@ class FdHolderClient(Holder):
     async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> Process:
         if self._connection is None:
             self.begin()
-        came: asyncio.Future[_Kept] = asyncio.get_running_loop().create_future()
-        self._starting[name] = came
-        self.say({"op": "start", "name": name, "command": command, "env": env}, [channel, log])
-        return await came
+        started: asyncio.Future[_HeldProcess] = asyncio.get_running_loop().create_future()
+        self._starting[name] = started
+        self.send({"op": "start", "name": name, "command": command, "env": env}, [channel, log])
+        return await started
 
     def process(self, name: str) -> Process | None:
-        """One that runs already."""
+        """Return a running process by name."""
         return self._processes.get(name)
 
     def hold(self, name: str, fds: Sequence[int], *, worth: bool = False) -> None:
-        self.say({"op": "hold", "name": name, "worth": worth}, fds)
+        self.send({"op": "hold", "name": name, "worth": worth}, fds)
 
     def drop(self, name: str) -> None:
-        self.say({"op": "drop", "name": name})
+        self.send({"op": "drop", "name": name})
 
-    def say(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Tell it. What it has no room for yet waits here."""
+    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Send a message. Queue it while the socket is full."""
         if self._connection is None:
             return
         data = json.dumps(message).encode()
@@ -191,20 +191,20 @@ class FdHolderClient(Holder):
             except BlockingIOError:
                 asyncio.get_running_loop().add_writer(self._connection, self._write)
             except OSError:
-                return  # it was killed: we hear of that where we listen
+                return  # the holder was killed, which `_read` notices
             else:
                 return
         self._unsent.append((data, [os.dup(fd) for fd in fds]))
 
     def leave(self) -> None:
-        """Go, and leave everything to the next server."""
-        self._hang_up()
+        """Disconnect, and leave everything to the next server."""
+        self._disconnect()
         os.close(self._janitor)
 
     async def end(self) -> None:
-        """End it, with all that it holds."""
+        """End the holder, with all that it holds and started."""
         self._ending = True
-        self.say({"op": "end"})
+        self.send({"op": "end"})
         await self._gone.wait()
         if self._own is not None:
             await asyncio.to_thread(self._own.wait)
@@ -225,25 +225,25 @@ class FdHolderClient(Holder):
             except OSError:
                 data, fds = b"", []
             for fd in fds:
-                os.close(fd)  # the janitor's, which we have
+                os.close(fd)  # a copy of ours, for the crash cleanup
             if not data:
                 if not self._ending:
-                    log.warning("the keeper has ended, and all instances with it; there will be another")
-                self._hang_up()
+                    log.warning("the process that holds all instances has ended, and they with it; it is restarted")
+                self._disconnect()
                 return
             self._handle(json.loads(data))
 
     def _handle(self, message: dict[str, Any]) -> None:
         name = message.get("name", "")
         if message["op"] == "child":
-            process = self._processes[name] = _Kept(self, name, message["pid"])
-            came = self._starting.pop(name, None)
-            if came is not None and not came.done():
-                came.set_result(process)
+            process = self._processes[name] = _HeldProcess(self, name, message["pid"])
+            starting = self._starting.pop(name, None)
+            if starting is not None and not starting.done():
+                starting.set_result(process)
         elif message["op"] == "failed":
-            came = self._starting.pop(name, None)
-            if came is not None and not came.done():
-                came.set_exception(Unavailable(message["error"]))
+            starting = self._starting.pop(name, None)
+            if starting is not None and not starting.done():
+                starting.set_exception(Unavailable(message["error"]))
         elif message["op"] == "ended":
             ended = self._processes.pop(name, None)
             if ended is not None and not ended.ended.done():
@@ -264,7 +264,7 @@ class FdHolderClient(Holder):
         if self._connection is not None:
             asyncio.get_running_loop().remove_writer(self._connection)
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             loop = asyncio.get_running_loop()
             loop.remove_reader(self._connection)
@@ -279,14 +279,14 @@ class FdHolderClient(Holder):
             if not process.ended.done():
                 process.ended.set_result(-9)
         self._processes.clear()
-        for came in self._starting.values():
-            if not came.done():
-                came.set_exception(Unavailable("the keeper has ended; try again"))
+        for starting in self._starting.values():
+            if not starting.done():
+                starting.set_exception(Unavailable("the process that holds all instances has ended; try again"))
         self._starting.clear()
 
 
 async def _connected(path: Path) -> socket.socket | None:
-    """To a keeper that says hello; None when there is none, or it belongs to somebody else for good."""
+    """Connect to a holder that greets this server. None: there is none, or another server keeps it."""
     for _ in range(int(CONNECT_SECONDS / 0.02)):
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.setblocking(False)
@@ -300,7 +300,7 @@ async def _connected(path: Path) -> socket.socket | None:
             return None
         except OSError:
             pass
-        connection.close()  # it has not seen yet that the server before us is gone
+        connection.close()  # it has not noticed yet that the previous server is gone
         await asyncio.sleep(0.02)
     return None
 
@@ -315,15 +315,15 @@ async def _receive(connection: socket.socket) -> tuple[dict[str, Any], list[int]
             await _readable(connection)
             continue
         if not data:
-            raise ConnectionResetError("the keeper has ended")
+            raise ConnectionResetError("the holder has ended")
         return json.loads(data), fds
 
 
 async def _readable(connection: socket.socket) -> None:
     loop = asyncio.get_running_loop()
-    came: asyncio.Future[None] = loop.create_future()
-    loop.add_reader(connection, lambda: None if came.done() else came.set_result(None))
+    readable: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(connection, lambda: None if readable.done() else readable.set_result(None))
     try:
-        await came
+        await readable
     finally:
         loop.remove_reader(connection)

@@ -1,4 +1,4 @@
-"""The packages that an environment asks for, installed once for each list of requirements and shared by all."""
+"""Package layers: the packages of an environment, installed once per list of requirements and shared by all."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ log = getLogger("layers")
 
 _LINE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:==\s*(?P<version>[^\s;,]+))?\s*$")
 _PLAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,\s-]+\])?\s*([<>=!~]=?[^/@:]*)?(;[^/@:]*)?$")
-"""A line that names a package and nothing else: installing runs on the host, so a path or an option is an open door."""
+"""A line with the name and version of a package only. Installing runs on the host, so paths and options are refused."""
 _HASHES = re.compile(r"(\s+--hash=sha256:[0-9a-f]{64})+$")
 
 
 def requirements_of(project: Path) -> list[str]:
-    """What the project asks for and this interpreter does not have: from its lock where that is current, each then
-    with its version and its digests.
+    """Return the project's requirements that this interpreter does not have.
+
+    They come from its lock, with versions and digests, where that is current.
 
     Raises:
         LoadError: a line is more than the name and version of a package.
@@ -49,7 +50,7 @@ def requirements_of(project: Path) -> list[str]:
 
 
 def _read(project: Path) -> tuple[str, str]:
-    """The lock if it belongs to the requirements, else these."""
+    """Return the name and text of the lock if it is current, else of the requirements."""
     try:
         raw = (project / REQUIREMENTS).read_bytes()
     except OSError:
@@ -79,14 +80,14 @@ def _named(line: str) -> str:
 
 
 def cache_folder() -> Path:
-    """Where layers are kept."""
+    """Return the folder of all layers."""
     return config.cache_folder() / "layers"
 
 
 async def layer(requirements: list[str], folder: Path, variables: Mapping[str, str] | None = None) -> Path:
-    """A folder with these packages; installs them when nobody has before.
+    """Return a folder with these packages; install them if it does not exist.
 
-    ``variables``: proxies, certificates and index of who asks. Packages of another index are other packages.
+    ``variables``: the caller's proxies, certificates and package index. Another index has another layer.
 
     Raises:
         LoadError: they cannot be installed.
@@ -105,24 +106,24 @@ async def layer(requirements: list[str], folder: Path, variables: Mapping[str, s
 
 
 async def _install(requirements: list[str], target: Path, variables: Mapping[str, str]) -> None:
-    """From wheels only: building a package would run its code outside of any sandbox."""
+    """Install from wheels only: building a package would run its code outside of any sandbox."""
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if uv:
         command = [uv, "pip", "install", "--python", sys.executable, "--compile-bytecode", "--no-progress"]
     else:
         command = [sys.executable, "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
-    if any("--hash=" in line for line in requirements):  # a lock is complete, so nothing else may come along
+    if any("--hash=" in line for line in requirements):  # a lock is complete, so no other package is installed
         command += ["--require-hashes", "--no-deps"]
     wanted = target.with_name(f"{target.name}.txt")
     wanted.write_text("".join(f"{line}\n" for line in requirements))
     process = await asyncio.create_subprocess_exec(
         *command, "--only-binary", ":all:", "--target", str(target), "--requirement", str(wanted),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        cwd="/",  # what lies in the folder that we were started from (uv.toml, pip/) has no say
+        cwd="/",  # so that no uv.toml or pip/ of the current folder is used
         env={**os.environ, **variables},
     )  # fmt: skip
     try:
-        said, _ = await process.communicate()
+        output, _ = await process.communicate()
     except BaseException:
         process.kill()
         await process.wait()
@@ -130,7 +131,7 @@ async def _install(requirements: list[str], target: Path, variables: Mapping[str
     finally:
         wanted.unlink(missing_ok=True)
     if process.returncode:
-        tail = said.decode(errors="replace").strip()[-1500:]
+        tail = output.decode(errors="replace").strip()[-1500:]
         if "No module named pip" in tail:
             tail = "there is neither uv nor pip; install one: python -m ensurepip, or uv from your package manager"
         raise LoadError(f"requirements.txt: {', '.join(map(_named, requirements))} cannot be installed:\n{tail}")

@@ -1,4 +1,4 @@
-"""Instances as plain processes, with no isolation at all: for systems without namespaces, by explicit choice."""
+"""The process engine: instances are plain processes without any isolation, for systems without namespaces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOP_SECONDS = 5.0
 
 
 class ProcessEngine(Engine):
-    """One ``python -m aenv.main`` each. The author's code may do all that its user may."""
+    """Runs ``python -m aenv.main`` for each instance. The environment's code may do all that this user may."""
 
     capabilities = Capabilities(networks=frozenset(("host",)))
 
@@ -53,16 +53,16 @@ class ProcessEngine(Engine):
             await asyncio.shield(self.stop(ref))
             raise
         if not line:
-            code, said = await process.wait(), self.logs(ref)
+            code, output = await process.wait(), self.logs(ref)
             await self.stop(ref)
-            raise LoadError(said.removeprefix("Error: ").strip() or f"the process ended with exit code {code}")
+            raise LoadError(output.removeprefix("Error: ").strip() or f"the process ended with exit code {code}")
         self._copying[name] = asyncio.create_task(_copy(process.stdout, self._log_of(name)))
         return ref
 
     async def _launch(
         self, name: str, spec: SandboxSpec, token: str, log_file: IO[bytes]
     ) -> asyncio.subprocess.Process:
-        """A process that says one line when it serves."""
+        """Start a process that prints one line when it serves."""
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "aenv.main", str(spec.code), "--uds", str(self._socket(name)), "--name", spec.name,
             "--grace", "1", "--", *spec.arguments,
@@ -115,7 +115,7 @@ class ProcessEngine(Engine):
 
 
 async def _copy(stream: asyncio.StreamReader, path: Path) -> None:
-    """What the tools print, into the log."""
+    """Copy a process's output to its log."""
     with path.open("ab") as log_file:
         while data := await stream.read(65536):
             log_file.write(data)

@@ -1,6 +1,6 @@
-"""Instances that somebody else's service makes, over the standard engine contract: five routes and an envelope.
+"""The standard engine: instances made by an external service, over five HTTP routes; see docs/reference/engines.md.
 
-Only what this engine has asked for is its own: the service may have other users, whose instances are none of ours.
+The service may have other users, so this engine lists and stops only instances that it requested itself.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ HEALTH_BYTES = 64 * 1024
 START_SECONDS = 300.0
 PAUSE_FIRST, PAUSE_MOST = 0.05, 1.0
 FRESH = 1.0
-"""Seconds for which a list of instances is good: a platform asks for each of a thousand, one after another."""
+"""Reuse a list of instances for this many seconds: a platform polls each of a thousand, one after another."""
 _ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
 
 
 class StandardEngine(Engine):
-    """Asks a service for instances."""
+    """Requests instances from a service."""
 
-    # What an instance may reach is said to the service, which has to refuse what it cannot do.
+    # The service gets the network mode of a request, and has to refuse one that it cannot give.
     capabilities = Capabilities(networks=frozenset(("none", "loopback", "egress", "host")))
 
     def __init__(self, url: str, token: str = "") -> None:
@@ -45,7 +45,7 @@ class StandardEngine(Engine):
         self._http = HttpClient(self._url, token=token or None, headers=[("accept", "application/json")])
         self._own: dict[str, SandboxRef] = {}
         self._seen: tuple[float, dict[str, EnvInstance]] = (float("-inf"), {})
-        self._looking = asyncio.Lock()
+        self._listing = asyncio.Lock()
         self._closed = False
         self._logs: dict[str, str] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
@@ -61,26 +61,26 @@ class StandardEngine(Engine):
             ref = self._own[made.id] = self._ref(await self._running(made))
             await self._until_it_answers(ref)
         except BaseException:
-            await asyncio.shield(self._end_quietly(made.id))
+            await asyncio.shield(self._stop_or_log(made.id))
             raise
         return ref
 
     async def poll(self, ref: SandboxRef) -> Exit | None:
         if ref.id not in self._own:
-            return Exit(-1, "it was ended")
+            return Exit(-1, "it was stopped")
         found = (await self._list()).get(ref.id)
         if found is None:  # younger than the list, or gone
             try:
                 found = await self._instance("GET", _one(ref.id))
             except NotFound:
-                return Exit(-1, f"{self._url} knows of it no more")
+                return Exit(-1, f"{self._url} has no such instance any more")
         if found.status in _ENDED:
-            return Exit(1, found.reason or f"{self._url} says that it is {found.status}")
+            return Exit(1, found.reason or f"{self._url} reports the status {found.status}")
         return None
 
     async def stop(self, ref: SandboxRef) -> None:
         with contextlib.suppress(NotFound):
-            await self._ask("DELETE", _one(ref.id))
+            await self._request("DELETE", _one(ref.id))
             await self._until_gone(ref.id)
         self._own.pop(ref.id, None)
         self._logs.pop(ref.id, None)
@@ -95,7 +95,7 @@ class StandardEngine(Engine):
 
     async def close(self) -> None:
         for name in list(self._own):
-            await self._end_quietly(name)
+            await self._stop_or_log(name)
         for task in self._fetching.values():
             task.cancel()
         await asyncio.gather(*self._fetching.values(), return_exceptions=True)
@@ -103,7 +103,7 @@ class StandardEngine(Engine):
         self._http.close()
 
     def logs(self, ref: SandboxRef) -> str:
-        """As they were when they last were asked for; asking brings newer ones."""
+        """Return the logs of the last fetch, and start fetching newer ones."""
         if ref.id not in self._fetching and ref.id in self._own:
             self._fetching[ref.id] = asyncio.get_running_loop().create_task(self._fetch_logs(ref.id))
         return self._logs.get(ref.id, "")
@@ -112,7 +112,7 @@ class StandardEngine(Engine):
         found = self._seen[1].get(ref.id)
         return dict(found.usage or {}) if found is not None else {}
 
-    # --- inside
+    # --- the service
 
     async def _running(self, made: EnvInstance) -> EnvInstance:
         deadline, pause = time.monotonic() + START_SECONDS, PAUSE_FIRST
@@ -136,7 +136,7 @@ class StandardEngine(Engine):
         return SandboxRef(made.id, where, made.token or "", healthy=bool(made.healthy))
 
     async def _until_it_answers(self, ref: SandboxRef) -> None:
-        """A service may say that an instance runs when its container does."""
+        """Wait until the instance answers: a service may report it as running as soon as its container is."""
         client = HttpClient(ServerUrl.parse(ref.data_url), token=ref.token or None)
         deadline, pause = time.monotonic() + START_SECONDS, PAUSE_FIRST
         try:
@@ -161,40 +161,40 @@ class StandardEngine(Engine):
             await asyncio.sleep(pause)
             pause = min(pause * 2, PAUSE_MOST)
 
-    async def _end_quietly(self, name: str) -> None:
+    async def _stop_or_log(self, name: str) -> None:
         try:
             async with asyncio.timeout(REQUEST_SECONDS):
                 await self.stop(SandboxRef(name, "", ""))
         except (EnvironmentError, TimeoutError) as error:
-            log.warning("%s: instance %s could not be ended: %s", self._url, name, error)
+            log.warning("%s: instance %s could not be stopped: %s", self._url, name, error)
 
     async def _list(self, *, fresh: bool = False) -> dict[str, EnvInstance]:
-        async with self._looking:
+        async with self._listing:
             if fresh or time.monotonic() - self._seen[0] > FRESH:
-                items = await self._ask("GET", paths.STANDARD) or []
+                items = await self._request("GET", paths.STANDARD) or []
                 found = [EnvInstance.model_validate(item) for item in items if item.get("id") in self._own]
                 self._seen = time.monotonic(), {each.id: each for each in found}
             return self._seen[1]
 
     async def _fetch_logs(self, name: str) -> None:
-        """Not every service has them."""
+        """Fetch the logs of one instance, if the service has them."""
         try:
-            said = await self._ask("GET", f"{_one(name)}/logs")
+            text = await self._request("GET", f"{_one(name)}/logs")
             if name in self._own:
-                self._logs[name] = str(said or "")
+                self._logs[name] = str(text or "")
         except EnvironmentError:
             return
         finally:
             self._fetching.pop(name, None)
 
     async def _instance(self, method: str, path: str, body: Any = None, seconds: float | None = None) -> EnvInstance:
-        data = await self._ask(method, path, body, seconds)
+        data = await self._request(method, path, body, seconds)
         if not isinstance(data, dict) or not data.get("id"):
-            raise EnvironmentError(f"{self._url}: {method} {path} gave no instance")
+            raise EnvironmentError(f"{self._url}: {method} {path} returned no instance")
         return EnvInstance.model_validate(data)
 
-    async def _ask(self, method: str, path: str, body: Any = None, seconds: float | None = None) -> Any:
-        """The ``data`` of the answer."""
+    async def _request(self, method: str, path: str, body: Any = None, seconds: float | None = None) -> Any:
+        """Send a request; return the ``data`` of the answer."""
         sent = None if body is None else to_json(body)
         try:
             answer = await self._http.request(method, path, sent, timeout=seconds or REQUEST_SECONDS)
@@ -210,7 +210,7 @@ class StandardEngine(Engine):
 
 
 def environment_of(spec: SandboxSpec) -> dict[str, Any]:
-    """What is asked for, as the contract writes it: the environment's config.json, and in its deployConfig the rest."""
+    """Return the request as the contract has it: the environment's config.json, with the rest in its deployConfig."""
     config = _config(spec.project)
     name, _, version = spec.name.partition("@")
     given = config.get("deployConfig")

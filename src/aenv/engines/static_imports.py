@@ -1,10 +1,10 @@
-"""What a project's code imports, told without running it.
+"""Find out what a project's code imports, without running it.
 
-Modules of others are imported once, by a warm parent, for all. Modules beside a file are what that file needs of its
-folder when it is an environment by itself.
+Third-party packages are imported once, by a preloaded parent. Modules beside a file are shown to the sandbox when that
+file is an environment by itself.
 
-Four megabytes of code can take 20 seconds and gigabytes of memory to parse. So what a whole project imports is found
-out by a process of its own, this module, with limits (`packages_of`): a platform has other projects to serve.
+Four megabytes of code can take 20 seconds and gigabytes of memory to parse. So a whole project is parsed by a process
+of its own, this module, with limits (`packages_of`): a platform has other projects to serve.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _IGNORED = {"tests", "test", "node_modules", "venv", "env", "vendor", "third_par
 
 
 PARSE_SECONDS = 10
-"""Of CPU time, for all files of a project. Where that is not enough, nothing is imported ahead."""
+"""CPU time for all files of a project. Beyond that, no packages are imported ahead."""
 PARSE_WAIT = 30.0
 PARSE_MEMORY = 1 << 30
 _MOST_NAMES, _LONGEST_NAME = 1000, 200
 
 
 async def packages_of(project: Path, only: Iterable[str] | None = None) -> list[str]:
-    """What `imported_by` finds, in a process with limits; nothing where they do not suffice."""
+    """Return what `imported_by` finds, in a process with limits; nothing if it exceeds them."""
     files = None if only is None else list(only)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -40,7 +40,7 @@ async def packages_of(project: Path, only: Iterable[str] | None = None) -> list[
         return []
     try:
         async with asyncio.timeout(PARSE_WAIT):
-            said, _ = await process.communicate()
+            output, _ = await process.communicate()
     except BaseException as error:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -48,17 +48,17 @@ async def packages_of(project: Path, only: Iterable[str] | None = None) -> list[
         if not isinstance(error, TimeoutError):
             raise
         return []
-    return list(json.loads(said)) if process.returncode == 0 else []
+    return list(json.loads(output)) if process.returncode == 0 else []
 
 
 def imported_by(project: Path, only: Iterable[str] | None = None) -> list[str]:
-    """Modules that the project's files name at their top level, in a ``try`` too, but for the project's own.
+    """Return the modules that the project's files import at their top level, in a ``try`` too, without its own.
 
-    ``only`` these of its files, if given, are what the project is.
+    ``only``: the files that belong to the project; None: all.
     """
     if only is not None:
         source = project
-        files = [file for name in only for file in _below(project / name)]
+        files = [file for name in only for file in _files_of(project / name)]
         own = {Path(name).stem for name in only}
     else:
         source = project / "src" if (project / "src").is_dir() else project
@@ -66,7 +66,7 @@ def imported_by(project: Path, only: Iterable[str] | None = None) -> list[str]:
         own = {file.stem for file in files} | {folder.name for folder in source.iterdir() if folder.is_dir()}
     found: dict[str, None] = {}
     for file in files:
-        for node in _parsed(file):
+        for node in _parse(file):
             if isinstance(node, ast.Import):
                 found.update(dict.fromkeys(alias.name for alias in node.names))
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
@@ -77,31 +77,31 @@ def imported_by(project: Path, only: Iterable[str] | None = None) -> list[str]:
 
 
 class SourceFiles:
-    """What single files need of their folders; looked at again only when something there has changed."""
+    """Finds the modules of their folder that single files need. Results are cached until one of the files changes."""
 
     def __init__(self) -> None:
-        self._known: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
+        self._cache: dict[Path, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     def needed_by(self, file: Path) -> tuple[str, ...]:
-        """The file, and the modules and packages beside it that it imports, directly or by way of others."""
-        known = self._known.get(file)
-        if known is not None and known[0] == _stamp(file, known[1]):
-            return known[1]
+        """Return the file, and the modules and packages beside it that it imports, directly or indirectly."""
+        cached = self._cache.get(file)
+        if cached is not None and cached[0] == _stamp(file, cached[1]):
+            return cached[1]
         found = _needed_by(file)
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        self._known[file] = (_stamp(file, found), found)
+        if len(self._cache) >= _MOST_CACHED:
+            self._cache.clear()
+        self._cache[file] = (_stamp(file, found), found)
         return found
 
 
-_MOST_KNOWN = 256
+_MOST_CACHED = 256
 LARGEST = 4 << 20
-"""Bytes of a module that is looked into: parsing takes some fifty times as much memory, in the platform itself."""
+"""Size limit of a module, in bytes: parsing takes some fifty times as much memory, in the platform itself."""
 
 
 def _stamp(file: Path, found: Iterable[str]) -> tuple[int, ...]:
-    """Changes when a file does, or when one comes or goes."""
-    paths = [file.parent, *(path for name in found for path in _below(file.parent / name))]
+    """Return a value that changes when a file does, is added or is removed."""
+    paths = [file.parent, *(path for name in found for path in _files_of(file.parent / name))]
     return tuple(path.stat().st_mtime_ns for path in paths if path.exists())
 
 
@@ -109,17 +109,17 @@ def _needed_by(file: Path) -> tuple[str, ...]:
     found = {file.name: None}
     waiting = [file]
     while waiting:
-        for node in _parsed(waiting.pop(), whole=True):
+        for node in _parse(waiting.pop(), whole=True):
             for name in _imported(node):
                 beside = _beside(file.parent, name)
                 if beside is not None and beside.name not in found:
                     found[beside.name] = None
-                    waiting += _below(beside)
+                    waiting += _files_of(beside)
     return tuple(found)
 
 
 def _imported(node: ast.AST) -> list[str]:
-    """Dotted names; those of things that may turn out to be no modules, too."""
+    """Return the dotted names that a node imports. Some may not be modules."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
@@ -129,7 +129,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def _beside(folder: Path, name: str) -> Path | None:
-    """The file or the package in this folder that a dotted name leads to. A link is none: it may lead anywhere."""
+    """Return the module or package of a dotted name in this folder. Links are ignored: they may lead anywhere."""
     first, _, rest = name.partition(".")
     module, package = folder / f"{first}.py", folder / first
     if module.is_symlink() or package.is_symlink():
@@ -141,24 +141,24 @@ def _beside(folder: Path, name: str) -> Path | None:
     return package if package.is_dir() and any(path.is_file() for path in inside) else None
 
 
-def _below(path: Path) -> list[Path]:
-    """A module's file, or all of a package's."""
+def _files_of(path: Path) -> list[Path]:
+    """Return a module's file, or all files of a package."""
     return sorted(path.rglob("*.py")) if path.is_dir() else [path]
 
 
-def _parsed(file: Path, *, whole: bool = False) -> list[ast.AST]:
-    """The statements of its top level, or all of its parts."""
+def _parse(file: Path, *, whole: bool = False) -> list[ast.AST]:
+    """Return the statements of a file's top level, or all nodes of its syntax tree."""
     try:
         if file.stat().st_size > LARGEST:
             return []
         tree = ast.parse(file.read_bytes())
         return list(ast.walk(tree)) if whole else list(_unconditional(tree.body))
     except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
-        return []  # loading it will say what is wrong
+        return []  # loading the file reports the error
 
 
 def _unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of a top level, and of what is tried there: ``try: import numpy`` is an import for whoever has it."""
+    """Iterate over statements, and those in ``try`` and ``with`` bodies: ``try: import numpy`` counts as an import."""
     for statement in statements:
         yield statement
         if isinstance(statement, ast.Try | ast.With):
@@ -181,7 +181,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _main() -> None:
-    """Arguments: the project, and a JSON list of the files that it is, or null."""
+    """Print the imports as JSON. Arguments: the project, and a JSON list of its files, or null for all."""
     import resource  # here: the rest of this module is imported on every system
 
     from aenv.isolation.kernel import linux

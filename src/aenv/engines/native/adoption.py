@@ -1,4 +1,4 @@
-"""How a server finds again what the server before it has left with a keeper."""
+"""Take over the zygotes and sandboxes of the previous server, from the descriptors that were held for this one."""
 
 from __future__ import annotations
 
@@ -23,87 +23,87 @@ log = getLogger("adoption")
 
 
 class Adoption:
-    """Sandboxes and their warm parents, out of what a keeper held."""
+    """Builds handles of zygotes and sandboxes from held descriptors and their records."""
 
-    def __init__(self, keeper: FdHolderClient, folder: Path) -> None:
-        self._keeper = keeper
+    def __init__(self, holder: FdHolderClient, folder: Path) -> None:
+        self._holder = holder
         self._folder = folder
         self._controls: dict[str, tuple[ZygoteRecord, int]] = {}
         self._zygotes: dict[str, ZygoteHandle] = {}
         self.sandboxes: list[SandboxHandle] = []
         self.notes: dict[str, str] = {}
-        """What was noted of each, by its id."""
+        """The note of each sandbox, by its id; see `Engine.keep`."""
 
     @property
     def zygotes(self) -> list[ZygoteHandle]:
-        """That have sandboxes."""
+        """Zygotes that are alive and have sandboxes."""
         return [zygote for zygote in self._zygotes.values() if zygote.alive]
 
     async def take_over(self, egress: EgressProcess) -> None:
-        """Go on with all sandboxes of which there is a note; end all others, and what only they needed.
+        """Adopt all sandboxes that have a record; end all others, and their zygotes.
 
-        One that ended while nobody watched is among them, and says that it has ended.
+        A sandbox that ended while there was no server is adopted as one that has ended.
         """
-        held, self._keeper.held = self._keeper.held, {}
-        for name in sorted(held, reverse=True):  # the parents first
+        held, self._holder.held = self._holder.held, {}
+        for name in sorted(held, reverse=True):  # zygotes first
             try:
                 if name.startswith(ZYGOTE):
                     self._zygote(*held[name])
                 elif name.startswith(SANDBOX):
                     await self._sandbox(egress, *held[name])
             except (ValueError, KeyError) as error:
-                log.warning("%s cannot be taken over, and is ended: %s", name, error)
-                self._keeper.drop(name)
+                log.warning("%s cannot be adopted, and is ended: %s", name, error)
+                self._holder.drop(name)
                 for fd in held[name]:
                     with contextlib.suppress(OSError):
                         os.close(fd)
-        # Those that were forked from another first: that one is to know which of them to leave alone.
+        # Those that were forked from another zygote first: that one must know which of them to keep.
         for name, zygote in sorted(self._zygotes.items(), key=lambda item: item[1].origin is None):
-            await self._go_on(name, zygote)
+            await self._adopt(name, zygote)
 
     def _zygote(self, about: int, control: int) -> None:
-        book = ZygoteRecord.read(about)
-        self._controls[book.name] = (book, control)
+        record = ZygoteRecord.read(about)
+        self._controls[record.name] = (record, control)
 
     def _zygote_of(self, name: str) -> ZygoteHandle:
         if name not in self._zygotes:
-            book = self._controls[name][0]
-            origin = self._zygote_of(book.origin) if book.origin else None
-            self._zygotes[name] = ZygoteHandle(book.spec, self._folder, self._keeper, origin)
+            record = self._controls[name][0]
+            origin = self._zygote_of(record.origin) if record.origin else None
+            self._zygotes[name] = ZygoteHandle(record.spec, self._folder, self._holder, origin)
         return self._zygotes[name]
 
     async def _sandbox(self, egress: EgressProcess, about: int, log: int, *fds: int) -> None:
-        book = SandboxRecord.read(about)
-        zygote = self._zygote_of(book.zygote)
-        group = Cgroup(book.groups, book.cpu_before) if book.groups else None
-        sandbox = SandboxHandle(book.id, book.spec, book.path, zygote, group, book.token, Log(log))
-        sandbox.ref = replace(sandbox.ref, healthy=book.healthy)
-        zygote.sandboxes[book.id] = sandbox
+        record = SandboxRecord.read(about)
+        zygote = self._zygote_of(record.zygote)
+        group = Cgroup(record.groups, record.cpu_before) if record.groups else None
+        sandbox = SandboxHandle(record.id, record.spec, record.path, zygote, group, record.token, Log(log))
+        sandbox.ref = replace(sandbox.ref, healthy=record.healthy)
+        zygote.sandboxes[record.id] = sandbox
         self.sandboxes.append(sandbox)
-        self.notes[book.id] = book.note
+        self.notes[record.id] = record.note
         rest = list(fds)
-        if book.logged:
+        if record.logged:
             sandbox.read_log_from(rest.pop(0))
         if rest:
-            sandbox.door = await egress.adopt(book.id, book.spec.network.allow, rest.pop())
+            sandbox.egress = await egress.adopt(record.id, record.spec.network.allow, rest.pop())
 
-    async def _go_on(self, name: str, zygote: ZygoteHandle) -> None:
+    async def _adopt(self, name: str, zygote: ZygoteHandle) -> None:
         control = socket.socket(fileno=self._controls.pop(name)[1])
         try:
-            there = await zygote.adopt(name, control, self._keeper.process(name))
+            there = await zygote.adopt(name, control, self._holder.process(name))
         except Unavailable as error:
             log.warning("%s", error.message)
             await zygote.end()
             return
         for lost in [sandbox for sandbox in zygote.sandboxes.values() if sandbox.id not in there]:
             del zygote.sandboxes[lost.id]
-            lost.ended(Exit(-1, "it ended while no server was there"))
+            lost.ended(Exit(-1, "it ended while there was no server"))
 
     def tidy(self) -> set[Path]:
-        """Remove what is left of others; the control groups that are in use."""
-        for name, (_, control) in self._controls.items():  # without any sandbox
+        """Remove sockets and logs without a sandbox; return the control groups that are in use."""
+        for name, (_, control) in self._controls.items():  # those without any sandbox
             os.close(control)
-            self._keeper.drop(f"{ZYGOTE}{name}")
+            self._holder.drop(f"{ZYGOTE}{name}")
         known = {sandbox.path for sandbox in self.sandboxes} | {zygote.log for zygote in self.zygotes}
         for path in self._folder.iterdir():
             if path not in known:

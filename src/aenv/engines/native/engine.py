@@ -185,9 +185,9 @@ class NativeEngine(Engine):
 
     # --- the end, and handover to the next server
 
-    async def adopt(self, keeper: FdHolderClient) -> list[tuple[SandboxRef, str]]:
-        self._zygotes.holder = keeper
-        adoption = Adoption(keeper, self._folder)
+    async def adopt(self, holder: FdHolderClient) -> list[tuple[SandboxRef, str]]:
+        self._zygotes.holder = holder
+        adoption = Adoption(holder, self._folder)
         await adoption.take_over(self._factory.egress)
         self._factory.cgroups.clear(but=adoption.tidy())
         self._factory.sandboxes.update({sandbox.id: sandbox for sandbox in adoption.sandboxes})

@@ -1,6 +1,6 @@
-"""What is written down of a warm parent and of a sandbox, for the server that comes after this one to find them by.
+"""Handover records: what the next server needs to find a zygote or a sandbox again, beside its descriptors.
 
-It is held in memory, by a keeper, and never written to a disk: a sandbox's variables are in it, and its token.
+They are held in memory files by the fd holder, and never written to a disk: they contain variables and tokens.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from pydantic import BaseModel, ConfigDict
 from aenv.engines.base import SandboxSpec
 
 ZYGOTE, SANDBOX = "zygote/", "sandbox/"
-"""What their names begin with where they are held."""
+"""Prefixes of the names that descriptors are held under."""
 
 
-class _Book(BaseModel):
+class _Record(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     def file(self) -> BinaryIO:
-        """A file without a place that has it written in it."""
-        file = os.fdopen(os.memfd_create("book", os.MFD_CLOEXEC), "w+b")
+        """Return a memory file that contains the record."""
+        file = os.fdopen(os.memfd_create("record", os.MFD_CLOEXEC), "w+b")
         file.write(self.model_dump_json().encode())
         file.flush()
         return file
 
     @classmethod
     def read(cls, fd: int) -> Self:
-        """What is written in such a file, which is then closed.
+        """Read a record from such a file, and close it.
 
         Raises:
-            ValueError: it is of another version.
+            ValueError: the record is of another version.
         """
         with open(fd, "rb") as file:
             file.seek(0)
             return cls.model_validate_json(file.read())
 
 
-class ZygoteRecord(_Book):
-    """Of a warm parent. With it goes the descriptor of its control socket."""
+class ZygoteRecord(_Record):
+    """Record of a zygote. Its control socket is held with it."""
 
     name: str
     spec: SandboxSpec
     origin: str | None
-    """The name of the one that it was forked from."""
+    """Name of the zygote that it was forked from."""
 
 
-class SandboxRecord(_Book):
-    """Of a sandbox. With it go descriptors of its log, and then of the pipe that it writes to and of its door to the
-    network, if it has these.
+class SandboxRecord(_Record):
+    """Record of a sandbox. Held with it: its log, then the pipe for its output and its egress listener, if it has
+    these.
     """
 
     id: str
@@ -59,9 +59,9 @@ class SandboxRecord(_Book):
     path: Path
     groups: list[Path]
     cpu_before: int = 0
-    """See `Cgroup`."""
+    """CPU time of earlier sandboxes in the same control group; see `Cgroup`."""
     token: str
     healthy: bool
     logged: bool
     note: str
-    """What the engine was given to remember."""
+    """The note that `Engine.keep` was given."""

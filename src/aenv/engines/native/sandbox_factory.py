@@ -53,11 +53,11 @@ class SandboxFactory:
         self._parents: PreloadedParents[SandboxHandle] = PreloadedParents(
             self._preload, self._end_parent, lambda parent: parent.exit is None
         )
-        """Those that have imported the environment's code."""
+        """Parents that have imported the environment's code."""
         self._package_parents: PreloadedParents[SandboxHandle] = PreloadedParents(
             partial(self._preload, packages_only=True), self._end_parent, lambda parent: parent.exit is None
         )
-        """Those that have imported its packages only, for environments whose own code cannot be forked."""
+        """Parents that have imported its packages only, for environments whose own code cannot be forked."""
         self._failures: Counter[str] = Counter()
         """Forks that failed in a row, by the parent's key."""
         self._parent_zygotes: set[ZygoteHandle] = set()
@@ -165,7 +165,7 @@ class SandboxFactory:
         group = self.cgroups.make(spec.limits)
         sandbox = SandboxHandle(name, spec, self._folder / f"{unique}.sock", zygote, group)
         if spec.network.mode == "egress":
-            sandbox.door = self.egress.endpoint(name, spec.network.allow)
+            sandbox.egress = self.egress.endpoint(name, spec.network.allow)
         return sandbox
 
     async def end(self, sandbox: SandboxHandle) -> None:

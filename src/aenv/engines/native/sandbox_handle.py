@@ -42,18 +42,18 @@ class SandboxHandle:
         self.zygote = zygote
         self.group = group
         self.pooled = False
-        """Whether it was made for the pool: it then does more before it answers, so that its first call is fast."""
+        """Made for the pool: it does more before it answers, so that its first call is fast."""
         self.packages_only = False
         """For a preloaded parent: import the project's packages and not its code."""
         self.reads: frozenset[str] | None = None
         """For a preloaded parent: the variables that its import read; None: maybe all of them."""
         self.process: int | None = None
-        """Its first process, in the host's process ids, once `usage` has found it."""
+        """Process id of its first process on the host, once `usage` has found it."""
         self.exit: Exit | None = None
         self.stopped = False
-        """Whether the zygote was told to kill it."""
+        """True once the zygote was told to kill it."""
         self.gone = asyncio.Event()
-        self.door: EgressEndpoint | None = None
+        self.egress: EgressEndpoint | None = None
         self.log = log or Log()
         self._pipe = -1
         """Read end of the pipe for its stdout and stderr; -1 when closed."""
@@ -104,13 +104,13 @@ class SandboxHandle:
 
     @property
     def ran_out_of_memory(self) -> bool:
-        """Whether the kernel killed any of its processes at its memory limit, and it was not stopped."""
+        """True if the kernel killed any of its processes at its memory limit, and it was not stopped."""
         return not self.stopped and self.group is not None and self.group.oom_kills() > 0
 
     @property
     def channels(self) -> list[int]:
         """Return the descriptor to send its egress listener through, if it has one."""
-        return [self.door.channel] if self.door else []
+        return [self.egress.channel] if self.egress else []
 
     def hold_with(self, holder: Holder, note: str) -> None:
         """Give the holder, which outlives this process, all that the next server needs to find it again."""
@@ -119,7 +119,7 @@ class SandboxHandle:
             groups=self.group.paths if self.group else [], cpu_before=self.group.before if self.group else 0,
             healthy=self.ref.healthy, logged=self._pipe >= 0,
         )  # fmt: skip
-        fds = [self.log.fd, self._pipe, self.door.listener if self.door else -1]
+        fds = [self.log.fd, self._pipe, self.egress.listener if self.egress else -1]
         with record.file() as file:
             holder.hold(f"{SANDBOX}{self.id}", [file.fileno(), *(fd for fd in fds if fd >= 0)], worth=True)
 
@@ -151,8 +151,8 @@ class SandboxHandle:
         self.exit = how
         while self._pipe >= 0 and self._read_log():
             pass
-        if self.door is not None:
-            self.door.close()
+        if self.egress is not None:
+            self.egress.close()
         self.gone.set()
 
     def clean(self) -> None:

@@ -82,7 +82,7 @@ class ZygoteHandle:
 
     @property
     def in_use(self) -> bool:
-        """Whether a sandbox or another zygote would end with it."""
+        """True if a sandbox or another zygote would end with it."""
         return bool(self.sandboxes or self._offshoots)
 
     async def start(self, shown: list[str]) -> None:
@@ -200,9 +200,9 @@ class ZygoteHandle:
             self.forget(sandbox.id)
             raise Unavailable(f"the zygote of {self._project} is gone; try again")
         status = await self._request(sandbox, op)
-        if sandbox.door is not None:
+        if sandbox.egress is not None:
             try:
-                await sandbox.door.open()
+                await sandbox.egress.open()
             except BaseException:
                 os.close(status)
                 raise

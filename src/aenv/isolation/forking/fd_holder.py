@@ -1,11 +1,12 @@
-"""Holds on to what a server has made, so that it can outlive the server: for some seconds, until the next one comes.
+"""The fd holder: a process that holds a server's file descriptors for a handover to the next server.
 
-It is the parent of a server's warm parents, and has a second descriptor of everything by which the server reaches
-them and what they forked. When the server's connection ends, however that came about, nothing else does: who connects
-next is given it all. When nobody comes in time this process ends, and the kernel ends all that it had started.
+It is the parent process of the server's zygotes, and has a duplicate of every descriptor by which the server reaches
+them and their sandboxes. When the server's connection ends, for whatever reason, nothing else ends: the next server
+that connects gets all descriptors. If none connects in time this process ends, and the kernel ends all that it had
+started.
 
-It looks into nothing that it holds, so that servers of other versions can use it. Run as a script of its own, with
-the standard library alone, so that it costs little while it waits.
+It does not interpret what it holds, so servers of other versions can use it. It runs as a script with the standard
+library alone, so that it costs little while it waits.
 """
 
 import contextlib
@@ -22,15 +23,18 @@ import time
 from typing import Any
 
 VERSION = 1
-"""Of what is said here. Every version understands ``end``."""
+"""Version of the protocol. Every version understands ``end``."""
 MESSAGE = 1 << 16
 MOST_FDS = 16
 SEND_SECONDS = 10
-"""A server that does not listen for so long is none."""
+"""Treat a server that blocks sends for this long as gone."""
 
 
 class FdHolder:
-    """``patience``: seconds to wait for the next server. ``janitor``: told which processes were servers here."""
+    """Holds descriptors for one server at a time.
+
+    ``patience``: seconds to wait for the next server. ``janitor``: a pipe that gets the process id of every server.
+    """
 
     def __init__(self, path: str, patience: float, owner: socket.socket, janitor: int) -> None:
         self._patience = patience
@@ -42,7 +46,7 @@ class FdHolder:
         self._selector = selectors.DefaultSelector()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of one before us, which was killed
+            os.unlink(path)  # of an earlier holder, which was killed
         self._listener.bind(path)
         self._listener.listen()
         self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
@@ -50,17 +54,17 @@ class FdHolder:
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._selector.register(self._woken, selectors.EVENT_READ, lambda: os.read(self._woken, 4096))
-        self._belong_to(owner)
+        self._serve(owner)
 
     def run(self) -> None:
-        """Until nobody comes, or somebody says so."""
+        """Run until no server comes in time, or a server says ``end``."""
         while self._owner is not None or time.monotonic() < self._deadline:
             left = None if self._owner is not None else max(0.0, self._deadline - time.monotonic())
             for key, _ in self._selector.select(left):
                 key.data()
             self._reap()
 
-    # --- owners
+    # --- servers
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -70,22 +74,22 @@ class FdHolder:
             return
         with contextlib.suppress(OSError):
             os.write(self._janitor, b"%d\n" % pid)
-        self._belong_to(connection)
+        self._serve(connection)
 
-    def _belong_to(self, connection: socket.socket) -> None:
-        """Give a server all that there is."""
+    def _serve(self, connection: socket.socket) -> None:
+        """Send a server everything that is held."""
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_SECONDS, 0))
         self._owner = connection
-        self._selector.register(connection, selectors.EVENT_READ, self._hear)
+        self._selector.register(connection, selectors.EVENT_READ, self._receive)
         count = len(self._children) + len(self._held)
-        self._say({"op": "hello", "version": VERSION, "pid": os.getpid(), "count": count}, [self._janitor])
+        self._send({"op": "hello", "version": VERSION, "pid": os.getpid(), "count": count}, [self._janitor])
         for name, child in self._children.items():
-            self._say({"op": "child", "name": name, "pid": child.pid})
+            self._send({"op": "child", "name": name, "pid": child.pid})
         for name, (_, fds) in self._held.items():
-            self._say({"op": "held", "name": name}, fds)
+            self._send({"op": "held", "name": name}, fds)
 
-    def _alone(self) -> None:
-        """The server is gone. Without anything that is worth it, there is nobody to wait for."""
+    def _disconnect(self) -> None:
+        """Note that the server is gone. Wait for the next one only if something that is held is worth it."""
         if self._owner is None:
             return
         self._selector.unregister(self._owner)
@@ -94,22 +98,22 @@ class FdHolder:
         wait = self._patience if any(worth for worth, _ in self._held.values()) else 0.0
         self._deadline = time.monotonic() + wait
 
-    def _say(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
+    def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
         if self._owner is None:
             return
         try:
             socket.send_fds(self._owner, [json.dumps(message).encode()], fds or [])
         except OSError:
-            self._alone()
+            self._disconnect()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self._owner is not None
         try:
             data, fds, flags, _ = socket.recv_fds(self._owner, MESSAGE, MOST_FDS, socket.MSG_CMSG_CLOEXEC)
         except OSError:
             data, fds, flags = b"", [], 0
         if not data:
-            self._alone()
+            self._disconnect()
             return
         message = json.loads(data)
         op, name = message["op"], message.get("name", "")
@@ -130,10 +134,10 @@ class FdHolder:
         for fd in fds:
             os.close(fd)
 
-    # --- what is held
+    # --- descriptors and processes
 
     def _start(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
-        """Two descriptors come with it: one that the program gets as its last argument, and one to write its log to."""
+        """Start a process. Two descriptors come with the message: its last argument, and its log."""
         channel, log = fds
         try:
             child = subprocess.Popen(
@@ -141,10 +145,10 @@ class FdHolder:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", env=message["env"],
             )  # fmt: skip
         except OSError as error:
-            self._say({"op": "failed", "name": name, "error": str(error)})
+            self._send({"op": "failed", "name": name, "error": str(error)})
         else:
             self._children[name] = child
-            self._say({"op": "child", "name": name, "pid": child.pid})
+            self._send({"op": "child", "name": name, "pid": child.pid})
 
     def _drop(self, name: str) -> None:
         for fd in self._held.pop(name, (False, []))[1]:
@@ -155,11 +159,11 @@ class FdHolder:
             code = child.poll()
             if code is not None:
                 del self._children[name]
-                self._say({"op": "ended", "name": name, "code": code})
+                self._send({"op": "ended", "name": name, "code": code})
 
 
 def main() -> None:
-    """``keeper.py SOCKET SECONDS OWNER JANITOR``: the last two are descriptors."""
+    """Run ``fd_holder.py SOCKET SECONDS SERVER JANITOR``: the last two are descriptors."""
     path, patience, owner, janitor = sys.argv[1:]
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -1,7 +1,8 @@
-"""Whether a process that has run somebody's code can be forked into many that have nothing in common.
+"""Detect what makes a process unfit for forking after it has imported foreign code.
 
-What a fork copies is memory. Threads are lost; children, descriptors and shared memory would be shared; files that the
-code has written are not where its copies go; and random numbers that were drawn before the fork are everybody's.
+A fork copies memory only. Threads are lost. Children, descriptors and shared memory would be shared. Files that the
+code has written are not in the file systems of the forks. Random numbers that were drawn before are the same in all
+forks.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 _LAYER = "/tmp"
-"""A writable place. All of them are one file system, which tells how much is in it."""
+"""A writable folder. All of them are on one file system, whose free space shows whether anything was written."""
 _RANDOM_DEVICES = (os.makedev(1, 8), os.makedev(1, 9))
 MOST_NAMES = 200
-"""Who asks for more variables is taken to have asked for all."""
+"""Variables that an import may read by name. More count as all of them."""
 
 
 _WITHOUT_NEED = {"threading", "logging", "random", "concurrent.futures.thread", "asyncio.events"}
@@ -35,13 +36,13 @@ def record_fork_handlers() -> None:
     register = os.register_at_fork
 
     @functools.wraps(register)
-    def noted(**handlers: Any) -> None:
+    def recorded(**handlers: Any) -> None:
         module = sys._getframe(1).f_globals.get("__name__", "?")
         if module not in _WITHOUT_NEED:
             _to_notify.append(module)
         register(**handlers)
 
-    os.register_at_fork = noted
+    os.register_at_fork = recorded
 
 
 def modules_to_notify() -> list[str]:
@@ -50,30 +51,30 @@ def modules_to_notify() -> list[str]:
 
 
 class Watch:
-    """Watches the code that runs within ``with``; `why_not` tells what speaks against forking.
+    """Observes the code that runs within ``with``; `unfit_reason` says why the process must not be forked.
 
-    Random numbers are noticed where Python draws them: its own functions, those of OpenSSL, and files that are random
-    devices. What native code draws by itself is not noticed, and what packages draw is not counted: numpy, sympy and
-    multiprocessing do when they are imported. An environment for which that matters sets ``deployConfig.fork``.
+    Random numbers are noticed where Python draws them: its own functions, those of OpenSSL, and random devices. Those
+    that native code draws by itself are not noticed, and those that packages draw at their import are not counted:
+    numpy, sympy and multiprocessing do. An environment for which that matters sets ``deployConfig.fork`` to false.
     """
 
     current: ClassVar[Watch | None] = None
 
     def __enter__(self) -> Watch:
-        self._random_asked_for = False
+        self._random_drawn = False
         self._files = _descriptors()
-        self._layer = _used()
+        self._layer = _free_space()
         self._drawn = _generators()
         self._replaced: list[tuple[Any, str, Any]] = []
-        self._replace(os, "urandom", self._noting)
-        self._replace(random, "_urandom", self._noting)
-        self._replace(os, "getrandom", self._noting)
+        self._replace(os, "urandom", self._recording)
+        self._replace(random, "_urandom", self._recording)
+        self._replace(os, "getrandom", self._recording)
         for name in ("RAND_bytes", "RAND_priv_bytes", "RAND_pseudo_bytes"):
             for module in _openssl():
-                self._replace(module, name, self._noting)
+                self._replace(module, name, self._recording)
         for module, name in ((builtins, "open"), (io, "open"), (os, "open")):
-            self._replace(module, name, self._noting_devices)
-        self._replace(random.Random, "seed", self._noting_seeds)
+            self._replace(module, name, self._recording_devices)
+        self._replace(random.Random, "seed", self._recording_seeds)
         Watch.current = self
         return self
 
@@ -83,15 +84,15 @@ class Watch:
         Watch.current = None
         for place, name, before in self._replaced:
             setattr(place, name, before)
-        ssl = sys.modules.get("ssl")  # which takes these names when it is imported
+        ssl = sys.modules.get("ssl")  # it copies these names when it is imported
         for module, name, before in self._replaced:
             if module.__name__ == "_ssl" and hasattr(ssl, name):
                 setattr(ssl, name, before)
 
     def packages_are_imported(self) -> None:
-        """Count random numbers from here on only."""
+        """Count random numbers from now on only."""
         self._drawn = _generators()  # which imports numpy.random, where numpy is there
-        self._random_asked_for = False
+        self._random_drawn = False
 
     def _replace(self, place: Any, name: str, wrap: Callable[[Any], Any]) -> None:
         before = getattr(place, name, None)
@@ -99,32 +100,32 @@ class Watch:
             self._replaced.append((place, name, before))
             setattr(place, name, wrap(before))
 
-    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(*arguments: Any, **named: Any) -> Any:
-            self._random_asked_for = True
+    def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(*arguments: Any, **named: Any) -> Any:
+            self._random_drawn = True
             return function(*arguments, **named)
 
-        return noted
+        return recorded
 
-    def _noting_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def noted(path: Any, *arguments: Any, **named: Any) -> Any:
-            self._random_asked_for |= _is_random_device(path)
+        def recorded(path: Any, *arguments: Any, **named: Any) -> Any:
+            self._random_drawn |= _is_random_device(path)
             return function(path, *arguments, **named)
 
-        return noted
+        return recorded
 
-    def _noting_seeds(self, seed: Callable[..., Any]) -> Callable[..., Any]:
+    def _recording_seeds(self, seed: Callable[..., Any]) -> Callable[..., Any]:
         watch = self
 
-        def noted(self: random.Random, a: Any = None, version: int = 2) -> None:
-            watch._random_asked_for |= a is None
+        def recorded(self: random.Random, a: Any = None, version: int = 2) -> None:
+            watch._random_drawn |= a is None
             seed(self, a, version)
 
-        return noted
+        return recorded
 
-    def why_not(self) -> str | None:
-        """A reason, or None when the process can be forked."""
+    def unfit_reason(self) -> str | None:
+        """Return why the process must not be forked; None if it can be."""
         if not alone():
             return "it left threads running"
         if has_children():
@@ -133,9 +134,9 @@ class Watch:
             return "it left files or sockets open"
         if _shared_memory():
             return "it shares memory"
-        if _used() != self._layer:
+        if _free_space() != self._layer:
             return "it wrote files"
-        if self._random_asked_for or _generators() != self._drawn:
+        if self._random_drawn or _generators() != self._drawn:
             return "it drew random numbers"
         return None
 
@@ -154,18 +155,18 @@ class VariablesRead:
     def __enter__(self) -> VariablesRead:
         if self._plain:
             return self
-        self._native, self._children = _mapped(), _of_children()
+        self._native, self._children = _native_code(), _children_usage()
         self._own = {name: getattr(os._Environ, name) for name in ("__getitem__", "__setitem__", "__delitem__")}
         self._iterate = os._Environ.__iter__
         for name, method in self._own.items():
-            setattr(os._Environ, name, self._noting(method))
-        noted, iterate = self, self._iterate
+            setattr(os._Environ, name, self._recording(method))
+        reader, iterate = self, self._iterate
 
-        def all_of_them(self: os._Environ[Any]) -> Iterator[Any]:
-            noted._all = True
+        def iterate_all(self: os._Environ[Any]) -> Iterator[Any]:
+            reader._all = True
             return iterate(self)
 
-        os._Environ.__iter__ = all_of_them  # type: ignore[method-assign]
+        os._Environ.__iter__ = iterate_all  # type: ignore[method-assign]
         return self
 
     def __exit__(
@@ -176,25 +177,25 @@ class VariablesRead:
         for name, method in self._own.items():
             setattr(os._Environ, name, method)
         os._Environ.__iter__ = self._iterate  # type: ignore[method-assign]
-        # What programs and native code ask for, nobody sees.
-        self._all = self._all or _mapped() != self._native or _of_children() != self._children
+        # Reads of other programs and of native code cannot be observed.
+        self._all = self._all or _native_code() != self._native or _children_usage() != self._children
 
-    def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(environ: Any, name: Any, *value: Any) -> Any:
+    def _recording(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(environ: Any, name: Any, *value: Any) -> Any:
             if isinstance(name, str | bytes):
                 self._names.add(os.fsdecode(name))
             return method(environ, name, *value)
 
-        return noted
+        return recorded
 
     @property
     def names(self) -> list[str] | None:
-        """None: it may have seen all of them."""
+        """The names in order; None: maybe all variables were read."""
         return None if self._all or len(self._names) > MOST_NAMES else sorted(self._names)
 
 
 def _openssl() -> list[Any]:
-    """The modules that offer OpenSSL's random numbers; none in a Python without."""
+    """Return the modules with OpenSSL's random numbers; none if Python is built without it."""
     try:
         import _ssl
     except ImportError:
@@ -204,7 +205,7 @@ def _openssl() -> list[Any]:
 
 def _is_random_device(path: Any) -> bool:
     try:
-        if not os.fsdecode(path).endswith("random"):  # by whatever way it is named; a link to it is the author's secret
+        if not os.fsdecode(path).endswith("random"):  # under any folder; a link with another name is not noticed
             return False
         return os.stat(path).st_rdev in _RANDOM_DEVICES
     except (TypeError, ValueError, OSError):
@@ -212,7 +213,7 @@ def _is_random_device(path: Any) -> bool:
 
 
 def alone() -> bool:
-    """Whether this is the only thread, once those that are just ending have ended."""
+    """Return whether this is the only thread. Wait up to a second for threads that are ending."""
     for _ in range(100):
         if len(os.listdir("/proc/self/task")) == 1:
             return True
@@ -221,7 +222,7 @@ def alone() -> bool:
 
 
 def has_children() -> bool:
-    """Whether this process has started any that it has not seen end."""
+    """Return whether this process has a child that was not reaped."""
     try:
         os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
@@ -244,25 +245,25 @@ def _shared_memory() -> bool:
         return any(line.split(maxsplit=2)[1] == "rw-s" for line in file)
 
 
-def _mapped() -> set[str]:
-    """Native code that is loaded."""
+def _native_code() -> set[str]:
+    """Return the native code that is loaded."""
     with open("/proc/self/maps") as file:
         return {line.split(maxsplit=5)[5] for line in file if " r-xp " in line and "/" in line}
 
 
-def _of_children() -> tuple[float, int]:
-    """Changes whenever a process has been waited for."""
+def _children_usage() -> tuple[float, int]:
+    """Return a value that changes when a child is reaped."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime, used.ru_minflt
 
 
-def _used() -> tuple[int, int]:
+def _free_space() -> tuple[int, int]:
     about = os.statvfs(_LAYER)
     return about.f_bfree, about.f_ffree
 
 
 def _generators() -> tuple[Any, ...]:
-    """The states of the generators that everybody shares."""
+    """Return the states of the global random generators."""
     numpy = sys.modules.get("numpy")
     if numpy is None or not hasattr(numpy, "random"):
         return (random.getstate(),)

@@ -38,7 +38,7 @@ from aenv.isolation.network import policy
 from aenv.isolation.network.policy import Mode
 
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP = 4, 24
-_CHANNEL, _MAILBOX, _DOOR = 199, 200, 201
+_CHANNEL, _MAILBOX, _EGRESS = 199, 200, 201
 """Fixed descriptor numbers: the parent's channel to the zygote, the child's mailbox, the child's egress listener."""
 _ZYGOTES_END = 3
 """The other end of the mailbox: the first descriptor that a child opens, of which the zygote takes a copy."""
@@ -51,12 +51,12 @@ _CONTROL_OFFSET = 32  # of msg_control in struct msghdr
 _LAST_FD = 0xFFFFFFFF
 
 AHEAD = 1
-"""Children made before they are requested."""
+"""Children to pre-fork."""
 ATTEMPTS = 3
-"""Children that a request is tried with."""
+"""Children to try for one request."""
 Kind = tuple[int, Mode]
-"""What children have in common: the size of the writable layer, and the network mode."""
-Furnish = Callable[[SyscallPlan, int, Mode], Outcome | None]
+"""Kind of a sandbox: the size of its writable layer, and its network mode."""
+SetUpNamespaces = Callable[[SyscallPlan, int, Mode], Outcome | None]
 """Add the mounts and the network of a sandbox to a plan; returns the call that opens the egress listener, if any."""
 
 
@@ -73,14 +73,14 @@ class ForkRequest:
     fds: list[int]
     """Listener, status pipe, log pipe, parameters."""
     egress_channel: list[int]
-    """Where to send the egress listener, if the sandbox has one."""
+    """Channel for sending the egress listener, if the sandbox has one."""
     cgroups: list[int]
     attempts: int = 0
-    """Children that could not become the instance."""
+    """Children that failed to become the instance."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether it has been answered with an error."""
+        """True once it was answered with an error."""
         return not self.fds
 
     def close(self) -> None:
@@ -98,29 +98,29 @@ class ForkRequest:
 
 
 class StoppedChild:
-    """A stopped fork of a preloaded parent, from its birth until it runs as an instance."""
+    """A fork of a preloaded parent, stopped from its first instruction until it runs as an instance."""
 
     def __init__(self, process: ptrace.Stopped) -> None:
         self._process: ptrace.Stopped | None = process
         self.pid = process.pid
         self._mailbox: socket.socket | None = None
-        self._door = -1
+        self._egress = -1
 
-    def isolate(self, plan: SyscallPlan, *, has_door: bool) -> None:
-        """Make it build its namespaces and give up its rights. The arguments are what `isolating` returned.
+    def isolate(self, plan: SyscallPlan, *, has_egress: bool) -> None:
+        """Make it set up its namespaces and give up its rights. The arguments are those that `isolating` returned.
 
         Raises:
             OSError: a step failed. Call `close`.
         """
         assert self._process is not None
         self._process.run(plan)
-        if linux.has_capabilities(self.pid):  # the plan has dropped them, so this shows a flaw of ours
+        if linux.has_capabilities(self.pid):  # the plan has dropped them, so this is a bug of ours
             raise UnsafeParent(errno.EPERM, "a forked process kept its capabilities")
         pidfd = os.pidfd_open(self.pid)
         try:
             self._mailbox = socket.socket(fileno=linux.pidfd_getfd(pidfd, _ZYGOTES_END))
-            if has_door:
-                self._door = linux.pidfd_getfd(pidfd, _DOOR)
+            if has_egress:
+                self._egress = linux.pidfd_getfd(pidfd, _EGRESS)
         finally:
             os.close(pidfd)
 
@@ -128,7 +128,7 @@ class StoppedChild:
         """Turn it into the requested instance and let it run.
 
         Raises:
-            OSError: it could not. Call `close`.
+            OSError: it failed. Call `close`.
         """
         process = self._process
         assert process is not None
@@ -139,8 +139,8 @@ class StoppedChild:
         if not request.cgroups and counts_processes_per_namespace():
             limit_processes(request.limits, self.pid)
         if request.egress_channel:
-            door, self._door = self._door, -1
-            policy.send_listener(door, request.egress_channel[0])
+            egress, self._egress = self._egress, -1
+            policy.send_listener(egress, request.egress_channel[0])
         process.resume()
         self._process = None
 
@@ -156,9 +156,9 @@ class StoppedChild:
             self._process = None
         if self._mailbox is not None:
             self._mailbox.close()
-        if self._door >= 0:
-            os.close(self._door)
-            self._door = -1
+        if self._egress >= 0:
+            os.close(self._egress)
+            self._egress = -1
 
 
 @dataclass
@@ -179,16 +179,16 @@ class PreloadedParent:
 
     @property
     def wants_child(self) -> bool:
-        """Whether to fork another one now."""
+        """True if another child should be forked now."""
         return len(self.stopped) < len(self.waiting) + self.ahead
 
-    def fork(self, plan: SyscallPlan, flags: int, *, has_door: bool) -> StoppedChild:
-        """Have it fork, and take the child to where it has no rights. The parent is stopped all the while.
+    def fork(self, plan: SyscallPlan, flags: int, *, has_egress: bool) -> StoppedChild:
+        """Fork the parent, and make the child give up its rights. The parent is stopped all the while.
 
-        ``plan`` and ``has_door`` are `isolating`'s. Blocks: the caller bounds it.
+        ``plan`` and ``has_egress`` come from `isolating`. Blocks; the caller sets a time limit.
 
         Raises:
-            ptrace.Ended: the parent ended.
+            ptrace.ProcessEnded: the parent ended.
             UnsafeParent: it must not be forked any more.
             OSError: it could not be forked, or a step of its child failed.
         """
@@ -201,7 +201,7 @@ class PreloadedParent:
                 child = StoppedChild(ptrace.Stopped(pid))
                 try:
                     check_harmless(self)
-                    child.isolate(plan, has_door=has_door)
+                    child.isolate(plan, has_egress=has_egress)
                 except BaseException:
                     child.close()
                     raise
@@ -211,7 +211,7 @@ class PreloadedParent:
         return child
 
     def next_request(self) -> ForkRequest | None:
-        """The oldest request that still waits."""
+        """Take the oldest request that is not cancelled."""
         while self.waiting:
             request = self.waiting.popleft()
             if not request.cancelled:
@@ -221,8 +221,9 @@ class PreloadedParent:
 
 @contextlib.contextmanager
 def _same_cpu(pid: int) -> Iterator[list[int]]:
-    """Run a traced process on the CPU that its tracer runs on: the two take turns some fifty times, and to wake up an
-    idle CPU each time takes longer than all that they do. Yields the list of processes that run there.
+    """Pin a traced process to the CPU of its tracer; yields the list of pinned processes.
+
+    The two take turns some fifty times, and waking up an idle CPU each time takes longer than all of their work.
     """
     pinned = [0, pid]
     before = os.sched_getaffinity(0)
@@ -248,7 +249,7 @@ def check_harmless(parent: PreloadedParent) -> None:
     with success, without letting it through, would leave the child its capabilities.
 
     Raises:
-        UnsafeParent: it is not so.
+        UnsafeParent: something could interfere.
     """
     status = _read(f"/proc/{parent.pid}/status")
     if status_number(status, b"Threads") != 1:
@@ -260,18 +261,18 @@ def check_harmless(parent: PreloadedParent) -> None:
 
 
 def own_filters() -> int:
-    """How many system-call filters this process has."""
+    """Return the number of system-call filters of this process."""
     return status_number(_read("/proc/self/status"), b"Seccomp_filters")
 
 
 def status_number(status: bytes, name: bytes) -> int:
-    """One line of /proc/PID/status; -1 if it is not there."""
+    """Return the number in a line of /proc/PID/status; -1 if there is no such line."""
     _, found, rest = status.partition(b"\n" + name + b":")
     return int(rest.partition(b"\n")[0]) if found else -1
 
 
 def _has_children(pid: int) -> bool:
-    """Whether a process has any."""
+    """Return whether a process has children."""
     try:
         return bool(_read(f"/proc/{pid}/task/{pid}/children"))
     except FileNotFoundError:  # a kernel without CONFIG_PROC_CHILDREN
@@ -279,7 +280,7 @@ def _has_children(pid: int) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """The beginning of a file of procfs. This is done for every fork, so it is done without Python's file objects."""
+    """Read the beginning of a file of procfs. Without Python's file objects, which would cost time on every fork."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.read(fd, _STATUS_SIZE)
@@ -295,8 +296,8 @@ def _parent_of(name: str) -> int:
         return 0
 
 
-def isolating(furnish: Furnish, kind: Kind) -> tuple[SyscallPlan, bool]:
-    """The plan that a new child runs before any foreign instruction, and whether it opens an egress listener."""
+def isolating(set_up_namespaces: SetUpNamespaces, kind: Kind) -> tuple[SyscallPlan, bool]:
+    """Return the plan that a new child runs before any foreign instruction, and whether it opens an egress listener."""
     plan = SyscallPlan()
     for name, text in linux.user_maps(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID):
         plan.write(f"/proc/self/{name}", text)
@@ -306,10 +307,10 @@ def isolating(furnish: Furnish, kind: Kind) -> tuple[SyscallPlan, bool]:
     plan.do("socketpair", socket.AF_UNIX, kind_of_socket, 0, MemoryBlock(bytes(8)))  # 3 and 4, as all others are closed
     plan.do("dup3", _ZYGOTES_END + 1, _MAILBOX, os.O_CLOEXEC)
     plan.do("close", _ZYGOTES_END + 1)
-    door = furnish(plan, *kind)
-    if door is not None:
-        plan.do("dup3", door, _DOOR, os.O_CLOEXEC)
-        plan.do("close", door)
+    egress = set_up_namespaces(plan, *kind)
+    if egress is not None:
+        plan.do("dup3", egress, _EGRESS, os.O_CLOEXEC)
+        plan.do("close", egress)
     plan.do("setsid")
     plan.do("chdir", "/")
     nothing = plan.do("openat", linux.HERE, "/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -317,19 +318,19 @@ def isolating(furnish: Furnish, kind: Kind) -> tuple[SyscallPlan, bool]:
     plan.do("close", nothing)
     give_up_capabilities(plan)
     plan.do("prctl", _PR_SET_DUMPABLE, 1)  # changing credentials has cleared it
-    return plan, door is not None
+    return plan, egress is not None
 
 
 @cache
 def _becoming(cgroups: int) -> SyscallPlan:
-    """What a child without rights does to become an instance."""
+    """Return the plan by which a child without rights becomes an instance."""
     plan = SyscallPlan()
     plan.do("close", _ZYGOTES_END)
     room = socket.CMSG_SPACE(_MAX_MAIL_FDS * 4)
     header = MemoryBlock(struct.pack("=QI4xQQQQi4x", 0, 0, 0, 0, 0, room, 0), ((_CONTROL_OFFSET, bytes(room)),))
     plan.do("recvmsg", _MAILBOX, header, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT, what="receiving descriptors")
     plan.do("close", _MAILBOX)
-    plan.do("close", _DOOR, tolerated=errno.EBADF)
+    plan.do("close", _EGRESS, tolerated=errno.EBADF)
     # A process that moves itself waits for nothing; moving another waits until every CPU went through the scheduler.
     for fd in range(_CGROUPS, _CGROUPS + cgroups):
         plan.do("write", fd, "0", 1, what="joining a control group")
@@ -349,13 +350,13 @@ def give_up_capabilities(plan: SyscallPlan) -> None:
 
 
 def fork_flags(namespaces: int) -> int:
-    """The flags of the one ``clone`` that the filter lets a traced parent make; none other with namespaces passes."""
+    """Return the flags of the only ``clone`` into new namespaces that the filter lets a traced parent make."""
     own = linux.CLONE_NEWUSER | linux.CLONE_NEWPID | linux.CLONE_NEWCGROUP
     return namespaces | own | linux.CLONE_PARENT | linux.FORK_FLAGS | signal.SIGCHLD
 
 
 def traced_calls(namespaces: int) -> seccomp.Traced:
-    """The calls that a preloaded parent and its new child make under the zygote's control only."""
+    """Return the calls that a preloaded parent and its new child may make only while the zygote traces them."""
     built = ("mount", "move_mount", "open_tree", "pivot_root", "sethostname", "umount2")
     return {"clone": (fork_flags(namespaces),), **dict.fromkeys(built, ())}
 
@@ -364,11 +365,11 @@ def serve_forks(channel: socket.socket, namespaces: int, pristine: int, *, plain
     """Run in the preloaded parent: fork on request. Returns in children only: listener, status, parameters.
 
     ``plain``: have Python's own fork handlers run, see `cpython_internals`.
-    ``pristine``: a descriptor of `based.PRISTINE`, or -1. The parent's working directory is set to it, because that is
-    the only thing that a new mount namespace takes along from below a covering mount.
+    ``pristine``: a descriptor of `custom_rootfs.PRISTINE`, or -1. The parent's working directory is set to it, because
+    that is the only thing that a new mount namespace takes along from below a covering mount.
     """
     notify = plain or bool(forkable.modules_to_notify())
-    linux.forget_rseq()  # else the zygote does that for every fork, which takes longer
+    linux.forget_rseq()  # once here, and not in every fork by the zygote, which takes longer
     os.dup2(channel.fileno(), _CHANNEL, inheritable=False)
     channel.close()
     channel = socket.socket(fileno=_CHANNEL)
@@ -383,6 +384,6 @@ def serve_forks(channel: socket.socket, namespaces: int, pristine: int, *, plain
             if linux.fork_with(flags, notify=notify) == 0:  # CLONE_PARENT: the zygote is the child's parent, too
                 break
         except OSError:
-            os._exit(1)  # refused: the zygote fails the requests that wait
+            os._exit(1)  # refused; the zygote then fails all waiting requests
     channel.detach()  # closed by the plan that isolates a child
     return _LISTENER, _STATUS, _PARAMETERS

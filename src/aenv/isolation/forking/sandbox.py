@@ -1,4 +1,4 @@
-"""A sandbox from inside: build its namespaces, give up every right, then run foreign code."""
+"""Become a sandbox: set up namespaces, give up every right, then run foreign code. Runs in a fork of the zygote."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Report = Callable[[dict[str, Any] | bytes], None]
 class SandboxSetup:
     """The plan for new namespaces of one kind, and the one that gives up every capability, ready to run.
 
-    ``carry``: for a preloaded parent, whose forks furnish namespaces from what it takes along.
+    ``carry``: for a preloaded parent, whose forks set up their namespaces from mounts that it keeps.
     """
 
     def __init__(
         self, spec: ZygoteSpec, hidden: list[str], disk: int, mode: policy.Mode, *, carry: bool = False
     ) -> None:
         plan = SyscallPlan()
-        self.door = furnish(plan, spec, hidden, disk, mode, carry=carry)
+        self.egress = set_up_namespaces(plan, spec, hidden, disk, mode, carry=carry)
         self.pristine = custom_rootfs.open_pristine(plan) if spec.base is not None else None
         rootfs.cover(plan, rootfs.SPARE_PROC)
         self.table = PlanTable(plan)
@@ -52,34 +52,34 @@ class SandboxSetup:
 
 
 class Sandbox:
-    """One sandbox, from within."""
+    """A sandbox, in the process that becomes it."""
 
-    def __init__(self, spec: ZygoteSpec, program: bytes, furnishing: SandboxSetup, *, forks: bool = False) -> None:
+    def __init__(self, spec: ZygoteSpec, program: bytes, setup: SandboxSetup, *, forks: bool = False) -> None:
         self._spec = spec
         self._forks = forks
-        self._furnishing = furnishing
+        self._setup = setup
         self._program = program
         self._code = 1
         self._status = -1
 
     def _take(self, message: dict[str, Any], fds: list[int]) -> None:
-        """Be the one that is asked for."""
+        """Take the parameters and descriptors of a request."""
         self._limits = Limits(**message["limits"])
         self._listener, self._status, self._log, self._parameters, *self._cgroups = fds
         self._channel = self._cgroups.pop(0) if message["network"] == "egress" else -1
         self._fork = message["fork"]
 
     def run(self, message: dict[str, Any], fds: list[int]) -> None:
-        """Never returns."""
-        with self._to_the_end():
+        """Become the requested sandbox. Never returns."""
+        with self._exiting():
             self._take(message, fds)
-            self._leave(fds)
+            self._leave_host(fds)
             self._go()
 
     def wait(self, mailbox: socket.socket) -> None:
-        """Be ready for who will ask for one. Never returns."""
-        with self._to_the_end():
-            self._leave([mailbox.fileno()])
+        """Become a pre-forked sandbox: wait for a request. Never returns."""
+        with self._exiting():
+            self._leave_host([mailbox.fileno()])
             call(self._spec.rehearse)
             message, fds, _, _ = socket.recv_fds(mailbox, _MAIL, MAX_FDS)
             mailbox.close()
@@ -89,15 +89,15 @@ class Sandbox:
 
     def _go(self) -> None:
         if not self._fork:
-            variables = private_folder.pass_to_exec()  # before the filter, which may refuse a file in memory
-            self._lock()
+            variables = private_folder.pass_to_exec()  # before the filter, which may refuse memfd_create
+            self._give_up_rights()
             self._start_program(variables)
-        told = _read(self._parameters)
-        self._lock()
-        self._code = load(self._spec.entry)(socket.socket(fileno=self._listener), told, self._report)
+        parameters = _read(self._parameters)
+        self._give_up_rights()
+        self._code = load(self._spec.entry)(socket.socket(fileno=self._listener), parameters, self._report)
 
     def _start_program(self, variables: dict[str, str]) -> NoReturn:
-        """Become a new program that does the same, with nothing of this process's memory."""
+        """Execute a new program that serves the same, with nothing of this process's memory."""
         fds = (self._listener, self._status, self._parameters)
         for fd in fds:
             os.set_inheritable(fd, True)
@@ -107,26 +107,26 @@ class Sandbox:
         os.execve(sys.executable, [sys.executable, *words], {**os.environ, **variables})
 
     def prepare(self, message: dict[str, Any], fds: list[int], channel: socket.socket) -> None:
-        """Load the author's code, then fork whenever told to. Never returns."""
-        with self._to_the_end():
+        """Become a preloaded parent: load the environment's code, then fork on request. Never returns."""
+        with self._exiting():
             self._take(message, fds)
-            self._leave([*fds, channel.fileno()])
-            told = _read(self._parameters)
+            self._leave_host([*fds, channel.fileno()])
+            parameters = _read(self._parameters)
             os.close(self._listener)
             self._listener = -1
-            self._lock(to_be_forked=True)
+            self._give_up_rights(to_be_forked=True)
             with forkable.Watch() as watch:
-                prepared = load(self._spec.prepare)(told, self._report)
+                prepared = load(self._spec.prepare)(parameters, self._report)
             if prepared is None:
                 return
-            unfit = watch.why_not()
+            unfit = watch.unfit_reason()
             if unfit is not None:
                 self._report({"unfit": unfit})
                 return
             self._code = prepared.serve(lambda: self._forked(channel, prepared.reads))
 
     def _forked(self, channel: socket.socket, reads: list[str] | None) -> tuple[socket.socket, bytes]:
-        """Serve forks. Returns in the forks only: where to listen, and what each is told."""
+        """Fork on request. Returns in the forks only, with the socket to listen on and the parameters."""
         gc.collect()
         gc.freeze()
         self._report({"prepared": True, "reads": reads})
@@ -136,7 +136,8 @@ class Sandbox:
         return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, listener), _read(parameters)
 
     @contextlib.contextmanager
-    def _to_the_end(self) -> Iterator[None]:
+    def _exiting(self) -> Iterator[None]:
+        """Report an error, if there is any, and end the process."""
         try:
             yield
         except BaseException as error:
@@ -148,29 +149,29 @@ class Sandbox:
                 sys.stderr.flush()
             os._exit(self._code)
 
-    def _leave(self, keep: list[int]) -> None:
-        """Everything of the host, and all descriptors but these."""
+    def _leave_host(self, keep: list[int]) -> None:
+        """Leave the host's session and namespaces, and close all descriptors but those to keep."""
         os.setsid()  # kill(0) and setpriority reach a whole process group, beyond the process namespace
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
         linux.unshare(self._spec.fresh)
-        self._furnishing.table.run()
-        door = self._furnishing.door
-        self._door = self._furnishing.table.result(door) if door is not None else -1
-        pristine = self._furnishing.pristine
-        self._pristine = self._furnishing.table.result(pristine) if pristine is not None and self._forks else -1
+        self._setup.table.run()
+        egress = self._setup.egress
+        self._egress = self._setup.table.result(egress) if egress is not None else -1
+        pristine = self._setup.pristine
+        self._pristine = self._setup.table.result(pristine) if pristine is not None and self._forks else -1
         os.chdir("/")
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
         for name in os.listdir("/proc/self/fd"):
-            if int(name) not in (0, 1, 2, self._door, self._pristine, *keep):
+            if int(name) not in (0, 1, 2, self._egress, self._pristine, *keep):
                 with contextlib.suppress(OSError):
                     os.close(int(name))
 
-    def _lock(self, *, to_be_forked: bool = False) -> None:
+    def _give_up_rights(self, *, to_be_forked: bool = False) -> None:
         """Give up every right, before the first foreign byte is read."""
         if self._channel >= 0:
-            policy.send_listener(self._door, self._channel)
+            policy.send_listener(self._egress, self._channel)
             os.close(self._channel)
         for fd in self._cgroups:
             os.write(fd, b"0")
@@ -182,9 +183,9 @@ class Sandbox:
         for fd in (self._listener, self._status):
             if fd >= 0:
                 os.set_inheritable(fd, False)
-        forkable.alone()  # else the next call is refused; what has rehearsed may have a thread that is just ending
+        forkable.alone()  # the next call is refused while a thread of the rehearsal is still ending
         linux.unshare(linux.CLONE_NEWUSER)  # last: it takes the rights over the other namespaces away
-        linux.set_dumpable(True)  # the zygote is not, and then its /proc/self belongs to root
+        linux.set_dumpable(True)  # the zygote is not, and its /proc/self would belong to root
         linux.map_user(rootfs.USER_ID, rootfs.USER_ID, rootfs.USER_ID, bounded=not to_be_forked)
         if not self._cgroups and counts_processes_per_namespace():
             if to_be_forked:
@@ -194,21 +195,21 @@ class Sandbox:
         set_resource_limits(self._limits, alone=not self._cgroups)
         os.umask(0o022)
         linux.no_new_privileges()
-        self._furnishing.without_rights.run()
+        self._setup.without_rights.run()
         linux.load_seccomp(self._program)
         gc.enable()
-        sys.path[:0] = self._spec.shown  # foreign packages, from here on
+        sys.path[:0] = self._spec.shown  # from here on foreign packages can be imported
 
     @staticmethod
     def filters(*, alone: bool) -> int:
-        """How many system-call filters `_lock` loads. ``alone``: there is no control group."""
+        """Return how many system-call filters `_give_up_rights` loads. ``alone``: without a control group."""
         return 2 if alone else 1
 
     def _report(self, message: dict[str, Any] | bytes) -> None:
-        """Tell who asked for the sandbox, once; it may be JSON already."""
+        """Answer the request through the status pipe, once. The message may be JSON already."""
         if self._status >= 0:
             if isinstance(message, dict) and "error" in message:
-                # In one piece through a pipe, whatever the author's exception has to say.
+                # Small enough for one atomic write to a pipe, whatever the text of the exception.
                 text = str(message["error"]).encode(errors="replace").decode()
                 message = {**message, "error": text if len(text) <= ERROR_LENGTH else f"{text[:ERROR_LENGTH]}..."}
             os.write(self._status, message if isinstance(message, bytes) else json.dumps(message).encode())
@@ -217,18 +218,18 @@ class Sandbox:
 
 
 def _read(fd: int) -> bytes:
-    """All of what a sandbox is told. Not in the zygote, whose memory all later sandboxes inherit."""
-    told = b""
+    """Read the parameters of a sandbox. Never in the zygote: all later sandboxes inherit its memory."""
+    data = b""
     while part := os.read(fd, 16384):
-        told += part
+        data += part
     os.close(fd)
-    return told
+    return data
 
 
-def furnish(
+def set_up_namespaces(
     plan: SyscallPlan, spec: ZygoteSpec, hidden: list[str], disk: int, mode: policy.Mode, *, carry: bool = False
 ) -> Outcome | None:
-    """Add what new namespaces need; returns the call that opens the egress listener, see `network.settle`.
+    """Add the calls that set up new namespaces; return the call that opens the egress listener.
 
     ``carry``: for a preloaded parent.
     """
@@ -242,10 +243,12 @@ def furnish(
 
 
 def load(name: str) -> Callable[..., Any]:
+    """Import a function by ``module:function``."""
     module, _, attribute = name.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), attribute)
     return found
 
 
 def call(name: str) -> None:
+    """Import and call a function without arguments."""
     load(name)()

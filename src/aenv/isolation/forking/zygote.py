@@ -34,7 +34,7 @@ from typing import Any
 from aenv.isolation.files import custom_rootfs, private_folder, rootfs
 from aenv.isolation.forking import forkable, preloaded
 from aenv.isolation.forking.preloaded import ForkRequest, Kind, PreloadedParent
-from aenv.isolation.forking.sandbox import Sandbox, SandboxSetup, call, furnish
+from aenv.isolation.forking.sandbox import Sandbox, SandboxSetup, call, set_up_namespaces
 from aenv.isolation.forking.zygote_namespaces import explain, leave_files, leave_users
 from aenv.isolation.forking.zygote_spec import MAX_FDS, MESSAGE, ZygoteSpec, parameters_file
 from aenv.isolation.kernel import linux, ptrace, seccomp
@@ -45,22 +45,22 @@ PAUSE = 0.01
 """Seconds after a request in which nothing is pre-forked. The new instance has a first call to answer, and a fork,
 which the zygote waits for, would delay the end of a sandbox by milliseconds."""
 FORK_SECONDS = 20
-"""For a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds."""
+"""Time limit for a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds."""
 STEP_SECONDS = 10
-"""For a child that is ready to become an instance."""
+"""Time limit for a stopped child to become an instance."""
 KINDS = 16
-"""Plans that are kept, by kind of sandbox."""
+"""Setups to cache, by kind of sandbox."""
 _WALL = 0x40000000  # for waitpid: children that were made by clone, too
 
 
 def main() -> None:
-    """``python -m aenv.isolation.forking.zygote``: its argument is the descriptor of the control socket.
+    """Run ``python -m aenv.isolation.forking.zygote``: its argument is the descriptor of the control socket.
 
-    Started again inside of a base, it has a second one, of a file with what it had been told.
+    Started again inside a base, it has a second argument: the descriptor of a file with its `ZygoteSpec`.
     """
     linux.die_with_parent()
     if os.getppid() == 1:
-        sys.exit(0)  # the parent was gone before we could ask to be told
+        sys.exit(0)  # the server ended before `die_with_parent`
     with contextlib.suppress(OSError):
         os.setsid()  # away from the terminal that the server may have been started in
     with contextlib.suppress(OSError):
@@ -93,14 +93,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        _own_proc()
+        _mount_own_proc()
     except OSError as error:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)
     _Zygote(spec, control, hidden).run()
 
 
-def _own_proc() -> None:
+def _mount_own_proc() -> None:
     """Replace the host's procfs by one of this process namespace, and mount the one that sandboxes need."""
     linux.mount("proc", "/proc", "proc", rootfs.PROC_FLAGS)
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -120,12 +120,16 @@ def _own_proc() -> None:
 
 
 def _start_again(spec: ZygoteSpec, control: socket.socket) -> None:
-    """As the interpreter that is shown in the base's root; does not return."""
-    told = parameters_file(asdict(replace(spec, shown=[custom_rootfs.HOST + path for path in spec.shown])))
-    for fd in (told, control.fileno()):
+    """Execute this program again with the interpreter that the base's root shows. Does not return."""
+    spec_file = parameters_file(asdict(replace(spec, shown=[custom_rootfs.HOST + path for path in spec.shown])))
+    for fd in (spec_file, control.fileno()):
         os.set_inheritable(fd, True)
     custom_rootfs.exec_interpreter(
-        "-m", "aenv.isolation.forking.zygote", str(control.fileno()), str(told), variables=private_folder.pass_to_exec()
+        "-m",
+        "aenv.isolation.forking.zygote",
+        str(control.fileno()),
+        str(spec_file),
+        variables=private_folder.pass_to_exec(),
     )
 
 
@@ -135,15 +139,15 @@ def _kind(message: dict[str, Any]) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class PreforkedSandbox:
-    """A sandbox made ahead of demand: it has its namespaces, has served a call to itself, and no foreign code."""
+    """A sandbox made ahead of demand: it has its namespaces, has rehearsed a call, and has no foreign code."""
 
     pid: int
     kind: Kind
     mailbox: socket.socket
-    """The sandbox ends when this is closed before a request came."""
+    """Closing it before a request is sent ends the sandbox."""
 
     def assign(self, message: bytes, fds: list[int]) -> int:
-        """Send it a request; its process id, or 0 if it is gone."""
+        """Send it a request; return its process id, or 0 if it is gone."""
         try:
             socket.send_fds(self.mailbox, [message], fds)
         except OSError:
@@ -152,17 +156,17 @@ class PreforkedSandbox:
 
 
 class _Zygote:
-    """The loop that forks."""
+    """The loop that receives requests and forks."""
 
     def __init__(self, spec: ZygoteSpec, control: socket.socket, hidden: list[str]) -> None:
         self._spec = spec
         self._hidden = hidden
         self._control = control
         self._children: dict[int, str] = {}
-        """Running sandboxes and the preloaded parent: their names by process id."""
+        """Names of running sandboxes and of the preloaded parent, by process id."""
         self._parent: PreloadedParent | None = None
         self._requests: dict[str, ForkRequest] = {}
-        self._furnishings: dict[Kind, SandboxSetup] = {}
+        self._setups: dict[Kind, SandboxSetup] = {}
         self._isolating: tuple[Kind, SyscallPlan, bool] | None = None
         self._selector = selectors.DefaultSelector()
         self._make_ahead_at: float | None = None
@@ -207,7 +211,7 @@ class _Zygote:
                 self._make_ahead()
 
     def _timeout(self) -> float | None:
-        """Seconds until there is something to do."""
+        """Return the seconds until the next pre-fork; None: there is none."""
         return None if self._make_ahead_at is None else max(self._make_ahead_at - time.monotonic(), 0.0)
 
     def _when_readable(self, file: socket.socket | int, act: Callable[[], object]) -> None:
@@ -240,22 +244,25 @@ class _Zygote:
                 os.close(fd)
 
     def _refuse(self, name: str, fds: list[int], error: OSError) -> None:
-        """Answer a request that failed here, such as for want of processes."""
+        """Answer a request that failed in the zygote, for example because there are no processes left."""
         if len(fds) > 1:
             with contextlib.suppress(OSError):
-                os.write(fds[1], json.dumps({"error": f"it could not be started: {error}", "code": "zygote"}).encode())
+                os.write(
+                    fds[1],
+                    json.dumps({"error": f"the sandbox could not be started: {error}", "code": "zygote"}).encode(),
+                )
         self._send({"op": "exit", "id": name, "code": -9})
 
     def _kill(self, name: str) -> None:
         for pid in [pid for pid, other in self._children.items() if other == name]:
             os.kill(pid, signal.SIGKILL)
         if name in self._requests:
-            self._fail(self._requests[name], "it was stopped")
+            self._fail(self._requests[name], "the sandbox was stopped")
         elif self._make_ahead_at:  # and not 0.0, when requests wait
             self._make_ahead_at = time.monotonic() + PAUSE  # the end of this one is reported first
 
     def _spawn(self, name: str, message: dict[str, Any], data: bytes, fds: list[int]) -> None:
-        """Make a sandbox that loads its code itself; the pre-forked one, if it is of that kind and alive."""
+        """Make a sandbox that loads its code itself. Use the pre-forked one if it is of that kind and alive."""
         kind = _kind(message)
         if not message["fork"]:
             sandbox = self._sandbox(kind)
@@ -274,7 +281,7 @@ class _Zygote:
             self._make_ahead_at = time.monotonic() + PAUSE
 
     def _make_ahead(self) -> None:
-        """Make what the next request will probably need."""
+        """Pre-fork what the next request will probably need."""
         if self._parent is not None:
             self._make_more(self._parent)
         kind = self._recent
@@ -285,14 +292,14 @@ class _Zygote:
                 self._preforked = PreforkedSandbox(self._fork(lambda: sandbox.wait(theirs)), kind, ours)
 
     def _sandbox(self, kind: Kind) -> Sandbox:
-        if kind not in self._furnishings:
-            if len(self._furnishings) >= KINDS:
-                self._furnishings.clear()
-            self._furnishings[kind] = SandboxSetup(self._spec, self._hidden, *kind)
-        return Sandbox(self._spec, self._filter, self._furnishings[kind])
+        if kind not in self._setups:
+            if len(self._setups) >= KINDS:
+                self._setups.clear()
+            self._setups[kind] = SandboxSetup(self._spec, self._hidden, *kind)
+        return Sandbox(self._spec, self._filter, self._setups[kind])
 
     def _keep(self, names: set[str]) -> None:
-        """A new server took over: end everything that it does not know, and report what is left."""
+        """End everything that a new server does not know, and report the rest."""
         for request in list(self._requests.values()):
             self._fail(request, "the server that requested it has ended")
         for pid in [pid for pid, name in self._children.items() if name not in names]:
@@ -311,7 +318,7 @@ class _Zygote:
         self._send({"op": "kept", "ids": list(self._children.values())})
 
     def _multiply(self, control: socket.socket) -> None:
-        """Run in a fork, the first process of a new process namespace: be another zygote like this one."""
+        """Become another zygote like this one. Runs in a fork, the first process of a new process namespace."""
         linux.unshare(linux.CLONE_NEWNS)
         linux.umount("/proc")
         linux.mount("proc", "/proc", "proc", rootfs.PROC_FLAGS)
@@ -328,8 +335,8 @@ class _Zygote:
         kind = _kind(message)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         program = seccomp.program(traced=preloaded.traced_calls(self._spec.fresh))
-        furnishing = SandboxSetup(self._spec, self._hidden, *kind, carry=True)
-        sandbox = Sandbox(self._spec, program, furnishing, forks=True)
+        setup = SandboxSetup(self._spec, self._hidden, *kind, carry=True)
+        sandbox = Sandbox(self._spec, program, setup, forks=True)
         first_group = 5 if message["network"] == "egress" else 4
         filters = preloaded.own_filters() + sandbox.filters(alone=len(fds) <= first_group)
         linux.unshare(linux.CLONE_NEWPID)
@@ -363,19 +370,21 @@ class _Zygote:
             self._make_ahead_at = time.monotonic() + PAUSE
 
     def _make_more(self, parent: PreloadedParent) -> None:
-        """Fork one more child, if one is wanted; further ones in the next turns of the loop, after what came in."""
+        """Fork one more child, if one is wanted. Further ones are forked in later turns of the loop, after new
+        requests.
+        """
         if not parent.wants_child:
             return
-        plan, has_door = self._plan(parent.kind)
+        plan, has_egress = self._plan(parent.kind)
         try:
             with _bounded(FORK_SECONDS):
-                child = parent.fork(plan, self._clone_flags, has_door=has_door)
+                child = parent.fork(plan, self._clone_flags, has_egress=has_egress)
         except ptrace.ProcessEnded as error:
             self._ended(parent.pid, os.waitstatus_to_exitcode(error.status))
             return
         except (preloaded.UnsafeParent, TimeoutError):
             parent.ahead = 0
-            os.kill(parent.pid, signal.SIGKILL)  # it will not get better; its end fails the requests that wait
+            os.kill(parent.pid, signal.SIGKILL)  # its end fails all waiting requests
             return
         except OSError as error:
             self._could_not_fork(parent, str(error))
@@ -389,15 +398,15 @@ class _Zygote:
     def _plan(self, kind: Kind) -> tuple[SyscallPlan, bool]:
         known = self._isolating
         if known is None or known[0] != kind:
-            known = kind, *preloaded.isolating(partial(self._furnish), kind)
+            known = kind, *preloaded.isolating(partial(self._set_up_namespaces), kind)
             self._isolating = known
         return known[1:]
 
-    def _furnish(self, plan: SyscallPlan, disk: int, mode: Any) -> Any:
-        return furnish(plan, self._spec, self._hidden, disk, mode)
+    def _set_up_namespaces(self, plan: SyscallPlan, disk: int, mode: Any) -> Any:
+        return set_up_namespaces(plan, self._spec, self._hidden, disk, mode)
 
     def _assign(self, parent: PreloadedParent) -> None:
-        """Turn children that are ready into requested instances."""
+        """Turn stopped children into requested instances."""
         while parent.stopped and (request := parent.next_request()) is not None:
             child = parent.stopped.popleft()
             try:
@@ -422,14 +431,14 @@ class _Zygote:
             parent.stopped.popleft().close()
 
     def _could_not_fork(self, parent: PreloadedParent, reason: str) -> None:
-        """Fail the oldest request. Nothing is made ahead until a request succeeds."""
+        """Fail the oldest request. Pre-fork nothing until a request succeeds."""
         parent.ahead = 0
         request = parent.next_request()
         if request is not None:
             self._fail(request, reason)
 
     def _end_parent(self) -> None:
-        """The preloaded parent is gone: fail what waits for it."""
+        """Forget the preloaded parent, which has ended, and fail the requests that wait for it."""
         parent, self._parent = self._parent, None
         assert parent is not None
         parent.channel.close()
@@ -469,7 +478,7 @@ class _Zygote:
                 self._ended(pid, os.waitstatus_to_exitcode(status))
 
     def _stopped(self, pid: int) -> None:
-        """A child that nothing waits for: its parent was given up. Or a signal came to one that was made ahead."""
+        """Kill a child whose parent was given up. Leave alone a stopped child that got a signal."""
         if self._parent is None or all(child.pid != pid for child in self._parent.stopped):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -481,10 +490,10 @@ class _Zygote:
         if name is not None:
             self._send({"op": "exit", "id": name, "code": code})
         else:
-            self._lost(pid)
+            self._forget_ahead(pid)
 
-    def _lost(self, pid: int) -> None:
-        """Something made ahead of demand was killed."""
+    def _forget_ahead(self, pid: int) -> None:
+        """Forget a pre-forked sandbox or stopped child that was killed."""
         if self._preforked is not None and self._preforked.pid == pid:
             self._preforked.mailbox.close()
             self._preforked = None
@@ -502,10 +511,10 @@ class _Zygote:
 
 
 def _idle_init(program: bytes) -> None:
-    """Be the first process of a process namespace, with no rights and no descriptors: reap orphans. Never returns."""
+    """Run as the first process of a process namespace, without rights and descriptors: reap orphans. Never returns."""
     try:
         signal.set_wakeup_fd(-1)
-        for number in signal.valid_signals():  # without handlers, the kernel drops what is sent from inside
+        for number in signal.valid_signals():  # without handlers, the kernel drops signals from inside the namespace
             with contextlib.suppress(OSError, ValueError):
                 signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -525,7 +534,7 @@ def _idle_init(program: bytes) -> None:
 
 @contextlib.contextmanager
 def _bounded(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError after so many seconds."""
+    """Raise TimeoutError in the body after this many seconds."""
     signal.alarm(seconds)
     try:
         yield

@@ -1,4 +1,4 @@
-"""How a zygote leaves the host: first its files, then its users, processes and network."""
+"""Move a zygote out of the host's namespaces: first the files, then users, processes and network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aenv.isolation.limits import host_users, user_shares
 
 
 def leave_files(spec: ZygoteSpec) -> list[str]:
-    """Leave the host's files, and root. What comes back is for `rootfs.private_places`."""
+    """Leave the host's files, and become an ordinary user. The result is an argument of `rootfs.private_places`."""
     private_folder.load(spec.project if spec.files is None else None)
     owner, group = os.geteuid(), os.getegid()
     user = host_users.claim() if owner == 0 and spec.user is None else spec.user
@@ -24,7 +24,7 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
     else:
         linux.unshare(linux.CLONE_NEWUSER | linux.CLONE_NEWNS)
         linux.map_user(rootfs.USER_ID, owner, group, bounded=False)
-    # In place of a folder that every host has and no sandbox needs: there is none to make, nor to leave behind.
+    # Mounted over /sys: every host has it and no sandbox needs it, so no folder is created or left behind.
     hidden: list[str] = []
     more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files, "volume": spec.volume}
     if spec.base is not None:
@@ -53,10 +53,10 @@ def leave_users(spec: ZygoteSpec) -> None:
 
 
 def explain(error: OSError) -> str:
-    """What the host does not allow, and how to have it allowed."""
-    said = str(error)
-    if "unshare" not in said and "/proc/self" not in said:
-        return said
+    """Return what the host forbids, and the command that allows it."""
+    text = str(error)
+    if "unshare" not in text and "/proc/self" not in text:
+        return text
     for path, good, command in (
         ("/proc/sys/kernel/unprivileged_userns_clone", "1", "sudo sysctl kernel.unprivileged_userns_clone=1"),
         ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "0",
@@ -68,5 +68,5 @@ def explain(error: OSError) -> str:
             if value == "0" if good is None else value != good:
                 return f"this host forbids user namespaces ({path} is {value}); allow them with: {command}"
     return (
-        f"this host forbids user namespaces ({said}); in a container, start it with --security-opt seccomp=unconfined"
+        f"this host forbids user namespaces ({text}); in a container, start it with --security-opt seccomp=unconfined"
     )

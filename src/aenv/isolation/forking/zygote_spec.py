@@ -1,4 +1,4 @@
-"""What a zygote is told, and in which words."""
+"""Messages to a zygote: its specification, and requests for sandboxes."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ from aenv.isolation.network import policy
 MESSAGE = 1 << 20
 MAX_FDS = 16
 FRESH = linux.CLONE_NEWNS | linux.CLONE_NEWNET | linux.CLONE_NEWIPC | linux.CLONE_NEWUTS
-"""Namespaces of its own for each sandbox; that of processes comes with the fork, that of control groups later."""
+"""New namespaces of each sandbox. The process namespace comes with the fork, that of control groups later."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZygoteSpec:
-    """What to have ready, and what sandboxes get to see."""
+    """Specification of a zygote: the functions that it runs, and the files that its sandboxes see."""
 
     entry: str
-    """``module:function`` that a sandbox runs: it takes what to listen on, what it is told, and what to report with."""
+    """``module:function`` that a sandbox runs. Arguments: the socket to listen on, parameters, a function to report
+    with."""
     prepare: str
-    """``module:function`` that loads code for others to begin with: it takes what it is told and what to report with.
-    It returns something with ``serve``, which takes what forks, and ``reads``, or nothing after reporting why not."""
+    """``module:function`` that a preloaded parent runs. Arguments: parameters, a function to report with. Returns an
+    object with ``serve``, which takes a function that forks, and ``reads``; None after reporting an error."""
     warm: str
-    """``module:function`` that the zygote runs once, to have everything imported and used."""
+    """``module:function`` that the zygote runs once, to import and use everything."""
     program: str
-    """The module that does the same as a program of its own. Its arguments are descriptors, of what to listen on, to
-    report to and to be told by, and a JSON list of folders to import from."""
+    """The module of a sandbox that is a new program. Arguments: descriptors of the socket to listen on, the status pipe
+    and the parameters, and a JSON list of folders to import from."""
     rehearse: str
-    """``module:function`` that a sandbox runs which nobody has asked for yet, to have done once what it will do."""
+    """``module:function`` that a pre-forked sandbox runs, to do once what it will do for a request."""
     shown: list[str] = field(default_factory=list)
-    """Further folders to show, and for sandboxes to import from."""
+    """Further folders of the host for sandboxes to see and import from."""
     project: str | None = None
-    """A folder that each sandbox sees at /app and may change for itself."""
+    """A folder that each sandbox sees at /app, with changes of its own."""
     user: int | None = None
-    """The host's user to become, when started by root. None: one that no other has, see `users.claim`."""
+    """User id of the host to become, when started by root. None: a free one, see `host_users.claim`."""
     host_network: bool = False
     """Leave sandboxes in the host's network."""
     files: list[str] | None = None
-    """Only these of the project's files, or folders. None: all."""
+    """Files and folders of the project to show. None: all."""
     base: str | None = None
-    """A root file system to have in place of the host's."""
+    """A root file system in place of the host's."""
     volume: Volume | None = None
     """A folder of the host that all sandboxes share, and that outlives them."""
     plain: bool = False
@@ -54,36 +55,36 @@ class ZygoteSpec:
 
     @classmethod
     def read(cls, text: bytes) -> ZygoteSpec:
-        """What was written as JSON."""
-        told = json.loads(text)
-        volume = Volume(**told["volume"]) if told["volume"] else None
-        return cls(**{**told, "volume": volume})
+        """Parse the JSON of a specification."""
+        fields = json.loads(text)
+        volume = Volume(**fields["volume"]) if fields["volume"] else None
+        return cls(**{**fields, "volume": volume})
 
     @property
     def fresh(self) -> int:
-        """The namespaces that each sandbox has for itself."""
+        """Flags of the new namespaces of each sandbox."""
         return FRESH & ~linux.CLONE_NEWNET if self.host_network else FRESH
 
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """One sandbox to make."""
+    """A request for a sandbox, a preloaded parent or a zygote."""
 
     id: str
     limits: Limits = field(default_factory=Limits)
     op: str = "spawn"
-    """``spawn`` a sandbox that loads its code itself, ``prepare`` a preloaded parent, ``branch`` off from that;
-    ``multiply``: make a zygote like this one."""
+    """``spawn``: a sandbox that loads its code itself. ``prepare``: a preloaded parent. ``branch``: a fork of that.
+    ``multiply``: a zygote like this one."""
     network: policy.Mode = "loopback"
     fork: bool = True
-    """For ``spawn``: whether to go on as a fork of the zygote, and not as a new program."""
+    """For ``spawn``: go on as a fork of the zygote. False: execute a new program."""
 
 
 def spawn_message(spawn: Spawn) -> bytes:
-    """As the zygote reads it. With it go descriptors: see `_Sandbox`; that of an ``egress`` channel comes fifth."""
+    """Encode a request. Descriptors go with it: listener, status, log, parameters, egress channel if any, cgroups."""
     message = {
         "id": spawn.id,
-        "limits": _told(spawn.limits),
+        "limits": _limits(spawn.limits),
         "op": spawn.op,
         "network": spawn.network,
         "fork": spawn.fork,
@@ -92,12 +93,12 @@ def spawn_message(spawn: Spawn) -> bytes:
 
 
 @lru_cache(maxsize=64)
-def _told(limits: Limits) -> dict[str, Any]:
+def _limits(limits: Limits) -> dict[str, Any]:
     return asdict(limits)
 
 
 def parameters_file(parameters: dict[str, Any]) -> int:
-    """A descriptor that only the sandbox reads, and not the zygote that it is forked from."""
+    """Return a memory file with the parameters of a sandbox. The zygote, which it is forked from, does not read it."""
     fd = os.memfd_create("parameters", os.MFD_CLOEXEC)
     with open(fd, "wb", closefd=False) as file:
         file.write(json.dumps(parameters).encode())

@@ -1,4 +1,4 @@
-"""The system calls that Python does not offer, as plain functions that raise OSError."""
+"""System calls that Python does not offer, as functions that raise OSError."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 FORK_FLAGS = 0x00200000 | 0x01000000
-"""CLONE_CHILD_CLEARTID and CLONE_CHILD_SETTID, which the C library's own fork sets, too."""
+"""CLONE_CHILD_CLEARTID and CLONE_CHILD_SETTID, as in the C library's own fork."""
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
@@ -36,17 +36,17 @@ _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_TID_ADDRESS = 40
-_THREAD_WORDS = 256  # of 4 bytes; glibc has the number in the 180th on x86_64
+_THREAD_WORDS = 256  # words of 4 bytes to search; glibc has the number in the 180th on x86_64
 _RSEQ_LEAST, _RSEQ_MOST, _RSEQ_SIGNATURE = 32, 256, ctypes.c_uint(0x53053053)
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 CAP_VERSION_3 = 0x20080522
 
 MACHINE = os.uname().machine
 HERE = -100
-"""AT_FDCWD: paths count from the current folder."""
+"""AT_FDCWD: paths are relative to the current folder."""
 _AT_EMPTY_PATH = 0x1000
 CLONE_TREE = 0x1 | 0x80000
-"""For open_tree: a copy that is closed on exec."""
+"""For open_tree: a copy with close-on-exec."""
 MOVE_MOUNT_F_EMPTY_PATH = 0x4
 AT_RECURSIVE = 0x8000
 _ATTR_IDMAP = 0x100000
@@ -56,7 +56,7 @@ _libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctype
 _libc.prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
 _libc.syscall.restype = ctypes.c_long
 _libc.mmap.restype = ctypes.c_void_p
-_holding = ctypes.PyDLL(None, use_errno=True)  # calls with the interpreter's lock held, as forking wants it
+_holding = ctypes.PyDLL(None, use_errno=True)  # calls with the GIL held, as forking requires
 _holding.syscall.argtypes = (ctypes.c_long,) * 6
 _holding.syscall.restype = ctypes.c_long
 _before_fork = ctypes.pythonapi.PyOS_BeforeFork
@@ -64,46 +64,47 @@ _in_the_child = ctypes.pythonapi.PyOS_AfterFork_Child
 _in_the_parent = ctypes.pythonapi.PyOS_AfterFork_Parent
 
 
-def _done(result: int, what: str) -> None:
+def _check(result: int, what: str) -> None:
+    """Raise OSError for a negative result."""
     if result < 0:
         error = ctypes.get_errno()
         raise OSError(error, f"{what}: {os.strerror(error)}")
 
 
 def number(name: str) -> int:
-    """A system call's number on this processor."""
+    """Return the number of a system call on this processor."""
     return syscall_numbers.numbers(MACHINE)[name]
 
 
 def system_call(called: int, *arguments: int) -> int:
-    """Any of them, by its number; a negative result is an error's number."""
+    """Make a system call by number; a negative result is an errno."""
     result = int(_libc.syscall(ctypes.c_long(called), *(ctypes.c_long(argument) for argument in arguments)))
     return result if result != -1 else -ctypes.get_errno()
 
 
 def executable(code: bytes) -> int:
-    """The address of instructions, in memory that is never written to again, nor given back."""
+    """Map instructions as read-only executable memory, for good; return the address."""
     readable, writable, runs, private, of_no_file = 0x1, 0x2, 0x4, 0x02, 0x20
     size = ctypes.c_size_t(len(code))
     address = _libc.mmap(None, size, readable | writable, private | of_no_file, -1, ctypes.c_long(0))
     if address == ctypes.c_void_p(-1).value:
-        _done(-1, "mmap")
+        _check(-1, "mmap")
     ctypes.memmove(address, code, len(code))
-    _done(_libc.mprotect(ctypes.c_void_p(address), size, readable | runs), "mprotect")
+    _check(_libc.mprotect(ctypes.c_void_p(address), size, readable | runs), "mprotect")
     return int(address)
 
 
 def _syscall(name: str, *arguments: object) -> None:
-    _done(_libc.syscall(ctypes.c_long(number(name)), *arguments), name)
+    _check(_libc.syscall(ctypes.c_long(number(name)), *arguments), name)
 
 
 def unshare(flags: int) -> None:
-    """Leave the namespaces of the parent."""
-    _done(_libc.unshare(flags), f"unshare({flags:#x})")
+    """Move this process to new namespaces."""
+    _check(_libc.unshare(flags), f"unshare({flags:#x})")
 
 
 def fork_into(namespaces: int) -> int:
-    """Fork, with the child in new namespaces, all of which belong to its new user namespace. 0 in the child."""
+    """Fork into new namespaces, which belong to the child's new user namespace. Return 0 in the child."""
     return fork_with(namespaces | FORK_FLAGS | signal.SIGCHLD)
 
 
@@ -134,69 +135,70 @@ def fork_with(flags: int, *, notify: bool = True) -> int:
 
 
 def _thread_number_at() -> int:
-    """Where the C library keeps the number of this thread."""
-    told = ctypes.c_ulong()
-    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.addressof(told), 0, 0, 0) == 0:
-        return told.value
+    """Return the address where the C library keeps the id of this thread."""
+    address = ctypes.c_ulong()
+    if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.addressof(address), 0, 0, 0) == 0:
+        return address.value
     return threading.get_ident() + thread_number_offset()
 
 
 @cache
 def thread_number_offset() -> int:
-    """Where it is in the C library's record of a thread, for a kernel without CONFIG_CHECKPOINT_RESTORE.
+    """Return the offset of the thread id in the C library's thread descriptor.
 
-    Call it first where thread numbers are large: in a new process namespace they are small, and found in many places.
+    For kernels without CONFIG_CHECKPOINT_RESTORE. Call it first where thread ids are large: in a new process namespace
+    they are small, and occur in many places.
     """
     found = (ctypes.c_int * _THREAD_WORDS).from_address(threading.get_ident())
     places = [place for place, word in enumerate(found) if word == threading.get_native_id()]
     if len(places) != 1:
-        raise OSError(errno.ENOSYS, "the C library's record of the thread is not as expected")
+        raise OSError(errno.ENOSYS, "the C library's thread descriptor is not as expected")
     return 4 * places[0]
 
 
 def current_cpu() -> int:
-    """The number of the CPU that this thread runs on, at this moment."""
+    """Return the number of the CPU that this thread runs on now."""
     return int(_libc.sched_getcpu())
 
 
 def forget_rseq() -> None:
-    """End the registration of this thread for restartable sequences, which the C library makes. It copes without."""
+    """Unregister this thread's restartable sequences (rseq). The C library registered them, and works without."""
     try:
         offset = ctypes.c_long.in_dll(_libc, "__rseq_offset").value
     except ValueError:  # an older C library, or another one
         return
     area, unregister = ctypes.c_void_p(threading.get_ident() + offset), ctypes.c_int(1)
-    for size in range(_RSEQ_LEAST, _RSEQ_MOST + 1):  # what it was registered with depends on library and kernel
+    for size in range(_RSEQ_LEAST, _RSEQ_MOST + 1):  # the registered size depends on library and kernel
         if _libc.syscall(ctypes.c_long(number("rseq")), area, ctypes.c_uint(size), unregister, _RSEQ_SIGNATURE) == 0:
             return
 
 
 def setns(fd: int, kind: int) -> None:
-    """Enter the namespace behind a descriptor."""
-    _done(_libc.setns(fd, kind), "setns")
+    """Enter a namespace, given by a descriptor."""
+    _check(_libc.setns(fd, kind), "setns")
 
 
 def pidfd_getfd(pidfd: int, fd: int) -> int:
-    """A copy of another process's descriptor, closed on exec. Needs the right to trace that process."""
+    """Duplicate a descriptor of another process, with close-on-exec. Needs the right to trace that process."""
     return _opened(int(_libc.syscall(ctypes.c_long(number("pidfd_getfd")), pidfd, fd, ctypes.c_uint(0))), "pidfd_getfd")
 
 
 def mount(source: str, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
-    """Mount something."""
+    """Mount a file system, or change a mount."""
     result = _libc.mount(
         source.encode(), target.encode(), kind.encode() if kind else None, flags, data.encode() if data else None
     )
-    _done(result, f"mount({kind or 'bind'}, {target})")
+    _check(result, f"mount({kind or 'bind'}, {target})")
 
 
 def bind(source: str, target: str) -> None:
-    """Show a file or a tree, with all that is mounted in it, at a second place."""
+    """Bind-mount a file or a tree, with the mounts in it."""
     mount(source, target, flags=MS_BIND | MS_REC)
 
 
 def bind_as(source: str, target: str, owner: int, seen_as: int, count: int = 1) -> None:
-    """Show a tree in which what belongs to the host's user ``owner`` belongs to ``seen_as``; and so on, for ``count``
-    users from there. Only root may.
+    """Bind-mount a tree with mapped owners: the host's user ``owner`` is shown as ``seen_as``, and so on for ``count``
+    users. Only root may.
     """
     namespace = _user_namespace(owner, seen_as, count)
     try:
@@ -215,7 +217,7 @@ def bind_as(source: str, target: str, owner: int, seen_as: int, count: int = 1) 
                 ctypes.c_long(number("move_mount")), ctypes.c_int(tree), b"", ctypes.c_int(HERE), target.encode(),
                 ctypes.c_uint(MOVE_MOUNT_F_EMPTY_PATH),
             )  # fmt: skip
-            _done(moved, f"move_mount({target})")
+            _check(moved, f"move_mount({target})")
         finally:
             os.close(tree)
     finally:
@@ -223,7 +225,7 @@ def bind_as(source: str, target: str, owner: int, seen_as: int, count: int = 1) 
 
 
 def _user_namespace(owner: int, seen_as: int, count: int) -> int:
-    """A descriptor of a user namespace that says who is who."""
+    """Return a descriptor of a user namespace with such a mapping."""
     ready, go = os.pipe()
     child = os.fork()
     if child == 0:
@@ -237,7 +239,7 @@ def _user_namespace(owner: int, seen_as: int, count: int) -> int:
     os.close(go)
     try:
         if not os.read(ready, 1):
-            raise OSError(1, "unshare: a user namespace for mapping owners could not be made")
+            raise OSError(1, "unshare: a user namespace for mapping owners could not be created")
         for name in ("uid_map", "gid_map"):
             with open(f"/proc/{child}/{name}", "w") as file:
                 file.write(f"{owner} {seen_as} {count}")
@@ -249,22 +251,22 @@ def _user_namespace(owner: int, seen_as: int, count: int) -> int:
 
 
 def _opened(result: int, what: str = "open_tree") -> int:
-    _done(result, what)
+    _check(result, what)
     return result
 
 
 def umount(target: str) -> None:
-    """Take a mount, and all below it, away; it ends when nobody uses it any more."""
-    _done(_libc.umount2(target.encode(), MNT_DETACH), f"umount({target})")
+    """Detach a mount, and all below it; it ends when it is no longer in use."""
+    _check(_libc.umount2(target.encode(), MNT_DETACH), f"umount({target})")
 
 
 def make_read_only(path: str, *, nodev: bool = True) -> None:
-    """Make a tree of mounts read-only, without setuid and, unless told otherwise, without devices."""
+    """Make a tree of mounts read-only, nosuid and, by default, nodev."""
     _set_attributes(path, 0x1 | 0x2 | (0x4 if nodev else 0))
 
 
 def make_plain(path: str) -> None:
-    """Leave a tree of mounts writable, without setuid and without devices."""
+    """Make a tree of mounts nosuid and nodev; it stays writable."""
     _set_attributes(path, 0x2 | 0x4)
 
 
@@ -277,7 +279,7 @@ def _set_attributes(path: str, attributes: int) -> None:
 
 
 def pivot_root(new: str) -> None:
-    """Make ``new`` the root, and forget the old one."""
+    """Make ``new`` the root, and detach the old one."""
     os.chdir(new)
     _syscall("pivot_root", ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
     umount(".")
@@ -285,23 +287,23 @@ def pivot_root(new: str) -> None:
 
 
 def die_with_parent(signal_number: int = 9) -> None:
-    """Have the kernel kill this process when the one that forked it ends."""
-    _done(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PDEATHSIG)")
+    """Have the kernel kill this process when its parent process ends."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PDEATHSIG)")
 
 
 def set_dumpable(yes: bool) -> None:
-    """Whether /proc/self belongs to this user; changing the user id takes it away."""
-    _done(_libc.prctl(_PR_SET_DUMPABLE, int(yes), 0, 0, 0), "prctl(DUMPABLE)")
+    """Set the dumpable flag: whether /proc/self belongs to this user. Changing the user id clears it."""
+    _check(_libc.prctl(_PR_SET_DUMPABLE, int(yes), 0, 0, 0), "prctl(DUMPABLE)")
 
 
 def capabilities() -> range:
-    """All that this kernel knows."""
+    """Return all capabilities of this kernel."""
     with open("/proc/sys/kernel/cap_last_cap") as file:
         return range(int(file.read()) + 1)
 
 
 def drop_capabilities(keep: Collection[int] = ()) -> None:
-    """Give up every capability but those to keep, for good and for all that this process will start."""
+    """Drop every capability but those to keep, for good, for this process and its children."""
     for capability in capabilities():
         if capability not in keep:
             _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
@@ -313,7 +315,7 @@ def drop_capabilities(keep: Collection[int] = ()) -> None:
 
 
 def has_capabilities(pid: int) -> bool:
-    """Whether another process has any, effective or permitted."""
+    """Return whether another process has any capability, effective or permitted."""
     header = ctypes.create_string_buffer(struct.pack("=Ii", CAP_VERSION_3, pid))
     found = ctypes.create_string_buffer(24)
     _syscall("capget", header, found)
@@ -322,10 +324,9 @@ def has_capabilities(pid: int) -> bool:
 
 
 def user_maps(inside: int, user: int, group: int, *, bounded: bool = True) -> list[tuple[str, str]]:
-    """Return what to write into which files, seen from /proc/self, to make this user of the namespace above ``inside``,
-    and nobody else anybody.
+    """Return the files below /proc/self, and their contents, that map this user of the parent namespace to ``inside``.
 
-    ``bounded``: the namespace is one instance's, and gets no more than `shares.INSTANCE`.
+    No other user is mapped. ``bounded``: limit the namespace to `user_shares.INSTANCE`, as for one instance.
     """
     maps = [("setgroups", "deny"), ("uid_map", f"{inside} {user} 1"), ("gid_map", f"{inside} {group} 1")]
     return [
@@ -338,7 +339,7 @@ def user_maps(inside: int, user: int, group: int, *, bounded: bool = True) -> li
 
 
 def map_user(inside: int, user: int, group: int, *, bounded: bool = True) -> None:
-    """Do so, in a new user namespace."""
+    """Write the files of `user_maps`, in a new user namespace."""
     for name, text in user_maps(inside, user, group, bounded=bounded):
         fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -348,7 +349,7 @@ def map_user(inside: int, user: int, group: int, *, bounded: bool = True) -> Non
 
 
 def collapse_heap() -> None:
-    """Gather this process's own memory into huge pages where the kernel can: there is less to copy for a fork."""
+    """Collapse this process's private memory into huge pages where possible: a fork copies fewer page tables."""
     collapse, size = 25, 2 << 20
     with open("/proc/self/maps") as file:
         lines = file.read().splitlines()
@@ -357,23 +358,23 @@ def collapse_heap() -> None:
         start, end = (int(part, 16) for part in place.split("-"))
         start, end = -(-start // size) * size, end // size * size
         if mode == "rw-p" and inode == "0":
-            for block in range(start, end, size):  # one that cannot be must not keep the others from it
+            for block in range(start, end, size):  # one by one: a block that fails must not stop the others
                 _libc.madvise(ctypes.c_void_p(block), ctypes.c_size_t(size), collapse)
 
 
 def leave_session_keyring() -> None:
-    """Take an empty keyring in place of the one that came with the user's login."""
+    """Replace the session keyring of the user's login by an empty one."""
     join_session_keyring = 1
     _syscall("keyctl", ctypes.c_int(join_session_keyring), None)
 
 
 def no_new_privileges() -> None:
-    """Make setuid programs ordinary ones."""
-    _done(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
+    """Set no_new_privs: setuid programs gain nothing."""
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl(NO_NEW_PRIVS)")
 
 
 def load_seccomp(program: bytes) -> None:
-    """Put a filter in front of every system call, for good."""
+    """Load a system-call filter, for good."""
     code = ctypes.create_string_buffer(program, len(program))
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     set_mode_filter = 1
@@ -381,6 +382,6 @@ def load_seccomp(program: bytes) -> None:
 
 
 def peer_user(connection: socket.socket) -> int:
-    """The user id of the process at the other end of a unix socket."""
+    """Return the user id of the process at the other end of a unix socket."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return int(struct.unpack("3i", credentials)[1])

@@ -1,4 +1,4 @@
-"""Make a stopped process run system calls that we chose, before it runs any instruction of its own.
+"""Make a stopped process run system calls of our choice, before it runs any instruction of its own.
 
 A forked sandbox has foreign code in its memory and, at birth, every capability over its new namespaces. The tracer
 stops it before its first instruction and makes it run a `SyscallPlan`, which ends by giving the capabilities up.
@@ -45,7 +45,7 @@ _RSEQ_AREA = struct.Struct("=QIIII")  # address, size, signature, flags, padding
 _READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS = 0x7, 0x22
 _PAGE = 4096
 _MOST_STOPS = 4096
-"""A plan has some hundred calls. A process that stops more often is being sent signals without end."""
+"""Limit of stops in one run. A plan has some hundred calls; more stops mean signals without end."""
 
 _CODE = RUN_PLAN + BREAKPOINT
 
@@ -55,18 +55,18 @@ _libc.ptrace.restype = ctypes.c_long
 
 
 def supported() -> bool:
-    """Whether this is implemented for the processor of this machine."""
+    """Return whether this is implemented for this machine's processor."""
     return MACHINE == "x86_64"
 
 
 def trace_forks(pid: int) -> None:
-    """Stop whatever ``pid`` forks, at birth. Children and ``pid`` are killed if this process ends."""
+    """Trace ``pid`` and stop its children before their first instruction. All are killed if this process ends."""
     options = _SYSCALL_GOOD | _ON_FORK | _ON_VFORK | _ON_CLONE | _ON_FILTER | _EXIT_KILL
     _ptrace(_SEIZE, pid, 0, options)
 
 
 class ProcessEnded(OSError):
-    """A traced process that ended, and was reaped. Its exit status, as ``waitpid`` has it, is ``status``."""
+    """A traced process has ended, and was reaped. ``status`` is the wait status."""
 
     def __init__(self, pid: int, status: int) -> None:
         super().__init__(errno.ESRCH, f"process {pid} ended")
@@ -74,12 +74,12 @@ class ProcessEnded(OSError):
 
 
 def wait_for_fork(pid: int, flags: int) -> int:
-    """Wait until a traced process has forked, by ``clone`` with exactly these flags; the new process.
+    """Wait until a traced process has forked, by ``clone`` with exactly these flags; return the child's id.
 
-    Both are stopped then. Blocks: the caller bounds it.
+    Both are stopped then. Blocks; the caller sets a time limit.
 
     Raises:
-        Ended: it did not get that far.
+        ProcessEnded: it ended before.
     """
     while True:
         _, status = os.waitpid(pid, _WALL)
@@ -92,14 +92,14 @@ def wait_for_fork(pid: int, flags: int) -> int:
 
 
 def release(pid: int) -> None:
-    """Detach from a stopped process; it runs on."""
+    """Detach from a stopped process, and let it run."""
     _ptrace(_DETACH, pid, 0, 0)
 
 
 def resume_parent(pid: int, status: int, flags: int) -> None:
-    """Let a traced parent run on after a stop that was not a fork.
+    """Let a traced parent continue after a stop that was not a fork.
 
-    Where the filter asks, the one ``clone`` with ``flags`` passes; any other call is skipped and answers ENOSYS.
+    At a stop by the filter, the ``clone`` with ``flags`` passes; any other call is skipped and returns ENOSYS.
     """
     if status >> 16 == _FILTER_EVENT:
         registers = _registers(pid)
@@ -111,7 +111,7 @@ def resume_parent(pid: int, status: int, flags: int) -> None:
 
 
 def forked(pid: int, status: int) -> int | None:
-    """The new process, if ``waitpid`` reported that ``pid`` stopped because it forked."""
+    """Return the child's id, if ``waitpid`` reported that ``pid`` stopped because it forked."""
     if not os.WIFSTOPPED(status) or status >> 16 not in _FORK_EVENTS:
         return None
     message = ctypes.c_ulong()
@@ -120,7 +120,7 @@ def forked(pid: int, status: int) -> int | None:
 
 
 class Stopped:
-    """A process that was stopped at birth, inside the fork that made it."""
+    """A process that is stopped before its first instruction, inside the ``clone`` that created it."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -128,13 +128,13 @@ class Stopped:
         try:
             _wait(pid)
             self._born = _registers(pid)
-        except BaseException:  # nobody else knows of it
+        except BaseException:  # the caller does not have it yet
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 self.kill()
             raise
 
     def run(self, plan: SyscallPlan) -> None:
-        """Make it run a plan, in memory of its own.
+        """Make it run a plan, in a new private mapping.
 
         Raises:
             OSError: the error of the first call that failed.
@@ -162,15 +162,15 @@ class Stopped:
                 if after[_RIP] == end:
                     break
         else:
-            raise OSError(errno.EINTR, f"process {self.pid} is being sent signals without end")
+            raise OSError(errno.EINTR, f"process {self.pid} receives signals without end")
         if after[_R14]:
             raise plan.failed(after[_R14], ctypes.c_long(after[_RAX]).value)
 
     def resume(self) -> None:
-        """Let it return from the fork that made it, untraced, with our memory gone.
+        """Let it return from its ``clone``, untraced and without our mapping.
 
-        It is released at the entry of the call that removes the memory. That returns to where the fork returns to, with
-        0 as the fork does; the registers that the arguments were in are nobody's after a call.
+        It is released at the entry of the call that removes the mapping. That call returns to the same place as the
+        ``clone``, with 0 as the ``clone`` does; the registers of its arguments are undefined after any call.
         """
         registers = list(self._born)
         if self._memory:
@@ -180,13 +180,13 @@ class Stopped:
         release(self.pid)
 
     def kill(self) -> None:
-        """End it."""
+        """Kill and reap it."""
         os.kill(self.pid, signal.SIGKILL)
         while os.WIFSTOPPED(os.waitpid(self.pid, _WALL)[1]):
             pass
 
     def _forget_rseq(self) -> None:
-        """Have it run no restartable sequences. They stay off in its first thread, and the C library copes."""
+        """Unregister its restartable sequences. They stay off in its first thread, and the C library works without."""
         buffer = ctypes.create_string_buffer(_RSEQ_AREA.size)
         try:
             _ptrace(_GET_RSEQ, self.pid, _RSEQ_AREA.size, ctypes.addressof(buffer))
@@ -204,10 +204,10 @@ class Stopped:
             self._memory = self._size = 0
 
     def _call(self, number: int, *arguments: int) -> int:
-        """Make it do one system call that needs no memory; the result.
+        """Make it do one system call that needs no memory; return the result.
 
-        Before the instruction pointer stands the instruction that entered ``clone``. Should it be another one by now,
-        the process comes to some other system call, or to a signal: the first is replaced, the second is an error.
+        The instruction before the instruction pointer is the one that entered ``clone``. If it has been changed, the
+        process reaches some other system call, which is replaced, or a signal, which is an error.
         """
         self._to_syscall_entry(number)
         registers = _registers(self.pid)
@@ -218,7 +218,7 @@ class Stopped:
         self._to_syscall_stop()
         result = ctypes.c_long(_registers(self.pid)[_RAX]).value
         if result < 0:
-            raise OSError(-result, f"preparing a forked process: {os.strerror(-result)}")
+            raise OSError(-result, f"setting up a forked process: {os.strerror(-result)}")
         return result
 
     def _to_syscall_entry(self, number: int) -> None:
@@ -236,19 +236,19 @@ class Stopped:
                 return
             if status >> 16 == 0 and os.WSTOPSIG(status) in (signal.SIGSEGV, signal.SIGILL, signal.SIGBUS):
                 break
-        raise OSError(errno.EFAULT, f"process {self.pid} could not be prepared")
+        raise OSError(errno.EFAULT, f"process {self.pid} could not be set up")
 
 
 @cache
 def _has_rseq() -> bool:
-    """Whether the kernel has restartable sequences. It tells a tracer about them since 5.13."""
+    """Return whether the kernel has restartable sequences. Tracers can read the registration since Linux 5.13."""
     return _libc.syscall(ctypes.c_long(_RSEQ), None, ctypes.c_uint(0), 0, 0) == 0 or ctypes.get_errno() != errno.ENOSYS
 
 
 def _wait(pid: int) -> int:
     _, status = os.waitpid(pid, _WALL)
     if not os.WIFSTOPPED(status):
-        raise OSError(errno.ESRCH, f"process {pid} ended while it was being prepared")
+        raise OSError(errno.ESRCH, f"process {pid} ended while it was being set up")
     return status
 
 
@@ -271,7 +271,7 @@ def _write(pid: int, address: int, data: bytes) -> None:
 def _move(move: Any, pid: int, ours: int, theirs: int, size: int) -> None:
     here, there = (ctypes.c_ulong * 2)(ours, size), (ctypes.c_ulong * 2)(theirs, size)
     if move(pid, here, ctypes.c_ulong(1), there, ctypes.c_ulong(1), ctypes.c_ulong(0)) != size:
-        raise OSError(ctypes.get_errno(), f"the memory of process {pid} cannot be reached")
+        raise OSError(ctypes.get_errno(), f"the memory of process {pid} cannot be accessed")
 
 
 def _ptrace(request: int, pid: int, address: int, data: int) -> None:

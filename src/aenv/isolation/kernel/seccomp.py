@@ -1,11 +1,11 @@
-"""The system-call filter: a list of what a sandbox may ask the kernel for; everything else is refused.
+"""The system-call filter: an allow-list of the calls that a sandbox may make; all others are refused.
 
 Capabilities and namespaces refuse most of it already. The filter covers what they do not (vsock leaves a network
 namespace, io_uring works around filters) and the next hole. Docker's default profile is the upper bound: nothing
 passes here that it refuses, and much that it lets through is refused here because no instance needs it.
 
 A refused call fails with EPERM, as it does in Docker. A number that `syscall_numbers` does not know fails with
-ENOSYS, and so do the calls of `FALLEN_BACK_FROM`: who tries a newer call first falls back to the older one.
+ENOSYS, and so do the calls of `FALLEN_BACK_FROM`: programs that try a newer call first then use the older one.
 
 The program is a binary search over the call's number: at most nine comparisons where the kernel (before 5.11) runs it
 for every call. Later kernels work out ahead which calls pass whatever their arguments are, and run nothing for those.
@@ -58,13 +58,13 @@ behind a pointer, where no filter sees them."""
 TRACEABLE = {"clone": 0, "mount": 3, "move_mount": 4, "open_tree": 2, "pivot_root": 0, "sethostname": 1, "umount2": 1}
 """Calls that can be left to a tracer, and the argument that has their flags."""
 PERSONALITIES = (0x0, 0x8, 0x20000, 0x20008, 0xFFFFFFFF)
-"""PER_LINUX and PER_LINUX32, each with and without UNAME26; the last only asks. Docker lets the same through."""
+"""PER_LINUX and PER_LINUX32, each with and without UNAME26; the last one only queries. Docker allows the same."""
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 """ioctls that put input into a terminal: a program could type into the shell that it was started from."""
 INTERNET_PROTOCOLS = (0, socket.IPPROTO_ICMP, socket.IPPROTO_TCP, socket.IPPROTO_UDP, socket.IPPROTO_ICMPV6)
 """Not MPTCP, SCTP, DCCP and the like, which are large, rarely used parts of the kernel."""
 SEGMENT = 64 << 10
-"""Bytes of shared memory of System V that `countable` lets a program have in one piece; PostgreSQL asks for 56."""
+"""Bytes of shared memory of System V that `countable` allows in one segment; PostgreSQL needs 56."""
 NETLINK_ROUTE = 0
 """The one netlink protocol that programs need, to list the network's interfaces. Changes take a capability."""
 
@@ -76,7 +76,7 @@ _CLONE_REFUSED = _CLONE_NAMESPACES | _CLONE_UNTRACED | _CLONE_PTRACE | linux.CLO
 
 _LOAD, _JUMP, _JUMP_EQ, _JUMP_SET, _JUMP_GE, _RETURN = 0x20, 0x05, 0x15, 0x45, 0x35, 0x06
 _FAR = 255
-"""Instructions that a conditional jump can skip at most."""
+"""Most instructions that a conditional jump can skip."""
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 
@@ -98,7 +98,7 @@ def _fail(number: int) -> Code:
 _REFUSE, _UNKNOWN = _fail(errno.EPERM), _fail(errno.ENOSYS)
 
 Traced = Mapping[str, Collection[int]]
-"""Calls that stop for a tracer, and the exact flags with which they do; without any, whatever their arguments are. Each
+"""Calls that stop for a tracer, and the exact flags with which they do; without flags they always do. Each
 fails with ENOSYS while there is no tracer that asked for such stops, and with EPERM for any other flags."""
 
 
@@ -130,9 +130,9 @@ def program(*, traced: Traced | None = None, allowed: Collection[str] = (), mach
 def countable(machine: str = MACHINE) -> bytes:
     """Return a second filter, for sandboxes without a control group: it refuses memory that no other limit holds.
 
-    ``memfd_create`` is as good as unknown, and programs take a file in /dev/shm, which has a size. A segment of shared
-    memory of System V has up to `SEGMENT` bytes, and a namespace up to 4,096 of them. The kernel offers nothing against
-    anonymous mappings that processes share.
+    ``memfd_create`` fails with ENOSYS, and programs use a file in /dev/shm instead, which has a size limit. A segment
+    of shared memory of System V has up to `SEGMENT` bytes, and a namespace up to 4,096 of them. The kernel offers
+    nothing against anonymous mappings that processes share.
     """
     numbers = syscall_numbers.numbers(machine)
     too_large = _fail(errno.EINVAL)
@@ -147,13 +147,15 @@ def countable(machine: str = MACHINE) -> bytes:
 
 
 def _checks() -> dict[str, Code]:
-    """Return what decides about calls by their arguments. The kernel looks at the low 32 bits of each of these, too."""
+    """Return the code for calls that depend on their arguments. Of each of these the kernel uses the low 32 bits
+    only.
+    """
     internet = _switch(2, ((protocol, _ALLOW) for protocol in INTERNET_PROTOCOLS), _fail(errno.EPROTONOSUPPORT))
     return {
         "clone": [_load(0), _op(_JUMP_SET, _CLONE_REFUSED, 0, 1), *_REFUSE, *_ALLOW],
         "ioctl": _switch(1, ((command, _REFUSE) for command in (TIOCSTI, TIOCLINUX)), _ALLOW),
         "personality": _switch(0, ((value, _ALLOW) for value in PERSONALITIES), _REFUSE),
-        # Only its own: a program could give the runtime, which has the same user, no CPU time or no descriptors.
+        # Only for the caller itself: the runtime has the same user, and could be denied CPU time or descriptors.
         "prlimit64": _switch(0, [(0, _ALLOW)], _REFUSE),
         "socket": _switch(
             0,
@@ -174,7 +176,7 @@ def _traced(argument: int, values: Collection[int], otherwise: Code) -> Code:
 
 
 def _load(argument: int) -> bytes:
-    """The low half of an argument, on processors that begin with it."""
+    """Load the low half of an argument, on a little-endian processor."""
     return _op(_LOAD, _ARGUMENTS + 8 * argument)
 
 
@@ -192,7 +194,7 @@ def _ranges(actions: Mapping[int, Code], *, x32: bool) -> list[tuple[int, Code]]
         action = actions.get(number, _UNKNOWN)
         if not found or found[-1][1] != action:
             found.append((number, action))
-    if x32:  # a second table, with other conventions; -1 is what a tracer turns a call into that is not to be made
+    if x32:  # a second table, with other conventions; -1 is a call that a tracer has cancelled
         found += [(_X32_BIT, _KILL), (_NO_CALL, _UNKNOWN)]
     return found
 

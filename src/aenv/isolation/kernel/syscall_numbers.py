@@ -1,7 +1,7 @@
-"""The numbers of Linux's system calls on the processors that sandboxes run on.
+"""Numbers of Linux's system calls on the processors that sandboxes run on.
 
-Kept here because neither Python nor the C library tells them. A call that is missing here is one that the filter
-(`aenv.isolation.kernel.seccomp`) takes for unknown.
+Neither Python nor the C library has them. The filter (`aenv.isolation.kernel.seccomp`) treats a call that is missing
+here as unknown.
 """
 
 from __future__ import annotations
