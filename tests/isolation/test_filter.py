@@ -1,4 +1,4 @@
-"""The system-call filter: what it lets through, beside Docker's default profile, and what the kernel makes of it."""
+"""The system-call filter: what it allows, compared with Docker's default profile, and what the kernel does with it."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_number_that_is_not_known_is_not_implemented(name: str) -> None:
             assert machine.answer(number) == "ENOSYS", number
 
 
-def test_calls_of_another_kind_of_program_are_deadly() -> None:
+def test_calls_of_another_architecture_kill_the_process() -> None:
     machine = Machine(seccomp.program(machine="x86_64"))
     for number in (0, 39, 512, 547):
         assert machine.answer(X32 | number) == "kill"
@@ -162,7 +162,7 @@ def test_only_ordinary_sockets_can_be_made(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MACHINES)
-def test_what_the_kernel_leaves_out_of_an_argument_is_left_out_here_too(name: str) -> None:
+def test_bits_of_an_argument_that_the_kernel_ignores_are_ignored_here_too(name: str) -> None:
     machine, numbers = Machine(seccomp.program(machine=name), name), syscall_numbers.numbers(name)
     high = 1 << 32
     assert machine.answer(numbers["ioctl"], 0, high | 0x5412) == "EPERM"
@@ -300,7 +300,7 @@ def test_sockets_beyond_the_ordinary_ones_are_refused() -> None:
 
 @pytest.mark.attack("system calls")
 @kernel
-def test_nothing_is_typed_into_a_terminal() -> None:
+def test_input_cannot_be_put_into_a_terminal() -> None:
     leader, follower = os.openpty()
     letter = ctypes.create_string_buffer(b"x")
     try:

@@ -268,9 +268,7 @@ signal.setitimer(signal.ITIMER_REAL, 0.5)
 
 @pytest.mark.attack("preloaded parents")
 @pytest.mark.parametrize("what", WAYS)
-def test_a_parent_that_does_not_do_as_it_should_harms_only_itself(
-    tmp_path: Path, platform: Platform, what: str
-) -> None:
+def test_a_misbehaving_parent_harms_only_itself(tmp_path: Path, platform: Platform, what: str) -> None:
     name = f"steals{list(WAYS).index(what)}"
     project = make_project(tmp_path, STEALS.format(at_import=WAYS[what]), name=name)
     with ExitStack() as open_ones:

@@ -1,4 +1,4 @@
-"""Instances that are forks of one that is loaded: nothing that must be one's own is shared."""
+"""Instances that are forks of a preloaded parent share nothing that must be their own."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ LEAVES = [
 
 
 @pytest.mark.parametrize(("reason", "code"), LEAVES)
-def test_what_cannot_be_forked_is_loaded_by_each_for_itself(
+def test_code_that_is_unfit_for_forking_is_loaded_by_each_instance(
     tmp_path: Path, platform: Platform, reason: str, code: str
 ) -> None:
     name = f"odd{LEAVES.index((reason, code))}"
@@ -101,7 +101,9 @@ def test_what_cannot_be_forked_is_loaded_by_each_for_itself(
     assert reason in said[0]
 
 
-def test_when_the_loaded_one_dies_its_forks_live_on_and_there_is_another(tmp_path: Path, platform: Platform) -> None:
+def test_forks_live_on_when_their_preloaded_parent_dies_and_another_is_started(
+    tmp_path: Path, platform: Platform
+) -> None:
     project = make_project(tmp_path, TOOLS, name="orphans")
     with ExitStack() as open_ones:
         before = {p.pid for p in platform.processes()}
@@ -119,7 +121,7 @@ def test_when_the_loaded_one_dies_its_forks_live_on_and_there_is_another(tmp_pat
         eventually(lambda: not _works(project), "there is no other")
 
 
-def test_one_is_made_ahead_and_when_it_dies_there_is_another(tmp_path: Path, platform: Platform) -> None:
+def test_a_fork_is_made_ahead_and_replaced_when_it_dies(tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, TOOLS, name="ahead")
     deadline = time.monotonic() + PATIENCE
 
@@ -147,7 +149,7 @@ def test_one_is_made_ahead_and_when_it_dies_there_is_another(tmp_path: Path, pla
         assert len(loaded) == 1, "some were loaded anew"
 
 
-def test_one_that_loads_for_itself_is_made_ahead_too(tmp_path: Path, platform: Platform) -> None:
+def test_a_sandbox_that_loads_its_code_itself_is_pre_forked(tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, f"{LEAVES[0][1]}\n{TOOLS}", name="blank")
     seen: list[Process] = []
     shown: list[list[str]] = []
@@ -191,7 +193,7 @@ def about() -> dict:
         ("the author", "os.register_at_fork(after_in_child=lambda: told.append('child'))", ["child"]),
     ],
 )
-def test_who_wants_to_be_told_of_forks_is_told(tmp_path: Path, what: str, code: str, told: list[str]) -> None:
+def test_fork_handlers_of_the_environment_are_run(tmp_path: Path, what: str, code: str, told: list[str]) -> None:
     project = make_project(tmp_path, TOLD.format(at_import=code), name=f"told{len(told)}")
     with ExitStack() as open_ones:
         envs = [open_ones.enter_context(SyncEnvironment(str(project))) for _ in range(6)]
@@ -208,7 +210,7 @@ def _works(project: Path) -> bool:
         return "loaded" in env.call_tool("about", {}).data
 
 
-def test_a_kernel_that_does_not_tell_where_the_threads_number_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_thread_id_is_found_on_a_kernel_that_does_not_tell_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.getpid() < 100:
         pytest.skip("numbers this small are found in many places")
     told = linux._thread_number_at()
@@ -251,7 +253,9 @@ READ_AT_IMPORT = [
 
 
 @pytest.mark.parametrize(("what", "code", "shared"), READ_AT_IMPORT)
-def test_each_has_its_own_variables_whoever_loaded_it(tmp_path: Path, what: str, code: str, shared: bool) -> None:
+def test_each_instance_has_its_own_variables_whichever_parent_loaded_it(
+    tmp_path: Path, what: str, code: str, shared: bool
+) -> None:
     name = f"asked{READ_AT_IMPORT.index((what, code, shared))}"
     project = make_project(tmp_path, ASKED.format(at_import=code), name=name)
     with ExitStack() as open_ones:
@@ -268,7 +272,7 @@ def test_each_has_its_own_variables_whoever_loaded_it(tmp_path: Path, what: str,
     assert len({one["loaded"] for one in told}) == (3 if shared else 5)
 
 
-def test_what_native_code_asks_for_is_never_shared(tmp_path: Path) -> None:
+def test_variables_that_native_code_reads_are_never_shared(tmp_path: Path) -> None:
     project = make_project(tmp_path, ASKED.format(at_import="THEN = time.strftime('%z')"), name="native")
     with ExitStack() as open_ones:
         told = []

@@ -287,7 +287,7 @@ def test_a_parent_that_reports_nonsense_is_not_started_again_and_again(tmp_path:
     assert len([process for process in sandboxed if not process.is_first]) <= 1
 
 
-def test_lines_of_a_status_are_found_whole() -> None:
+def test_a_line_of_a_status_file_is_matched_as_a_whole() -> None:
     status = b"Name:\tThreads:\nThreads:\t3\nSeccomp:\t2\nSeccomp_filters:\t4\n"
     assert preloaded.status_number(status, b"Threads") == 3
     assert preloaded.status_number(status, b"Seccomp_filters") == 4

@@ -1,4 +1,4 @@
-"""What an agent's programs write is never imported by the runtime that rewards it."""
+"""The runtime never imports modules that an agent's programs write."""
 
 from __future__ import annotations
 

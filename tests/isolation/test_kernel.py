@@ -1,4 +1,4 @@
-"""What an instance may ask the kernel for."""
+"""System calls, devices and kernel settings that an instance can and cannot use."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ TRACED = preloaded.traced_calls(0)
 
 @pytest.mark.attack("system calls")
 @pytest.mark.parametrize("name", sorted(set(NUMBERS) - set(HARMLESS)))
-def test_a_system_call_that_a_sandbox_has_no_business_with_is_refused(box: Box, name: str) -> None:
+def test_a_system_call_that_no_sandbox_needs_is_refused(box: Box, name: str) -> None:
     # by the filter: nobody looked at the arguments
     assert box.syscall(NUMBERS[name], 0, 0, 0, 0, 0) in (REFUSED if name in TRACED else ["EPERM"])
 
 
-def test_a_system_call_that_everybody_needs_is_let_through(box: Box) -> None:
+def test_ordinary_system_calls_are_allowed(box: Box) -> None:
     assert box.syscall(NUMBERS["getpid"]) is None
 
 
@@ -88,21 +88,21 @@ def test_a_process_in_a_new_namespace_cannot_be_made(box: Box, kind: str) -> Non
     assert box.syscall(NUMBERS["clone"], (1 << 32) | NEW[kind] | sigchld, 0, 0, 0, 0) in REFUSED
 
 
-def test_the_call_that_hides_its_flags_is_as_good_as_unknown(box: Box) -> None:
+def test_clone3_fails_as_an_unknown_call(box: Box) -> None:
     assert box.syscall(NUMBERS["clone3"], 0, 0) == "ENOSYS"
 
 
 @pytest.mark.attack("system calls")
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 has a second table of system calls")
 @pytest.mark.parametrize("name", ["getpid", "mount", "ptrace"])
-def test_the_second_table_of_system_calls_is_deadly(box: Box, name: str) -> None:
+def test_a_call_of_the_x32_table_kills_the_process(box: Box, name: str) -> None:
     sigsys = 31
     assert box.syscall(X32 | NUMBERS[name]) == f"signal {sigsys}"
 
 
 @pytest.mark.attack("system calls")
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="only x86-64 runs 32-bit calls beside its own")
-def test_a_32_bit_system_call_is_deadly(box: Box) -> None:
+def test_a_32_bit_system_call_kills_the_process(box: Box) -> None:
     attempt = """
         import ctypes, mmap
         code = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
@@ -177,7 +177,7 @@ READ_AT_IMPORT = """
 
 @pytest.mark.attack("isolation")
 @pytest.mark.parametrize("name", HOSTS_OWN)
-def test_what_proc_tells_of_the_host_is_not_told(box: Box, name: str) -> None:
+def test_information_about_the_host_in_proc_is_hidden(box: Box, name: str) -> None:
     told = f"""
         import os
         path = "/proc/{name}"
@@ -193,27 +193,27 @@ def test_what_proc_tells_of_the_host_is_not_told(box: Box, name: str) -> None:
 
 
 @pytest.mark.attack("isolation")
-def test_code_that_is_imported_ahead_of_instances_reads_none_of_it(tmp_path: Path) -> None:
+def test_code_in_a_preloaded_parent_reads_none_of_it(tmp_path: Path) -> None:
     project = make_project(tmp_path, READ_AT_IMPORT % (HOSTS_OWN,))
     for _ in range(4):  # the later ones are forks of a process that has loaded the code
         with SyncEnvironment(str(project)) as env:
             assert set(env.call_tool("found", {}).data.values()) == {""}
 
 
-def test_what_programs_read_in_proc_is_there(box: Box) -> None:
+def test_files_in_proc_that_programs_need_exist(box: Box) -> None:
     for name in ("cpuinfo", "filesystems", "loadavg", "meminfo", "mounts", "self/status", "stat", "sys/kernel/ostype",
                  "sys/vm/overcommit_memory", "uptime", "version"):  # fmt: skip
         assert box.python(f"result = len(open('/proc/{name}').read())") > 0, name
 
 
-def test_masks_are_mounted_only_over_what_is_there(tmp_path: Path) -> None:
+def test_masks_are_mounted_only_over_existing_files(tmp_path: Path) -> None:
     for name, mode in (("cmdline", 0o444), ("kcore", 0o400), ("sysrq-trigger", 0o200)):
         (tmp_path / name).touch(mode)
     (tmp_path / "acpi").mkdir()
     assert [target for _, target, _, _ in rootfs.masks(str(tmp_path))] == ["/proc/acpi", "/proc/cmdline"]
 
 
-def test_it_cannot_make_itself_harder_to_kill(box: Box) -> None:
+def test_an_instance_cannot_lower_its_oom_score(box: Box) -> None:
     attempt = "import os; os.write(os.open('/proc/self/oom_score_adj', os.O_WRONLY), b'-1000')"
     assert box.refused(attempt, forked=True) in ("EACCES", "EPERM")
     assert box.refused("import os; os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))", forked=True) == "EPERM"

@@ -1,4 +1,4 @@
-"""What of the host's processes an instance can see and reach, and what it can become."""
+"""An instance cannot see, reach or become a process of the host."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def test_a_process_of_the_host_cannot_be_signalled(box: Box, victim: subprocess.
 
 
 @pytest.mark.parametrize("target", ["0", "-1"])
-def test_killing_everybody_kills_only_ones_own(box: Box, neighbour: Box, platform: Platform, target: str) -> None:
+def test_kill_minus_one_kills_only_the_instances_own_processes(
+    box: Box, neighbour: Box, platform: Platform, target: str
+) -> None:
     neighbour.shell("sleep 600 >/dev/null 2>&1 &")
     before = {p.pid for p in platform.zygotes() + platform.servers() + platform.instances()}
     assert box.refused(f"import os; os.kill({target}, 9)", forked=True) in ("signal 9", "ESRCH")  # nobody but itself
@@ -72,22 +74,22 @@ STATUS = """
 LOCKED = dict.fromkeys(("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"), 0) | {"NoNewPrivs": 1, "Seccomp": 2}
 
 
-def test_it_has_no_capability_no_new_privileges_and_a_filter(box: Box) -> None:
+def test_an_instance_has_no_capability_no_new_privileges_and_a_filter(box: Box) -> None:
     assert box.python(STATUS) == LOCKED
 
 
-def test_every_thread_of_it_is_locked(box: Box) -> None:
+def test_every_thread_of_an_instance_has_the_filter(box: Box) -> None:
     seen = box.python(STATUS.replace("/proc/self/status", "/proc/thread-self/status"))
     assert seen == LOCKED
 
 
-def test_a_program_that_it_starts_is_locked_too(box: Box) -> None:
+def test_a_program_that_an_instance_starts_has_the_filter(box: Box) -> None:
     said = box.shell("cat /proc/self/status")["out"]
     values = {name: value.strip() for name, _, value in (line.partition(":") for line in said.splitlines())}
     assert {name: int(values[name], 16) for name in LOCKED} == LOCKED
 
 
-def test_a_setuid_program_raises_nobody(box: Box) -> None:
+def test_a_setuid_program_gains_nothing(box: Box) -> None:
     for command in ("su -c id", "su - root -c id", "sudo -n id", "newgrp root -c id", "pkexec id"):
         said = box.shell(f"{command} </dev/null")
         assert "uid=0" not in said["out"], command
@@ -96,7 +98,7 @@ def test_a_setuid_program_raises_nobody(box: Box) -> None:
     assert box.refused("import os; os.setgroups([0])", forked=True) in ("EPERM", "EINVAL")
 
 
-def test_a_setuid_program_of_its_own_raises_nobody(box: Box) -> None:
+def test_a_setuid_program_of_the_instance_gains_nothing(box: Box) -> None:
     said = box.shell("cp /usr/bin/id /tmp/id && chmod 6755 /tmp/id && /tmp/id")
     assert said["out"].startswith("uid=1000")
     assert "euid" not in said["out"]
@@ -135,7 +137,7 @@ def test_only_its_own_descriptors_are_open(fresh: Box) -> None:
     assert len({name for _, _, name in peers if name}) == 1  # its own address
 
 
-def test_a_program_that_it_starts_inherits_three_descriptors(box: Box) -> None:
+def test_a_program_that_an_instance_starts_inherits_three_descriptors(box: Box) -> None:
     assert box.shell("ls /proc/self/fd")["out"].split() == ["0", "1", "2", "3"]  # 3: the folder that ls reads
 
 
@@ -181,7 +183,7 @@ def test_a_secret_of_the_users_shell_is_not_in_memory_either(box: Box) -> None:
 
 
 @pytest.mark.parametrize("name", ["mem", "environ", "fd/0", "exe"])
-def test_a_program_that_it_starts_cannot_look_into_it_or_change_it(fresh: Box, name: str) -> None:
+def test_a_program_that_an_instance_starts_cannot_read_or_change_its_memory(fresh: Box, name: str) -> None:
     assert fresh.python("import os; result = os.getpid()") == 1
     done = fresh.shell(f"cat /proc/1/{name} > /dev/null; : >> /proc/1/mem")
     assert done["err"].count("ermission denied") == 2, done
@@ -247,13 +249,13 @@ def test_a_child_of_native_code_is_left_to_it(box: Box) -> None:
         assert box.python("import os; result = os.waitstatus_to_exitcode(os.system('(true &); sh -c \"exit 7\"'))") == 7
 
 
-def test_many_orphans_at_once_are_all_waited_for(fresh: Box) -> None:
+def test_many_orphans_at_once_are_all_reaped(fresh: Box) -> None:
     fresh.shell("i=0; while [ $i -lt 200 ]; do (sleep 0.0$i &); i=$((i+1)); done")
     left = "import os; result = [n for n in os.listdir('/proc') if n.isdigit() and n != '1']"
     eventually(lambda: fresh.python(left), "somebody is left")
 
 
-def test_what_the_host_does_with_cores_does_not_matter(box: Box) -> None:
+def test_the_hosts_core_pattern_does_not_matter(box: Box) -> None:
     """A limit of 1 is what keeps a core from the program that the host has for them; 0 does not."""
     import resource
 

@@ -1,4 +1,4 @@
-"""A process that is stopped at birth runs our system calls, whatever its memory was prepared to do."""
+"""A process that is stopped before its first instruction runs our system calls, whatever is in its memory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_plan_that_fails_says_where(tmp_path: Path) -> None:
         child.run(_wrote(tmp_path))
 
 
-def test_signals_sent_meanwhile_are_not_delivered(tmp_path: Path) -> None:
+def test_signals_during_a_plan_are_not_delivered(tmp_path: Path) -> None:
     def fork() -> None:
         signal.signal(signal.SIGUSR1, lambda *_: os.mkdir(tmp_path / "handled"))
         linux.fork_with(FLAGS, notify=False)

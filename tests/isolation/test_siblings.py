@@ -1,4 +1,4 @@
-"""Forked from one parent, and yet strangers."""
+"""Forks of one preloaded parent share no state."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_variable_set_in_one_is_not_set_in_the_other(box: Box, neighbour: Box)
     box.python("import builtins, os, sys; del builtins.mine, sys.mine, os.environ['MINE']")
 
 
-def test_shared_memory_queues_and_semaphores_are_ones_own(box: Box, neighbour: Box) -> None:
+def test_shared_memory_queues_and_semaphores_belong_to_one_instance(box: Box, neighbour: Box) -> None:
     make = """
         import ctypes, os
         libc = ctypes.CDLL(None, use_errno=True)
@@ -81,7 +81,7 @@ def test_shared_memory_queues_and_semaphores_are_ones_own(box: Box, neighbour: B
 
 
 @pytest.mark.parametrize("what", ["variables", "arguments"])
-def test_what_was_given_to_one_instance_is_not_in_the_memory_of_a_later_one(what: str) -> None:
+def test_data_of_one_instance_is_not_in_the_memory_of_a_later_one(what: str) -> None:
     given = [f"given-to-number-{number:02}" + "-and-more" * 5 ** (number % 5) for number in range(10)]
 
     async def work() -> None:
@@ -103,7 +103,7 @@ def test_what_was_given_to_one_instance_is_not_in_the_memory_of_a_later_one(what
     run(work())
 
 
-def test_who_asks_for_it_gets_the_same_numbers_twice(platform: Platform) -> None:
+def test_a_seed_gives_the_same_random_numbers_twice(platform: Platform) -> None:
     draw = "import random; result = [random.random(), random.random()]"
     drawn = []
     for _ in range(4):  # the last of them are forks of one that is loaded
@@ -112,7 +112,7 @@ def test_who_asks_for_it_gets_the_same_numbers_twice(platform: Platform) -> None
     assert drawn[0] == drawn[1] == drawn[2] == drawn[3]
 
 
-def test_what_was_asked_for_is_told_to_the_code(platform: Platform) -> None:
+def test_the_parameters_of_a_request_reach_the_code(platform: Platform) -> None:
     look = "import os, json; result = [os.environ['AENV_DATASOURCE'], os.environ['AENV_OWNER']]; "
     look += "result.append(json.loads(os.environ['AENV_LABELS']))"
     with SyncEnvironment(str(PROBE), datasource="task-7", owner="ann", labels={"experiment": "a b"}) as env:

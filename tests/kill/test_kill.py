@@ -1,4 +1,4 @@
-"""Whoever is killed, and whenever: nothing is left, and the next `Environment` works."""
+"""Any process is killed at any moment: nothing is left behind, and the next `Environment` works."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def in_use(platform: Platform) -> list[str]:
 
 
 @pytest.mark.timeout(60 + 20 * ROUNDS)
-def test_whoever_is_killed_at_whatever_moment_nothing_is_left(platform: Platform) -> None:
+def test_killing_any_process_at_any_moment_leaves_nothing(platform: Platform) -> None:
     print(f"AENV_KILL_SEED={SEED} repeats this")
     dice = random.Random(SEED)
     for number in range(ROUNDS):
@@ -117,7 +117,7 @@ def test_whoever_is_killed_at_whatever_moment_nothing_is_left(platform: Platform
 
 
 @pytest.mark.parametrize("who", ["server", "parent", "instance"])
-def test_a_client_is_told_of_a_death_and_the_next_environment_works(platform: Platform, who: str) -> None:
+def test_a_client_gets_an_error_after_a_kill_and_the_next_environment_works(platform: Platform, who: str) -> None:
     with SyncEnvironment(NAP, timeout=20, max_retries=0) as env:  # else it knocks at a closed door for ten seconds
         assert env.call_tool("nap", {"seconds": 0}).data == "slept"
         targets = {"server": platform.servers, "parent": platform.zygotes, "instance": platform.instances}[who]()
@@ -175,7 +175,7 @@ def test_eight_programs_that_begin_at_once_start_one_platform(platform: Platform
 
 
 @pytest.mark.parametrize("linger", ["0", "0.5"])
-def test_a_platform_that_nobody_needs_ends_by_itself(platform: Platform, linger: str) -> None:
+def test_an_unused_platform_ends_by_itself(platform: Platform, linger: str) -> None:
     with client(2, AENV_LOCAL_LINGER=linger) as process:
         assert line_of(process).startswith("ready"), platform.log()
         assert platform.servers()
@@ -207,13 +207,13 @@ def kill_the_server(platform: Platform) -> None:
     eventually(platform.servers, "the server survives SIGKILL")
 
 
-def test_the_socket_of_a_platform_that_was_killed_is_in_nobodys_way(platform: Platform) -> None:
+def test_the_socket_of_a_killed_platform_does_not_keep_others_from_starting(platform: Platform) -> None:
     kill_the_server(platform)
     forget_lease()
     works()
 
 
-def test_the_socket_of_a_platform_that_was_killed_is_removed(platform: Platform) -> None:
+def test_the_socket_of_a_killed_platform_is_removed(platform: Platform) -> None:
     kill_the_server(platform)
     eventually(lambda: platform.paths.socket.exists(), "the socket is still there", seconds=2)
 
@@ -226,7 +226,7 @@ def test_a_program_that_outlives_its_platform_leaves_no_socket_open(platform: Pl
     assert lease._connection.fileno() == -1
 
 
-def test_stopping_takes_everything_along(platform: Platform) -> None:
+def test_stopping_a_platform_ends_everything(platform: Platform) -> None:
     with client(3) as process:
         assert line_of(process).startswith("ready")
         assert len(platform.instances()) >= 3

@@ -1,4 +1,4 @@
-"""An instance over plain HTTP, as existing clients speak to it."""
+"""An instance over plain HTTP, as existing clients call it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_log_has_the_traceback_and_not_the_arguments(server: Server) -> None
     assert "s3cret-argument" not in log
 
 
-def test_functions_have_the_known_envelope(server: Server) -> None:
+def test_functions_answer_in_the_envelope_of_existing_clients(server: Server) -> None:
     assert fetch(server.url, "/functions/add", {"a": 10, "b": 20}) == (200, {"success": True, "data": 30})
     assert fetch(server.url, "/functions/add_async", {"a": 1})[1]["data"] == 2
     status, body = fetch(server.url, "/functions/fails_too", {})
@@ -133,7 +133,7 @@ def test_functions_are_listed(server: Server) -> None:
     assert [h["name"] for h in listed["health"]] == ["health"]
 
 
-def test_the_reward_has_the_known_envelope(server: Server) -> None:
+def test_the_reward_answers_in_the_envelope_of_existing_clients(server: Server) -> None:
     assert fetch(server.url, "/task/reward", {"status": {"completed": True}}) == (200, {"success": True, "data": 1.0})
     assert fetch(server.url, "/task/reward", {})[0] == 422
 
@@ -143,7 +143,7 @@ def test_a_health_check_of_the_author_answers(server: Server) -> None:
     assert fetch(server.url, "/health?depth=3") == (200, answer)
 
 
-def test_the_default_health_is_the_known_one(registry: Registry) -> None:
+def test_the_default_health_answer_is_that_of_existing_clients(registry: Registry) -> None:
     register_tool(name="t")(lambda: 1)
 
     async def talk() -> Any:

@@ -98,7 +98,7 @@ def test_names_of_the_standard_library_are_not_shadowed(tmp_path: Path) -> None:
     assert set(load(tmp_path).tools) == {"a"}
 
 
-def test_a_folder_whose_name_is_no_name_loads(tmp_path: Path) -> None:
+def test_a_folder_whose_name_is_no_identifier_loads(tmp_path: Path) -> None:
     write(tmp_path / "my-env 1.0", {"a.py": "from .b import x\n" + TOOL.format("a"), "b.py": "x = 1\n"})
     assert set(load(tmp_path / "my-env 1.0").tools) == {"a"}
 
@@ -138,7 +138,7 @@ def test_nothing_declared_is_refused(tmp_path: Path) -> None:
         load(write(tmp_path / "empty", {"readme.md": ""}))
 
 
-def test_a_path_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_missing_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file or folder"):
         load(tmp_path / "nothing")
     with pytest.raises(UsageError, match="not a Python file"):

@@ -1,4 +1,4 @@
-"""``python -m aenv.main`` as a process: how it starts, refuses, idles and ends."""
+"""``python -m aenv.main`` as a process: start, refusal, idling and end."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_an_open_address_needs_a_token_or_a_flag() -> None:
 
 
 @pytest.mark.parametrize(("flags", "variables"), [(["--no-auth"], {}), ([], {"AENV_TOKEN": "t"})])
-def test_an_open_address_is_served_when_it_is_meant(
+def test_an_open_address_is_served_with_a_token_or_the_flag(
     tmp_path: Path, flags: list[str], variables: dict[str, str]
 ) -> None:
     with running(ENVS / "everything.py", "--host", "0.0.0.0", *flags, log=tmp_path / "log", variables=variables) as s:
         assert fetch(f"http://127.0.0.1:{s.port}", "/health", headers={"Host": "any.name"})[0] == 200
 
 
-def test_a_taken_port_is_said() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = main(str(ENVS / "everything.py"), "--port", str(taken.getsockname()[1]))
     assert done.returncode == 2
@@ -124,7 +124,7 @@ def _switches(pid: int) -> int:
     return total
 
 
-def test_the_entry_point_takes_what_existing_scripts_pass(tmp_path: Path) -> None:
+def test_the_entry_point_accepts_the_arguments_of_existing_scripts(tmp_path: Path) -> None:
     with running(
         ENVS / "everything.py", "--name", "mine", "--log-level", "DEBUG", "--log-dir", "/nowhere", log=tmp_path / "log"
     ) as server:
@@ -193,7 +193,7 @@ def test_programs_that_a_tool_starts_cannot_read_the_token(tmp_path: Path) -> No
             assert "s3cret" not in fetch(server.url, "/functions/look", {}, headers=headers)[1]["data"]
 
 
-def test_without_a_token_a_server_can_be_looked_into(tmp_path: Path) -> None:
+def test_a_server_without_a_token_stays_dumpable(tmp_path: Path) -> None:
     (tmp_path / "env.py").write_text(DUMPABLE)
     with running(tmp_path / "env.py", log=tmp_path / "log") as server:
         assert fetch(server.url, "/functions/dumpable", {})[1]["data"] == 1

@@ -1,4 +1,4 @@
-"""What tools, functions and rewards may return: values of numpy are converted, and what cannot be is named."""
+"""Results of tools, functions and rewards: numpy values are converted, and errors name what cannot be."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_values_of_numpy_itself_are_converted() -> None:
         (object(), "is not JSON: Unable to serialize"),
     ],
 )
-def test_what_cannot_be_converted_is_named_with_its_key(value: Any, where: str) -> None:
+def test_a_value_that_cannot_be_converted_is_named_with_its_key(value: Any, where: str) -> None:
     for write in (dump, dump_finite, to_content):
         with pytest.raises(ValueError, match=where):
             write(value)

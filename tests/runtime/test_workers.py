@@ -1,4 +1,4 @@
-"""The threads that the author's functions run in."""
+"""The threads that an environment's functions run in."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ CREATES = int(os.environ.get("AENV_SOAK_CREATES", "60"))
 
 
 @pytest.mark.timeout(600 + 3 * CREATES)
-def test_creates_end_with_the_right_reward_or_an_error_whoever_is_killed(
+def test_creates_end_with_the_right_reward_or_an_error_whichever_process_is_killed(
     sandboxes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     forget_lease()

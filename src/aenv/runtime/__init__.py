@@ -1,1 +1,1 @@
-"""What runs inside a sandbox: load the author's code, serve it over MCP and plain HTTP."""
+"""The runtime inside a sandbox: load an environment's code, and serve it over MCP and plain HTTP."""

@@ -31,15 +31,15 @@ _TOOL_PREFIX = paths.TOOLS + "/"
 _FUNCTION_PREFIX = paths.FUNCTIONS + "/"
 
 
-Settle = Callable[[dict[str, str]], None]
-"""Takes the variables of who is to have an instance."""
+TakeVariables = Callable[[dict[str, str]], None]
+"""Sets the variables of the request that a pooled instance is given to."""
 
 
 class McpApp(Protocol):
-    """The MCP side, which loads on first use."""
+    """The MCP endpoint, which is imported on first use."""
 
     async def ready(self) -> ASGIApp:
-        """The ASGI application, once its session manager runs."""
+        """Return the ASGI application, once its session manager runs."""
         ...
 
 
@@ -57,7 +57,7 @@ class App:
     ) -> None:
         self.catalog = catalog
         self._inside = inside
-        self._settle_once: Settle | None = None
+        self._take_variables: TakeVariables | None = None
         self._mcp = mcp
         self._bearer = b""
         self._only_loopback = only_loopback
@@ -68,17 +68,17 @@ class App:
             ("GET", paths.TOOLS): self._list_tools,
             ("GET", paths.FUNCTION_LIST): self._list_functions,
             ("GET", paths.STATS): self._stats,
-            ("POST", paths.SETTLE): self._settle,
+            ("POST", paths.SETTLE): self._set_variables,
             ("POST", paths.REWARD): self._reward,
         }
 
-    def lock(self, token: str, settle: Settle | None = None) -> None:
-        """Hear only who has this token. ``settle``: takes variables that come later, once."""
+    def lock(self, token: str, take_variables: TakeVariables | None = None) -> None:
+        """Require this token from now on. ``take_variables``: called once, with variables that come later."""
         self._bearer = f"Bearer {token}".encode()
-        self._settle_once = settle
+        self._take_variables = take_variables
 
     async def __call__(self, request: Request) -> Answer:
-        """Answer one request. An error that we know becomes its JSON; others are the server's business."""
+        """Answer one request. An `AEnvError` becomes its JSON; the server answers other exceptions."""
         try:
             self._authorise(request)
             traced = request.header(HEADER)
@@ -95,7 +95,7 @@ class App:
             refuse_web_pages(request, "Start with a token (AENV_TOKEN) to be reached under other names.")
 
     async def _timed(self, request: Request, traced: bytes) -> Answer:
-        """For who records a trace: we cannot, so the answer says how long it took."""
+        """Answer a request that is traced: the sandbox records no spans, so the answer has the durations."""
         place = SpanContext.parse(traced)
         if place is None or not place.sampled:
             return await self._route(request)
@@ -109,7 +109,7 @@ class App:
         return answer
 
     async def _route(self, request: Request) -> Answer:
-        """Dispatch a request: a tool, MCP, a fixed route, a function, or what is inside the sandbox."""
+        """Dispatch a request: a tool, MCP, a fixed route, a function, or a route of the sandbox itself."""
         method, path = request.method, request.path
         if method == "POST" and path.startswith(_TOOL_PREFIX):
             return await self._tool(path[len(_TOOL_PREFIX) :], request)
@@ -120,7 +120,7 @@ class App:
             return await fixed(request)
         endpoint = self.catalog.routes.get((method, path))
         if endpoint is None and method == "POST" and path.startswith(_FUNCTION_PREFIX):
-            # A function with an endpoint of its own answers under its name as well: the SDK knows only names.
+            # A function with its own endpoint can be called by its name as well: the SDK knows only names.
             endpoint = self.catalog.function(path[len(_FUNCTION_PREFIX) :])
         if endpoint is not None:
             return await self._function(endpoint, request)
@@ -129,11 +129,11 @@ class App:
             return answer
         raise NotFound(f"nothing at {method} {path}; see GET {paths.FUNCTION_LIST} and GET {paths.TOOLS}")
 
-    async def _settle(self, request: Request) -> Response:
-        settle, self._settle_once = self._settle_once, None
-        if settle is None:
+    async def _set_variables(self, request: Request) -> Response:
+        take, self._take_variables = self._take_variables, None
+        if take is None:
             raise NotFound("this instance has its variables")
-        settle(from_json(request.body))
+        take(from_json(request.body))
         return Response(200, b'{"success":true,"data":null}')
 
     async def _tool(self, name: str, request: Request) -> Response:
@@ -199,7 +199,7 @@ class App:
 
     async def _health(self, request: Request) -> Response:
         if self._bearer and not hmac.compare_digest(request.header(b"authorization"), self._bearer):
-            return _success({"status": "healthy"})  # all that is said without the token
+            return _success({"status": "healthy"})  # without the token, nothing else
         checks = self.catalog.health
         if not checks:
             return _success(
@@ -234,7 +234,7 @@ def _arguments(signature: Signature, request: Request) -> dict[str, Any]:
 
 
 def _query(request: Request) -> dict[str, Any]:
-    """The query string; a name that comes twice is a list."""
+    """Parse the query string; a name that occurs twice has a list of values."""
     values: dict[str, Any] = {}
     for name, value in parse_qsl(request.query.decode("latin-1"), keep_blank_values=True):
         if name not in values:
@@ -250,7 +250,7 @@ def _status(value: object) -> str:
 
 
 def _problem(error: AEnvError) -> bytes:
-    """The JSON of an error, whatever the author's code has put into its message."""
+    """Return the JSON of an error, whatever characters are in its message."""
     try:
         return to_json(problem(error), fallback=repr)
     except ValueError:

@@ -1,4 +1,4 @@
-"""``python -m aenv.runtime.describe PATH``: load an environment and print what it offers, as JSON.
+"""``python -m aenv.runtime.describe PATH``: load an environment and print its tools and functions as JSON.
 
 For `aenv push --no-sandbox`, where the user trusts the project: the caller runs it in a process that it can end.
 """
@@ -17,13 +17,13 @@ from aenv.runtime.loader import load
 
 
 def main(path: str) -> int:
-    """Print it; what the author's code prints goes to stderr."""
+    """Print the description; output of the environment's code goes to stderr."""
     answer = os.dup(1)
     os.dup2(2, 1)
     try:
         catalog = EndpointCatalog(load(Path(path)))
         catalog.check()
-        said = {
+        description = {
             "tools": [tool.model_dump(exclude_none=True) for tool in catalog.listed_tools],
             "functions": [endpoint.describe() for endpoint in catalog.functions],
             "rewards": [endpoint.describe() for endpoint in catalog.rewards],
@@ -33,9 +33,9 @@ def main(path: str) -> int:
         os.write(answer, to_json({"error": error.message}))
         return error.exit_code
     with os.fdopen(answer, "wb") as file:
-        file.write(to_json(said))
+        file.write(to_json(description))
         file.flush()
-    os._exit(0)  # threads of the author's need not end
+    os._exit(0)  # without waiting for threads of the environment's code
 
 
 if __name__ == "__main__":

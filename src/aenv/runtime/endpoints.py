@@ -1,4 +1,4 @@
-"""What an environment offers, compiled and ready to be called."""
+"""The tools, functions and rewards of an environment, compiled for calls."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from aenv.authoring.declarations import Declaration, Registry
 from aenv.authoring.signature import Signature
 from aenv.authoring.tool import Tool
 from aenv.errors import AEnvError, Conflict, Fault, FunctionFailed, InvalidArguments, NotFound, StateDestroyed
-from aenv.runtime.exhaustion import what_is_used_up
+from aenv.runtime.exhaustion import exhausted_resource
 from aenv.runtime.workers import Brevity, Workers
 
 log = logging.getLogger("aenv.runtime")
 
 
 class Endpoint:
-    """One declared function that can be called with JSON arguments."""
+    """A declared function that can be called with JSON arguments."""
 
     def __init__(self, declaration: Declaration, workers: Workers) -> None:
         self.declaration = declaration
@@ -34,13 +34,13 @@ class Endpoint:
         self._brevity = Brevity()
 
     async def call(self, arguments: dict[str, Any], call: Call) -> Any:
-        """Run it off the server's loop. Whatever it raises comes out unchanged."""
+        """Call the function off the server's loop. Its exceptions pass through unchanged."""
         positional, named = self.signature.split(arguments)
         func = self.declaration.func
         if self._is_async:
             return await self._workers.run_async(lambda: func(*positional, **named), call)
         result = await self._workers.run(lambda: func(*positional, **named), call, self._brevity)
-        if inspect.isawaitable(result):  # a plain function that hands back a coroutine
+        if inspect.isawaitable(result):  # a sync function that returns a coroutine
             pending = result
 
             async def finish() -> Any:
@@ -49,16 +49,16 @@ class Endpoint:
             return await self._workers.run_async(finish, call)
         return result
 
-    def keeps_its_word(self, content: Content) -> bool:
-        """Whether there is an object where the result's schema promised one; clients refuse the answer otherwise."""
+    def matches_schema(self, content: Content) -> bool:
+        """Return whether the result is an object if its schema says so; clients refuse the answer otherwise."""
         if content.is_error or content.structured is not None:
             return True
         if content.is_json and content.blocks[0]["text"].startswith("{"):
             return True
-        return self.signature.output_schema is None  # asked last: making it costs more than most calls
+        return self.signature.output_schema is None  # checked last: building it costs more than most calls
 
     def describe(self) -> dict[str, Any]:
-        """As ``/functions/list`` shows it."""
+        """Return its entry for ``/functions/list``."""
         schema = self.signature.input_schema
         return {
             "name": self.name,
@@ -75,7 +75,7 @@ class Endpoint:
 
 
 class ToolOutcome:
-    """What a tool call came to: always an answer, with whose fault it is when it is an error."""
+    """The result of a tool call: always an answer, with the party at fault if it is an error."""
 
     __slots__ = ("content", "fault")
 
@@ -96,7 +96,7 @@ class EndpointCatalog:
         self.routes = {(e.declaration.method, e.declaration.endpoint): e for e in self._functions.values()}
         self.last_active = time.time()
         self.calls = 0
-        """Of tools, functions and rewards so far."""
+        """Number of calls of tools, functions and rewards so far."""
 
     def _compile(self, declarations: dict[str, Declaration]) -> dict[str, Endpoint]:
         return {name: Endpoint(declaration, self.workers) for name, declaration in declarations.items()}
@@ -118,28 +118,28 @@ class EndpointCatalog:
 
     @property
     def health(self) -> list[Endpoint]:
-        """The health check, if the author wrote one."""
+        """The health check, if the environment has one."""
         return list(self._health.values())
 
     @cached_property
     def listed_tools(self) -> list[Tool]:
-        """The tools that agents are shown."""
+        """The tools that agents see."""
         tools = [Tool.of(e.declaration, e.signature) for e in self.tools]
         return [tool for tool in tools if not tool.hidden]
 
     def check(self) -> None:
-        """Make every schema now. Raises LoadError for one that cannot be made."""
+        """Build every schema now. Raises LoadError for one that cannot be built."""
         for endpoint in (*self.tools, *self.functions, *self.rewards, *self.health):
             endpoint.describe()
         self.listed_tools  # noqa: B018
 
     def input_schema(self, tool: str) -> Mapping[str, Any] | None:
-        """The input schema of one tool."""
+        """Return the input schema of a tool."""
         endpoint = self._tools.get(tool)
         return endpoint.signature.input_schema if endpoint else None
 
     async def call_tool(self, name: str, read: Callable[[Signature], dict[str, Any]], call: Call) -> ToolOutcome:
-        """Call a tool. ``read`` gets the arguments out of whatever they came in."""
+        """Call a tool. ``read`` extracts and validates the arguments."""
         self.last_active = time.time()
         self.calls += 1
         endpoint = self._tools.get(name)
@@ -154,13 +154,13 @@ class EndpointCatalog:
         except Exception as error:
             _log_failure(endpoint, error)
             fault: Fault = "infra" if _is_infra(error) else "env"
-            return _failed(f"Error calling tool '{name}': {_say(error)}", fault)
-        if not endpoint.keeps_its_word(content):
+            return _failed(f"Error calling tool '{name}': {_text(error)}", fault)
+        if not endpoint.matches_schema(content):
             return _failed(f"Error calling tool '{name}': it returned something else than its annotation says", "env")
         return ToolOutcome(content)
 
     async def call_function(self, endpoint: Endpoint, arguments: dict[str, Any], call: Call | None = None) -> Any:
-        """Call a function or a health check. Raises FunctionFailed when the author's code did."""
+        """Call a function, a reward or a health check. Raises FunctionFailed if the environment's code raises."""
         self.last_active = time.time()
         if endpoint.declaration.kind != "health":
             self.calls += 1
@@ -171,11 +171,11 @@ class EndpointCatalog:
             if _is_infra(error):
                 raise
             if endpoint.declaration.kind == "reward":
-                _raise_if_the_agent_is_to_blame(error)
-            raise FunctionFailed(_say(error), details={endpoint.declaration.kind: endpoint.name}) from None
+                _raise_if_agent_at_fault(error)
+            raise FunctionFailed(_text(error), details={endpoint.declaration.kind: endpoint.name}) from None
 
     def function(self, name: str) -> Endpoint:
-        """The function of that name."""
+        """Return the function of that name."""
         endpoint = self._functions.get(name)
         if endpoint is None:
             known = ", ".join(self._functions) or "none"
@@ -183,7 +183,7 @@ class EndpointCatalog:
         return endpoint
 
     def reward(self, name: str | None) -> Endpoint:
-        """The reward of that name; the only one when there is only one."""
+        """Return the reward of that name. Without a name: the only one."""
         known = ", ".join(self._rewards)
         if name is not None:
             if name not in self._rewards:
@@ -201,37 +201,39 @@ def _failed(text: str, fault: Fault) -> ToolOutcome:
 
 
 def _log_failure(endpoint: Endpoint, error: BaseException) -> None:
-    """The traceback from the author's first line on; how we got there is of no interest."""
+    """Log the traceback, from the first line of the environment's code on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(("aenv.", "asyncio.")):
         trace = trace.tb_next
-    told = (type(error), error, trace)
-    log.error("%s %s raised %s", endpoint.declaration.kind, endpoint.name, type(error).__name__, exc_info=told)
+    exc_info = (type(error), error, trace)
+    log.error("%s %s raised %s", endpoint.declaration.kind, endpoint.name, type(error).__name__, exc_info=exc_info)
 
 
-def _raise_if_the_agent_is_to_blame(error: BaseException) -> None:
-    """Where a reward failed over what the agent has destroyed or used up."""
+def _raise_if_agent_at_fault(error: BaseException) -> None:
+    """Raise StateDestroyed if a reward failed because of state that the agent destroyed or resources that it used
+    up.
+    """
     if isinstance(error, StateDestroyed):
         raise error
-    lacking = what_is_used_up(error)
+    lacking = exhausted_resource(error)
     if lacking is not None:
-        raise StateDestroyed(f"the instance has no {lacking} left: {_say(error)}") from None
+        raise StateDestroyed(f"the instance has no {lacking} left: {_text(error)}") from None
 
 
 def _is_infra(error: BaseException) -> bool:
-    """Whether the author's code only passes on that another environment, which it uses, could not be reached."""
+    """Return whether the environment's code passes on that another environment, which it uses, was unreachable."""
     return isinstance(error, AEnvError) and error.fault == "infra"
 
 
-def _say(error: BaseException) -> str:
-    """The author's words; with the class's name where they are none without it: KeyError('id') says only 'id'."""
+def _text(error: BaseException) -> str:
+    """Return an exception's text, with the class where that alone says little: str(KeyError('id')) is only 'id'."""
     try:
-        said = str(error).encode(errors="replace").decode()
-    except Exception:  # the author's own __str__
-        said = ""
-    if isinstance(error, KeyError) or not said:
-        return f"{type(error).__name__}: {said}".removesuffix(": ")
-    return said
+        text = str(error).encode(errors="replace").decode()
+    except Exception:  # a __str__ of the environment's code
+        text = ""
+    if isinstance(error, KeyError) or not text:
+        return f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text
 
 
 def _type_name(schema: Mapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
-"""Whether a reward failed because the instance has nothing left.
+"""Detect that a reward failed because the instance has no disk space, processes or temporary folder left.
 
-An agent that uses up its disk or its processes, or closes the place for temporary files, must not be able to leave its
-own reward out.
+An agent that uses these up must not be able to void its own reward.
 """
 
 from __future__ import annotations
@@ -12,11 +11,11 @@ import tempfile
 import traceback
 
 _STARTERS = ("orphans.py", "subprocess.py", "popen_fork.py", "popen_spawn_posix.py", "threading.py", "pty.py")
-"""Files of what starts a process: ours, which wraps ``fork``, and the standard library's."""
+"""Files whose functions start processes: ours, which wraps ``fork``, and those of the standard library."""
 
 
-def what_is_used_up(error: BaseException) -> str | None:
-    """What the instance has run out of, if that is why something was raised."""
+def exhausted_resource(error: BaseException) -> str | None:
+    """Return the resource that the instance has run out of, if that caused the exception."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, OSError) and seen.errno in (errno.ENOSPC, errno.EDQUOT) and _disk_is_full(seen):
@@ -30,7 +29,7 @@ def what_is_used_up(error: BaseException) -> str | None:
 
 
 def _disk_is_full(error: OSError) -> bool:
-    """Whether that is still so: the author's own work may have filled it, and have made room again."""
+    """Return whether the disk is still full: the environment's own code may have filled it, and freed it again."""
     for place in (error.filename, "/tmp"):
         try:
             about = os.statvfs(place or "/tmp")
@@ -42,11 +41,11 @@ def _disk_is_full(error: OSError) -> bool:
 
 
 def _no_temporary_place(error: OSError) -> bool:
-    """Whether the standard library's own place for temporary files is gone, full or closed: programs can do that."""
+    """Return whether the folder for temporary files is gone, full or not writable: programs can cause that."""
     frames = traceback.extract_tb(error.__traceback__)[-1:]
     if not any(os.path.basename(frame.filename) == "tempfile.py" for frame in frames):
         return False
-    if error.filename is None:  # it has looked for one, and found none
+    if error.filename is None:  # tempfile searched for a folder, and found none
         return error.errno == errno.ENOENT
     there, named = os.path.realpath(tempfile.gettempdir()), os.path.realpath(str(error.filename))
     return there in (named, os.path.dirname(named))
@@ -57,6 +56,6 @@ def _no_process(error: BaseException) -> bool:
         return True
     if not isinstance(error, OSError) or error.errno not in (errno.EAGAIN, errno.ENOMEM):
         return False
-    # Not any such number: it is also what a socket says that has nothing to read.
+    # Only where a process is started: a socket without data has the same errno.
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     return any(os.path.basename(frame.filename) in _STARTERS for frame in frames)

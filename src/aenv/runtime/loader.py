@@ -1,4 +1,4 @@
-"""Import the author's code the way an author expects it.
+"""Import an environment's code, with its modules under the names that authors expect.
 
 The source folder is a package named after itself, so that relative imports work, and each of its modules is
 also importable by its bare name, as it is when Python runs a script there. Both names give one and the same
@@ -30,14 +30,14 @@ _NOT_OURS = {
 _OTHER_PROJECT = ("pyproject.toml", "setup.py", "setup.cfg", ".git", "config.json")
 _NOT_MODULES = {"setup.py", "conftest.py"}
 _NEVER_THE_PROJECTS = sys.stdlib_module_names | {"aenv"}
-"""Names that a file of the project cannot take from the modules that the runtime itself needs."""
+"""Names that a file of the project cannot shadow: the runtime itself needs these modules."""
 
 
 def load(path: Path, imports: Imports | None = None) -> Registry:
-    """Import everything at ``path`` (a file, a folder, or a project with ``src/``); what it declared.
+    """Import everything at ``path`` (a file, a folder, or a project with ``src/``); return its declarations.
 
-    ``imports``: where the project's modules come from; they are sealed once everything is loaded. Without, modules come
-    from the files at ``path``, whoever may change them.
+    ``imports``: the import rules of a sandbox, which are sealed once everything is loaded. Without, modules come from
+    the files at ``path``.
 
     Raises:
         UsageError: there is nothing at that path.
@@ -69,7 +69,7 @@ def load(path: Path, imports: Imports | None = None) -> Registry:
 
 
 def _modules_below(folder: Path) -> Iterator[Path]:
-    """The author's modules, in a fixed order: not tests, not other people's trees."""
+    """Iterate over the project's modules in a fixed order, without tests and vendored trees."""
     entries = sorted(folder.iterdir())
     for entry in entries:
         if entry.suffix == ".py" and entry.is_file() and not entry.name.startswith((".", "_")):
@@ -98,7 +98,7 @@ class _Package:
         sys.meta_path.insert(0, _BareNames(self))
 
     def _free_name(self, name: str) -> str:
-        """The folder's name, unless that is no name or belongs to something else."""
+        """Return the folder's name, or a made-up one if it is no identifier or taken by another module."""
         own = sys.modules.get(name)
         ours = own is not None and str(self.root) in list(getattr(own, "__path__", ()))
         if name.isidentifier() and (ours or (own is None and name not in sys.stdlib_module_names)):
@@ -125,7 +125,7 @@ class _Package:
             self._guard(lambda: loader.exec_module(module), init)
 
     def has(self, name: str) -> bool:
-        """Whether the folder has a module or a package of that name."""
+        """Return whether the folder has a module or a package of that name."""
         imports = self.imports
         roots = [self.root]
         if imports is not None:
@@ -166,7 +166,7 @@ class _BareNames(importlib.abc.MetaPathFinder):
 
 
 class _Alias(importlib.abc.Loader):
-    """Gives a module that exists under another name."""
+    """Loads a module under a second name."""
 
     def __init__(self, real: str) -> None:
         self._real = real
@@ -178,7 +178,7 @@ class _Alias(importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import system has just put the alias's there
+        module.__spec__ = self._spec  # the import system has just set the alias's spec
 
 
 def _has_python(folder: Path) -> bool:
@@ -186,7 +186,7 @@ def _has_python(folder: Path) -> bool:
 
 
 def _explain(error: BaseException, file: Path, root: Path) -> str:
-    """The author's own last line on the way to the error, and what it says."""
+    """Return the last line of the environment's code in the traceback, and the error's text."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(root)]
     at = f"{own[-1].filename}:{own[-1].lineno}" if own else str(file)

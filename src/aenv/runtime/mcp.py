@@ -27,7 +27,7 @@ MODERN = "2026-07-28"
 
 
 class McpEndpoint:
-    """Starts the SDK's session manager when the first client comes, and keeps it in a task of its own."""
+    """Starts the SDK's session manager on the first request, in a task of its own."""
 
     def __init__(self, catalog: EndpointCatalog, *, name: str, version: str, max_body: int) -> None:
         self._catalog = catalog
@@ -40,7 +40,7 @@ class McpEndpoint:
         self._stop = asyncio.Event()
 
     async def ready(self) -> ASGIApp:
-        """The application that answers /mcp."""
+        """Return the application that answers /mcp."""
         if self._app is None:
             async with self._starting:
                 if self._app is None:
@@ -104,9 +104,9 @@ _STREAM_HEADERS = (b"content-type", b"content-length", b"cache-control", b"conne
 
 
 def _plain_when_possible(app: ASGIApp) -> ASGIApp:
-    """Let an event stream whose first event is already the answer go out as plain JSON.
+    """Send an event stream whose first event is already the answer as plain JSON.
 
-    In the older era the SDK answers with a stream even where nothing is streamed. Clients then hang up after
+    With the older protocol the SDK answers with a stream even where nothing is streamed. Clients then disconnect after
     every call, and refuse events over 1 MB.
     """
 
@@ -147,7 +147,7 @@ def _is_stream(message: Message) -> bool:
 
 
 def _result(outcome: ToolOutcome, *, any_json: bool) -> types.CallToolResult:
-    """As MCP says it. Before 2026-07-28 structured content had to be an object."""
+    """Return the MCP result. Before protocol 2026-07-28 structured content had to be an object."""
     from mcp.types import CallToolResult
 
     content = outcome.content

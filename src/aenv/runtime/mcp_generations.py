@@ -1,4 +1,4 @@
-"""One server for both generations of the MCP SDK.
+"""Construct an MCP server with either generation of the MCP SDK.
 
 The SDK lives in the caller's environment, where other packages pin it: some need 1.x, some exactly 2.0. The two
 generations register handlers and report progress differently; everything else here is the same. Generation 1 speaks
@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 IDLE_SECONDS = 1800.0
-"""For releases that keep a session for ever unless told otherwise; newer ones have this default."""
+"""Idle timeout of a session, for releases whose default is none; newer ones have this default."""
 
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
 """Send a progress notification for the request being served: done, total, message."""
@@ -22,7 +22,7 @@ Report = Callable[[float, float | None, str | None], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class ToolHandlers:
-    """What an MCP server asks of an environment."""
+    """Functions of an environment that an MCP server calls."""
 
     list_tools: Callable[[], list[Any]]
     call_tool: Callable[[str, dict[str, Any], Report, str], Awaitable[Any]]

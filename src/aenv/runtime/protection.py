@@ -1,4 +1,4 @@
-"""What keeps an agent's processes from ending the runtime that serves and rewards them.
+"""Protect the runtime from being ended by an agent's processes, with signals or by using up memory.
 
 The runtime is the first process of its process namespace: the kernel delivers a signal from inside of that namespace to
 it only where it has a handler. So it has none, but for SIGCHLD. When memory runs out, the kernel picks a victim by size
@@ -24,13 +24,13 @@ _OF_THE_THREAD = {
     signal.SIGTRAP,
     signal.SIGSYS,
 }
-"""Raised by what the process itself does; native code may handle its own."""
+"""Signals that a process causes itself; native code may handle them."""
 _TO_END = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 _FROM_INSIDE = signal.valid_signals() - _KEPT - _OF_THE_THREAD
 
 
 def ignore_signals_from_inside() -> None:
-    """Remove every handler that Python or the author's code has set. Call it when that code is loaded.
+    """Remove every handler that Python or the environment's code has set. Call it when that code is loaded.
 
     Not SIG_IGN: programs that tools start would inherit that, and could not be ended by ``kill`` any more.
     """
@@ -41,7 +41,7 @@ def ignore_signals_from_inside() -> None:
 
 
 class OomVictims:
-    """Has the processes that this one starts be killed before it when memory runs out."""
+    """Makes the kernel kill the processes that this one starts before this one, when memory runs out."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -50,7 +50,9 @@ class OomVictims:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """In the process that is to be the last; before it is made undumpable, which takes its files in /proc away."""
+        """Start, in the process to protect, before it is made undumpable: it then loses access to its files in
+        /proc.
+        """
         try:
             self._file = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
             own = int(os.read(self._file, 16))
@@ -60,7 +62,7 @@ class OomVictims:
 
     @contextlib.contextmanager
     def born(self) -> Iterator[None]:
-        """Whatever process is started within begins as the first to be killed."""
+        """Start processes within ``with`` as the first to be killed."""
         if not self._own:
             yield
             return
@@ -73,7 +75,9 @@ class OomVictims:
                 self._count(-1)
 
     def _count(self, change: int) -> None:
-        """A process inherits the number of who starts it, so this process has that of a victim for a moment."""
+        """Count processes that are being started. They inherit the score, so this process has a victim's score
+        meanwhile.
+        """
         with self._lock:
             before = self._starting
             self._starting += change

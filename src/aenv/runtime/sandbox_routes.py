@@ -1,5 +1,6 @@
-"""Commands and files inside a sandbox, for whoever holds its token. Only sandboxes offer it: elsewhere it would be a
-door into the host.
+"""Routes for commands, files and ports inside a sandbox, for callers with its token.
+
+Only sandboxes have them: elsewhere they would give access to the host.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _BINARY = b"content-type: application/octet-stream\r\n"
 
 
 class Command(BaseModel):
-    """One command to run."""
+    """A command to run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -54,7 +55,7 @@ class SandboxRoutes:
         self._workers = workers
 
     async def answer(self, request: Request) -> Answer | None:
-        """None when the request is not for us."""
+        """Answer a request; None if it is for none of these routes."""
         if (request.method, request.path) == ("POST", paths.EXEC):
             return await self._exec(request)
         if request.path == paths.FILES and request.method in ("GET", "PUT"):
@@ -66,7 +67,7 @@ class SandboxRoutes:
         return None
 
     async def _port(self, text: str) -> Takeover:
-        """Become the way to a port of this network."""
+        """Connect the caller to a port of the sandbox's network."""
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
         if not 1 <= number <= 65535:
             raise InvalidArguments(f"'{text[:20]}' is not a port")
@@ -115,14 +116,14 @@ class SandboxRoutes:
             headers = [(b"content-type", b"application/x-tar")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             try:
-                async with contextlib.aclosing(pack_stream(path, self._in_thread, on_skipped=_left_out)) as tar:
+                async with contextlib.aclosing(pack_stream(path, self._in_thread, on_skipped=_log_skipped)) as tar:
                     async for data in tar:
                         if gone.done():
                             return
                         await send({"type": "http.response.body", "body": data, "more_body": True})
             except (OSError, UsageError) as error:
                 log.warning("the tar of %s broke off: %s", path, error)
-                return  # without an end: that is how its reader knows
+                return  # without the end of the body, which tells the reader that the tar is incomplete
             finally:
                 gone.cancel()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -146,8 +147,8 @@ class SandboxRoutes:
         return done
 
 
-def _left_out(name: str, why: Exception) -> None:
-    """Programs in an instance must not keep a caller from reading a folder: what cannot be sent is left out."""
+def _log_skipped(name: str, why: Exception) -> None:
+    """Log a file that cannot be sent: programs in an instance must not keep a caller from reading a folder."""
     log.warning("left out of the tar: %s: %s", name[:200], why)
 
 
@@ -161,27 +162,27 @@ async def _connected(port: int) -> RawStream:
 
 
 def takes_any_body(request: Request) -> bool:
-    """Whether the body of a request to an instance is unpacked as it comes, and so may have any length."""
+    """Return whether the body of a request is unpacked as it arrives, and so may have any length."""
     return request.path == paths.ARCHIVE and request.method == "PUT"
 
 
 def _path_of(request: Request) -> str:
     path = dict(parse_qsl(request.query.decode("latin-1"))).get("path")
     if not path or "\0" in path:
-        raise InvalidArguments("path: missing, or none; say ?path=/where")
+        raise InvalidArguments("path: missing or invalid; send ?path=/where")
     return path
 
 
 def _refused(error: OSError, path: str) -> AEnvError:
-    """Whose fault it is that a file cannot be read or written."""
-    said = f"{error.strerror or error}: {path}"
+    """Return the error for a file that cannot be read or written, by the party at fault."""
+    text = f"{error.strerror or error}: {path}"
     if isinstance(error, FileNotFoundError):
-        return NotFound(said)
+        return NotFound(text)
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Forbidden(said)
+        return Forbidden(text)
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
-        return FunctionFailed(said)
-    return InvalidArguments(said)
+        return FunctionFailed(text)
+    return InvalidArguments(text)
 
 
 async def _whole(body: bytes) -> AsyncIterator[bytes]:
@@ -207,7 +208,7 @@ def _run(command: Command, call: Call) -> dict[str, Any]:
                 stderr=err,
                 start_new_session=True,
             )
-        except (OSError, ValueError) as error:  # a word may have a character that no program can be given
+        except (OSError, ValueError) as error:  # such as a NUL character in an argument
             return {"exit_code": 127, "stdout": "", "stderr": str(error), "timed_out": False}
         timed_out = not _finished(process, command.timeout, call)
         if timed_out:
@@ -222,7 +223,7 @@ def _run(command: Command, call: Call) -> dict[str, Any]:
 
 
 def _finished(process: subprocess.Popen[bytes], timeout: float | None, call: Call) -> bool:
-    """Whether it ended by itself, in time, and while somebody waited for it."""
+    """Wait for a process; return whether it ended by itself, in time, before the call was cancelled."""
     left = timeout if timeout is not None else float("inf")
     while left > 0 and not call.cancelled:
         try:

@@ -1,4 +1,4 @@
-"""Load an environment and serve it until somebody asks to stop."""
+"""Load an environment and serve it until a signal to stop."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ServeOptions:
     host: str = "127.0.0.1"
     port: int = 8081
     uds: str | None = None
-    """A unix socket to listen on, instead of host and port."""
+    """A unix socket to listen on, in place of host and port."""
     name: str = "aenv-server"
     token: str | None = None
     no_auth: bool = False
@@ -47,13 +47,13 @@ class ServeOptions:
     snapshot: str | None = None
     """In a sandbox: where the project is mounted a second time, read-only, to import its modules from."""
     withheld: str | None = None
-    """In a sandbox: a folder with the files of the project's ``private/``, to be read and removed; "": there are none.
+    """In a sandbox: a folder with the files of the project's ``private/``, to read and remove; "": there are none.
     None: they are in the project, as outside of a sandbox."""
     sandboxed: bool = False
-    """Offer commands and files to who has the token: there is nothing but the sandbox to reach."""
+    """Serve commands and files to callers with the token: they reach nothing but the sandbox."""
     max_body: int = MAX_BODY
     grace: float = 10.0
-    """Seconds that calls under way have to finish after SIGTERM."""
+    """Seconds for calls to finish after SIGTERM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class RuntimeReady:
 
 
 def serve(options: ServeOptions, on_ready: Callable[[RuntimeReady], None] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; the process's exit code.
+    """Serve until SIGTERM or SIGINT; return the exit code.
 
     Raises:
         UsageError: the address is open to others and there is no token.
@@ -81,7 +81,7 @@ def serve(options: ServeOptions, on_ready: Callable[[RuntimeReady], None] | None
 
 
 def _take_private(folder: str) -> None:
-    """Have the private files in memory, and nowhere else, before any of the author's code runs."""
+    """Read the private files into memory, and remove them, before any of the environment's code runs."""
     try:
         private_files.hold(private_folder.read(folder) if folder else {})
     except private_folder.TooLargeError as error:
@@ -93,7 +93,7 @@ def _take_private(folder: str) -> None:
 def serve_catalog(
     options: ServeOptions, catalog: EndpointCatalog, on_ready: Callable[[RuntimeReady], None] | None = None
 ) -> int:
-    """Serve what is loaded already."""
+    """Serve an environment that is loaded already."""
     return asyncio.run(_serve(options, catalog, on_ready))
 
 
@@ -102,14 +102,14 @@ async def _serve(
 ) -> int:
     service = EnvServer(options, catalog)
     url = await _listen(service.server, options)
-    service.heed_signals()
+    service.handle_signals()
     if on_ready is not None:
         on_ready(RuntimeReady(url, catalog))
     return await service.until_stopped()
 
 
 class EnvServer:
-    """The parts of a server, put together; nothing listens yet."""
+    """The HTTP server of an environment, constructed; it does not listen yet."""
 
     def __init__(self, options: ServeOptions, catalog: EndpointCatalog) -> None:
         inside = SandboxRoutes(catalog.workers) if options.sandboxed else None
@@ -123,15 +123,15 @@ class EnvServer:
         self._exit_code = STOPPED_BY_SIGNAL if options.snapshot else 0
         self._signals = _Signals()
 
-    def heed_signals(self) -> None:
-        """From now on the first SIGTERM or SIGINT asks to stop, and the second to hurry."""
+    def handle_signals(self) -> None:
+        """Handle signals from now on: the first SIGTERM or SIGINT stops gracefully, the second at once."""
         self._signals.listen()
 
     async def until_stopped(self) -> int:
-        """Serve until asked to stop, and then until calls under way have ended; the exit code."""
+        """Serve until a signal to stop, then until running calls have ended; return the exit code."""
         signals = self._signals
         await signals.stop.wait()
-        log.info("stopping; calls under way have %g s", self._grace)
+        log.info("stopping; running calls have %g s", self._grace)
         closing = asyncio.create_task(self.server.close(self._grace))
         hurrying = asyncio.create_task(signals.hurry.wait())
         await asyncio.wait({closing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
@@ -145,14 +145,14 @@ class EnvServer:
         return self._exit_code
 
     async def close(self, grace: float = 0.0) -> None:
-        """Let calls under way finish for so many seconds, and end."""
+        """Give running calls this many seconds to finish, and close everything."""
         await self.server.close(grace)
         await self._mcp.close()
         self._catalog.workers.close()
 
 
 class _Signals:
-    """SIGTERM and SIGINT: the first asks to stop, the second to hurry."""
+    """SIGTERM and SIGINT: the first stops gracefully, the second at once."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
@@ -160,23 +160,23 @@ class _Signals:
         self._loop = asyncio.get_running_loop()
 
     def listen(self) -> None:
-        """In the loop that runs."""
+        """Install the handlers, in the running loop."""
         for number in _STOPPING:
-            self._loop.add_signal_handler(number, self._heard)
+            self._loop.add_signal_handler(number, self._on_signal)
 
-    def _heard(self) -> None:
+    def _on_signal(self) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
 
     def ignore(self) -> None:
-        """The work is done: one more signal, on the way out, must not spoil the exit code."""
+        """Ignore further signals: one during the exit must not change the exit code."""
         for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN)
-            # The loop must not undo it, now or when it is closed: for a moment, any thread could be killed by one.
+            # The loop must not reset it, now or when it is closed: a signal could then end the process for a moment.
             getattr(self._loop, "_signal_handlers", {}).pop(number, None)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach that address."""
+    """Return whether only this machine can reach that address."""
     if host == "localhost":
         return True
     try:
@@ -186,17 +186,17 @@ def is_loopback(host: str) -> bool:
 
 
 def check_address(options: ServeOptions) -> None:
-    """Raise UsageError when others can reach the address and nothing keeps them out."""
+    """Raise UsageError if other machines can reach the address and no token is required."""
     if options.uds or options.token or options.no_auth or is_loopback(options.host):
         return
     raise UsageError(
         f"{options.host} can be reached from other machines, and there is no token: "
-        "set AENV_TOKEN (callers then send it as a bearer token), or pass --no-auth if that is meant"
+        "set AENV_TOKEN (callers then send it as a bearer token), or pass --no-auth to allow it"
     )
 
 
 async def _listen(server: HttpServer, options: ServeOptions) -> str:
-    """Its URL."""
+    """Start listening; return the URL."""
     try:
         return await server.open(options.host, options.port, options.uds)
     except OSError as error:

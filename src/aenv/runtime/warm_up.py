@@ -1,8 +1,8 @@
-"""Serving for nobody, so that no instance does anything for the first time.
+"""Rehearse serving before instances are forked, so that no instance does anything for the first time.
 
 A fork shares its parent's memory until it writes to it, and Python writes wherever it goes: it counts references, and
-notes in the code itself what it has seen there. What has been rehearsed often enough is not written to any more, so
-an instance copies fewer pages, and is ready sooner.
+specialises bytecode in place. Code that has been rehearsed often enough is not written to any more, so an instance
+copies fewer pages, and is ready sooner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from aenv.runtime.endpoints import EndpointCatalog
 from aenv.runtime.serve import EnvServer, ServeOptions
 
 TIMES = 12
-"""CPython specialises a function when it is called for the eighth time."""
+"""Rounds of a rehearsal: CPython specialises a function at its eighth call."""
 TOOLS = ("GET /tools", b"")
 CALL = ("POST /tools/rehearsed", b'{"text": "x"}')
 MCP = (
@@ -28,64 +28,65 @@ MCP = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",'
     b'"capabilities":{},"clientInfo":{"name":"w","version":"1"}}}',
 )
-Asked = tuple[str, bytes]
+RehearsedRequest = tuple[str, bytes]
+"""Method and path, and the body."""
 
 
 def for_all() -> None:
-    """What serving any environment needs."""
+    """Rehearse what serving any environment needs, in the zygote."""
     for _ in range(TIMES):
         once()
 
 
 def once() -> None:
-    """A call to an environment that does nothing."""
+    """Rehearse one call of an environment that does nothing."""
     asyncio.run(_serve(_stand_in(), [CALL]))
 
 
 def for_mcp() -> None:
-    """What MCP clients need besides."""
+    """Rehearse what MCP clients need, in the zygote."""
     asyncio.run(_serve(_stand_in(), [MCP]))
 
 
 def of(catalog: EndpointCatalog) -> None:
-    """What serving this one needs, short of calling the author's functions."""
+    """Rehearse what serving this environment needs, in a preloaded parent, without calling its functions."""
     for _ in range(TIMES):
         asyncio.run(_serve(catalog, [TOOLS]))
 
 
 async def before_the_first_call(server: HttpServer, catalog: EndpointCatalog, token: str) -> None:
-    """In an instance that nobody waits for yet: write now what the first call would."""
+    """Rehearse in a pooled instance: write to the pages now that its first call would write to."""
     ours, theirs = socket.socketpair()
     server.adopt(theirs)
-    await _ask(ours, [TOOLS], token)
+    await _send(ours, [TOOLS], token)
     await catalog.workers.run(int, Call())
     await _serve(_stand_in(), [CALL])
 
 
 @cache
 def _stand_in() -> EndpointCatalog:
-    """An environment that does nothing."""
+    """Return an environment that does nothing."""
     with fresh_registry() as registry:
         register_tool(name="rehearsed")(lambda text="": {"text": text})
         return EndpointCatalog(registry)
 
 
-async def _serve(catalog: EndpointCatalog, requests: list[Asked]) -> None:
-    """Answer these requests, on a socket of which nobody knows the name."""
+async def _serve(catalog: EndpointCatalog, requests: list[RehearsedRequest]) -> None:
+    """Serve requests of our own on an autobound abstract socket."""
     service = EnvServer(ServeOptions(Path()), catalog)
     listener = socket.socket(socket.AF_UNIX)
-    listener.bind("")  # the kernel picks one
+    listener.bind("")  # the kernel picks a name
     service.server.accept_on(listener)
     try:
         ours = socket.socket(socket.AF_UNIX)
         ours.connect(listener.getsockname())
-        await _ask(ours, requests)
+        await _send(ours, requests)
     finally:
         await service.close(0.1)
 
 
-async def _ask(connection: socket.socket, requests: list[Asked], token: str = "") -> None:
-    """Send them one by one, and forget the answers."""
+async def _send(connection: socket.socket, requests: list[RehearsedRequest], token: str = "") -> None:
+    """Send requests one by one, and drop the answers."""
     reader, writer = await asyncio.open_connection(sock=connection)
     for head, body in requests:
         writer.write(

@@ -1,4 +1,4 @@
-"""Where the author's code runs: threads for sync functions, a loop of its own for async ones.
+"""Run an environment's code off the server's loop: threads for sync functions, a loop of its own for async ones.
 
 The server's loop runs none of it, so a tool that blocks, async or not, never keeps /health or another call from
 being answered. The threads are daemons: a tool that never returns cannot keep the process from ending.
@@ -15,21 +15,21 @@ from typing import Any
 
 from aenv.authoring.call import Call, serve
 
-MAX_THREADS = 256  # more calls than this at a time wait for a thread
+MAX_THREADS = 256  # further calls wait for a thread
 
 Work = Callable[[], Any]
 
 PATIENCE = 0.0003
-"""Seconds for which the loop itself waits for a function that is known to be brief.
+"""Seconds for which the loop itself blocks on a function that has been brief so far.
 
-Handing a result back through the loop takes two more trips through it and four system calls, which for a brief
-function is most of what the call costs.
+Returning a result through the loop takes two more turns of it and four system calls, which for a brief function is most
+of the cost of the call.
 """
-RETRY = 100  # calls after which a function that was not brief may show that it has become so
+RETRY = 100  # calls after which a function that was not brief is tried again
 
 
 class WorkerJob:
-    """One function to call in a thread."""
+    """A function to call in a thread."""
 
     __slots__ = ("_guard", "call", "done", "error", "future", "loop", "result", "work")
 
@@ -45,7 +45,7 @@ class WorkerJob:
         self._guard = threading.Lock()
 
     def run(self) -> None:
-        """In the thread: call it, and tell the loop."""
+        """Call the function, in the thread, and pass the result to the loop."""
         work, self.work = self.work, None
         context = contextvars.Context()
         context.run(serve, self.call)
@@ -59,10 +59,10 @@ class WorkerJob:
             self.done.release()
             future = self.future
         if future is not None:
-            _tell(self.loop, future, self.result, self.error)
+            _resolve(self.loop, future, self.result, self.error)
 
     def promise(self) -> asyncio.Future[Any] | None:
-        """On the loop: a future for the result, or None when it is there already."""
+        """Return a future for the result, on the loop; None if the result is there already."""
         with self._guard:
             if not self.done.locked():
                 return None
@@ -71,7 +71,7 @@ class WorkerJob:
 
 
 class Brevity:
-    """Whether a function has been brief so far."""
+    """Tracks whether a function has been brief so far."""
 
     __slots__ = ("_calls_to_go",)
 
@@ -79,14 +79,14 @@ class Brevity:
         self._calls_to_go = 0
 
     def patience(self) -> float:
-        """How long to wait for the next call of it."""
+        """Return how long to block on its next call."""
         if self._calls_to_go:
             self._calls_to_go -= 1
             return 0.0
         return PATIENCE
 
     def exceeded(self) -> None:
-        """It took longer."""
+        """Note that a call took longer."""
         self._calls_to_go = RETRY
 
 
@@ -97,11 +97,13 @@ class Workers:
         self._jobs: SimpleQueue[WorkerJob | None] = SimpleQueue()
         self._max = max_threads
         self._threads = 0
-        self._busy = 0  # jobs given out and not done; like _threads, touched on the server's loop only
+        self._busy = 0  # jobs queued and not done; like _threads, changed on the server's loop only
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def run(self, work: Work, call: Call, brevity: Brevity | None = None) -> Any:
-        """The result of ``work()``, called in a thread. Cancelling it marks the call; the thread runs on."""
+        """Call ``work()`` in a thread; return its result. Cancelling marks the call as cancelled; the thread runs
+        on.
+        """
         job = WorkerJob(work, call, asyncio.get_running_loop())
         self._busy += 1
         if self._busy > self._threads and self._threads < self._max:
@@ -116,13 +118,13 @@ class Workers:
         if not patience:
             future = job.promise()
             if future is not None:
-                return await self._settled(job, future)
+                return await self._wait(job, future)
         self._busy -= 1
         if job.error is not None:
             raise job.error
         return job.result
 
-    async def _settled(self, job: WorkerJob, future: asyncio.Future[Any]) -> Any:
+    async def _wait(self, job: WorkerJob, future: asyncio.Future[Any]) -> Any:
         future.add_done_callback(self._done)
         try:
             return await asyncio.shield(future)
@@ -131,8 +133,8 @@ class Workers:
             raise
 
     async def run_async(self, start: Callable[[], Coroutine[Any, Any, Any]], call: Call) -> Any:
-        """The result of awaiting ``start()`` on the author's loop. Cancelling it cancels that."""
-        theirs = self._author_loop()
+        """Await ``start()`` on the environment's own loop; return the result. Cancelling cancels it there."""
+        theirs = self._environment_loop()
         ours = asyncio.get_running_loop()
         future: asyncio.Future[Any] = ours.create_future()
         task: asyncio.Task[Any] | None = None
@@ -144,7 +146,7 @@ class Workers:
             try:
                 task = theirs.create_task(start(), context=context)
             except BaseException as error:
-                _tell(ours, future, None, _presentable(error))
+                _resolve(ours, future, None, _presentable(error))
                 return
             task.add_done_callback(finish)
 
@@ -153,7 +155,7 @@ class Workers:
                 error: BaseException | None = asyncio.CancelledError()
             else:
                 error = done.exception()
-            _tell(ours, future, None if error else done.result(), _presentable(error) if error else None)
+            _resolve(ours, future, None if error else done.result(), _presentable(error) if error else None)
 
         theirs.call_soon_threadsafe(begin)
         try:
@@ -164,7 +166,7 @@ class Workers:
             raise
 
     def close(self) -> None:
-        """Let idle threads end; busy ones are daemons and end with the process."""
+        """End idle threads; busy ones are daemons and end with the process."""
         for _ in range(self._threads):
             self._jobs.put(None)
         self._threads = 0
@@ -178,14 +180,14 @@ class Workers:
             if job is None:
                 return
             job.run()
-            del job  # or its result lives for as long as the thread idles
+            del job  # or its result would live while the thread is idle
 
     def _done(self, future: asyncio.Future[Any]) -> None:
         self._busy -= 1
         if not future.cancelled():
-            future.exception()  # seen, should nobody be left to see it
+            future.exception()  # retrieved, so that asyncio does not warn when the caller is gone
 
-    def _author_loop(self) -> asyncio.AbstractEventLoop:
+    def _environment_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             loop = self._loop = asyncio.new_event_loop()
             threading.Thread(target=_run_loop, args=(loop,), name="aenv-async", daemon=True).start()
@@ -200,10 +202,10 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-def _tell(
+def _resolve(
     loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], result: Any, error: BaseException | None
 ) -> None:
-    def tell() -> None:
+    def resolve() -> None:
         if future.done():
             return
         if error is None:
@@ -212,13 +214,13 @@ def _tell(
             future.set_exception(error)
 
     try:
-        loop.call_soon_threadsafe(tell)
-    except RuntimeError:  # the server's loop has ended; nobody is left to tell
+        loop.call_soon_threadsafe(resolve)
+    except RuntimeError:  # the server's loop has ended
         return
 
 
 def _presentable(error: BaseException) -> BaseException:
-    """The error as the loop may see it: some would end it, or be taken for its own."""
+    """Return an exception that the loop can carry: some would end it, or be mistaken for its own."""
     if isinstance(error, StopIteration | asyncio.CancelledError | SystemExit | KeyboardInterrupt | GeneratorExit):
         return RuntimeError(f"{type(error).__name__}: {error}")
     return error
