@@ -37,9 +37,8 @@ def test_the_document_is_published() -> None:
 def test_every_route_of_instances_is_in_the_document() -> None:
     app = PlatformApp(Instances(OneEngine("/nowhere")))
     said = {(each.method, re.sub(r"\{\w+\}", "x", each.path)) for each in OPERATIONS}
-    for method, pattern, _, _ in app._routes:
-        path = re.sub(r"\(\?P<name>\[\^/\]\+\)", "x", pattern.pattern).replace("\\", "")
-        assert (method, path) in said
+    routes = {(method, re.sub(r"\{\w+\}", "x", path)) for method, path, *_ in app.routes}
+    assert routes <= said
 
 
 def test_with_a_hub_in_the_same_server_its_routes_are_in_the_document_too(platform: Served) -> None:

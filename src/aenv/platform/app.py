@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -15,6 +14,7 @@ from aenv._version import __version__
 from aenv.errors import AEnvError, InstanceEnded, InvalidArguments, NotFound, TooLarge
 from aenv.http.messages import Answer, BodyStream, Message, Receive, Request, Response, Scope, Send, Stream
 from aenv.http.openapi import merge_documents
+from aenv.http.router import Router
 from aenv.platform.access.audit_log import AuditLog
 from aenv.platform.access.platform_tokens import OWNER, Authenticator, Caller
 from aenv.platform.gateway.gateway import Gateway
@@ -63,27 +63,27 @@ class PlatformApp:
         self._gateway = gateway
         self._audit = audit
         self._fallback = fallback
-        base, one = re.escape(paths.INSTANCES), r"(?P<name>[^/]+)"
-        self._routes: list[RouteEntry] = [
-            (method, re.compile(f"{base}{path}"), action, route)
-            for method, path, action, route in (
-                ("POST", "", "create", self._create),
-                ("GET", "/list", "list", self._page),
-                ("GET", f"/{one}/list", "list", self._list),
-                ("GET", f"/{one}/logs", "logs", self._logs),
-                ("GET", f"/{one}/events", "events", self._events),
-                ("PUT", f"/{one}/ttl", "renew", self._renew),
-                ("POST", f"/{one}/exec", "exec", self._inside),
-                ("GET", f"/{one}/files", "download", self._inside),
-                ("PUT", f"/{one}/files", "upload", self._inside),
-                ("GET", f"/{one}/archive", "download", self._inside),
-                ("PUT", f"/{one}/archive", "upload", self._inside),
-                ("POST", f"/{one}/presign-url", "presign", self._presign),
-                ("GET", f"/{one}", "get", self._get),
-                ("DELETE", f"/{one}", "delete", self._delete),
-            )
-        ]
-        self._routes += more
+        base, one = paths.INSTANCES, f"{paths.INSTANCES}/{{name}}"
+        own: tuple[RouteEntry, ...] = (
+            ("POST", base, "create", self._create),
+            ("GET", f"{base}/list", "list", self._page),
+            ("GET", f"{one}/list", "list", self._list),
+            ("GET", f"{one}/logs", "logs", self._logs),
+            ("GET", f"{one}/events", "events", self._events),
+            ("PUT", f"{one}/ttl", "renew", self._renew),
+            ("POST", f"{one}/exec", "exec", self._inside),
+            ("GET", f"{one}/files", "download", self._inside),
+            ("PUT", f"{one}/files", "upload", self._inside),
+            ("GET", f"{one}/archive", "download", self._inside),
+            ("PUT", f"{one}/archive", "upload", self._inside),
+            ("POST", f"{one}/presign-url", "presign", self._presign),
+            ("GET", one, "get", self._get),
+            ("DELETE", one, "delete", self._delete),
+        )
+        self._router: Router[tuple[str, Route]] = Router()
+        self.routes = (*own, *more)
+        for method, path, action, handle in self.routes:
+            self._router.add(method, path, (action, handle))
 
     async def __call__(self, request: Request) -> Answer:
         """Handle a request."""
@@ -164,10 +164,11 @@ class PlatformApp:
         return to_json(merge_documents(own, from_json((await self._fallback(request)).body)))
 
     def _find(self, request: Request) -> _Found | None:
-        for method, pattern, action, route in self._routes:
-            if method == request.method and (match := pattern.fullmatch(request.path)) is not None:
-                return action, route, match.groupdict().get("name", "")
-        return None
+        found = self._router.find(request.method, request.path)
+        if found is None:
+            return None
+        (action, handle), parts = found
+        return action, handle, parts.get("name", "")
 
     def _record(
         self, request: Request, action: str, name: str, context: RequestContext | None, status: int, spent: float

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -36,8 +35,8 @@ class RequestContext:
 
 
 Route = Callable[[RequestContext], Awaitable[Answer]]
-RouteEntry = tuple[str, re.Pattern[str], str, Route]
-"""Method, path pattern, action name (for metrics and the audit log) and handler of a route."""
+RouteEntry = tuple[str, str, str, Route]
+"""Method, path template, action name (for metrics and the audit log) and handler of a route."""
 
 
 def refusal(error: AEnvError) -> Response:

@@ -15,6 +15,7 @@ from aenv._version import __version__
 from aenv.errors import AEnvError, InvalidArguments, NotFound, problem
 from aenv.http.guard import bearer_token, refuse_web_pages
 from aenv.http.messages import Request, Response
+from aenv.http.router import Router
 from aenv.hub.access.hub_tokens import ANYONE, OWNER, HubCaller, HubTokens
 from aenv.hub.catalog import Catalog
 from aenv.hub.local_hub import LocalHub
@@ -48,9 +49,9 @@ class HubApp:
         self._auth = auth
         self._only_loopback = only_loopback and not auth
         self._openapi = to_json(document(ROUTES, __version__))
-        self._by_method: dict[str, list[Route]] = {}
+        self._router: Router[Route] = Router()
         for route in ROUTES:
-            self._by_method.setdefault(route.method, []).append(route)
+            self._router.add(route.method, route.path, route, optional_slash=route.legacy)
 
     async def __call__(self, request: Request) -> Response:
         """Answer one request."""
@@ -96,11 +97,10 @@ class HubApp:
         return None
 
     def _find(self, request: Request) -> tuple[Route, dict[str, str]]:
-        for route in self._by_method.get("GET" if request.method == "HEAD" else request.method, ()):
-            found = route.pattern.fullmatch(request.path)
-            if found is not None:
-                return route, found.groupdict()
-        others = [route.method for route in ROUTES if route.pattern.fullmatch(request.path)]
+        found = self._router.find("GET" if request.method == "HEAD" else request.method, request.path)
+        if found is not None:
+            return found
+        others = self._router.methods(request.path)
         if others:
             raise _MethodNotAllowed(f"method {request.method} is not allowed here; use {' or '.join(others)}")
         raise NotFound(f"there is no such path; see GET {paths.OPENAPI}")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -48,14 +46,8 @@ class Exchange:
 Handler = Callable[[Exchange], Awaitable[Any]]
 
 
-@dataclass(frozen=True)
-class Route(Operation):
-    """An HTTP method and path with its `Handler`."""
-
-    @cached_property
-    def pattern(self) -> re.Pattern[str]:
-        """Return the pattern that matches request paths."""
-        return re.compile(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", self.path) + ("/?" if self.legacy else ""))
+Route = Operation
+"""A method and path with its `Handler`."""
 
 
 def _checked(read: Callable[[], M]) -> M:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated
@@ -86,9 +85,8 @@ def token_routes(
 
         return checked
 
-    one_token = re.compile(f"{paths.PLATFORM_TOKENS}/[A-Za-z0-9]+")
     return [
-        ("GET", re.compile(paths.PLATFORM_TOKENS), "token-list", for_admins(list_all)),
-        ("POST", re.compile(paths.PLATFORM_TOKENS), "token-create", for_admins(create)),
-        ("DELETE", one_token, "token-revoke", for_admins(revoke)),
+        ("GET", paths.PLATFORM_TOKENS, "token-list", for_admins(list_all)),
+        ("POST", paths.PLATFORM_TOKENS, "token-create", for_admins(create)),
+        ("DELETE", f"{paths.PLATFORM_TOKENS}/{{id}}", "token-revoke", for_admins(revoke)),
     ]

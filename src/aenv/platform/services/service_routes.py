@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable
 
 from aenv.errors import InstanceEnded, NotFound
@@ -19,18 +18,17 @@ from aenv.schema.instances import EnvService, EnvServiceCreateRequest, EnvServic
 def service_routes(services: Services, base_of: Callable[[Request], str]) -> list[RouteEntry]:
     """Return the routes. ``base_of``: the platform's URL as the sender of a request reaches it."""
     routes = _Routes(services, base_of)
-    base, one = re.escape(paths.SERVICES), r"(?P<name>[^/]+)"
-    found = [
+    base, one = paths.SERVICES, f"{paths.SERVICES}/{{name}}"
+    return [
         ("POST", base, "service-create", routes.create),
         ("GET", f"{base}/list", "service-list", routes.list),
-        ("GET", f"{base}/{one}/list", "service-list", routes.list),
-        ("GET", f"{base}/{one}/logs", "service-logs", routes.logs),
-        ("GET", f"{base}/{one}/events", "service-events", routes.events),
-        ("GET", f"{base}/{one}", "service-get", routes.get),
-        ("PUT", f"{base}/{one}", "service-update", routes.update),
-        ("DELETE", f"{base}/{one}", "service-delete", routes.delete),
+        ("GET", f"{one}/list", "service-list", routes.list),
+        ("GET", f"{one}/logs", "service-logs", routes.logs),
+        ("GET", f"{one}/events", "service-events", routes.events),
+        ("GET", one, "service-get", routes.get),
+        ("PUT", one, "service-update", routes.update),
+        ("DELETE", one, "service-delete", routes.delete),
     ]
-    return [(method, re.compile(path), action, route) for method, path, action, route in found]
 
 
 class _Routes:
