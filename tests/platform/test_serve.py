@@ -472,6 +472,7 @@ def test_check_explains_what_is_wrong(data: Path) -> None:
     assert code == 3
     assert "prot: Extra inputs are not permitted" in said
     assert "limits.memory: 'lots'" in said
+    assert "prefix: invalid value; write it like /aenv" in check("--prefix", "no slash")[1]
 
 
 def test_a_hub_that_is_gone_does_not_stop_known_environments(data: Path, tmp_path: Path) -> None:

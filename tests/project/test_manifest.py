@@ -399,3 +399,14 @@ def test_the_schema_and_the_model_agree_about_examples() -> None:
     for bad in ({"memory": "2 gigs"}, {"cpu": "two"}, {"ttl": "1d"}, {"os": "windows"}, {"service": {"port": 0}}):
         assert not check(SMALLEST | {"deployConfig": bad})
         assert refusals(deployConfig=bad)
+
+
+def test_a_wrong_failure_reward_or_flag_is_one_plain_problem(tmp_path: Path) -> None:
+    document = SMALLEST | {"failureReward": "lots", "deployConfig": {"fork": 0}}
+    (tmp_path / "config.json").write_text(json.dumps(document))
+    with pytest.raises(ConfigError) as raised:
+        manifest.load(tmp_path)
+    assert sorted(raised.value.message.splitlines()) == [
+        "config.json: deployConfig.fork: 0 is not true or false",
+        "config.json: failureReward: 'lots' is not a number or an object",
+    ]

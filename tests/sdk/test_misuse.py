@@ -56,7 +56,7 @@ WRONG: dict[str, list[Any]] = {
     "max_retries": [-1, 1.5, "3", None, True, math.nan, [3]],
     "api_key": [7, b"key", ["key"], "key\n", "kéy", "key\0", "key\r\nx: y"],
     "skip_for_healthy": ["yes", 2, None, []],
-    "owner": [7, b"x", "", ["x"]],
+    "owner": [7, b"x", "", ["x"], "two\nlines"],
     "labels": [["a"], "a=b", 7, {1: "x"}, {"a": 1}, {"a": None}],
     "enable_data_plane": ["no", 2, None],
     "mount_points": ["x", 7, {"a": 1}, ["x"], [None]],

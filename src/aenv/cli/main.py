@@ -117,7 +117,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         result = cli.main(argv, prog_name="aenv", standalone_mode=False, obj=session, color=color())
         sys.stdout.flush()
-    except (KeyboardInterrupt, click.Abort):
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except click.Abort:
+        note("Aborted: nothing was changed. Where nobody can answer a question, say --yes.")
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout once more at exit, and would complain about the same pipe.

@@ -173,7 +173,7 @@ class DeployConfig(ServiceKeys):
     fork: bool = True
     """Allow instances to be forks of a process that has imported the environment already, which takes milliseconds.
     Forks share the address layout, stack canaries, hash seed, and random state of native code from the import. With
-    `false`, each instance is a new process with its own, which takes about a second."""
+    `false`, each instance is a new process with its own, which takes some 0.4 s."""
     service: ServiceConfig = Field(default_factory=ServiceConfig)
     """Options of `aenv service create`."""
     image_prefix: str | None = None

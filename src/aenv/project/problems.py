@@ -51,7 +51,16 @@ def config_error(file: str, problems: Iterable[Problem]) -> ConfigError:
 
 
 def of_validation(error: ValidationError) -> list[Problem]:
-    return [Problem(_dotted(each["loc"]), _sentence(dict(each))) for each in error.errors(include_url=False)]
+    found: dict[str, Problem] = {}
+    for each in error.errors(include_url=False):
+        if (
+            each["loc"][:1] == ("failureReward",) and each["type"] != "value_error"
+        ):  # a number or an object: each alternative reports an error of its own
+            found["failureReward"] = Problem("failureReward", f"{shown(each['input'])} is not a number or an object")
+        else:
+            problem = Problem(_dotted(each["loc"]), _sentence(dict(each)))
+            found[f"{problem.path} {problem.message}"] = problem
+    return list(found.values())
 
 
 def unknown_keys(model: BaseModel, path: str = "") -> list[Problem]:
@@ -102,6 +111,8 @@ def _sentence(error: dict[str, Any]) -> str:
         return "this key is required"
     if kind == "literal_error":
         return f"{shown(value)} is not one of {error['ctx']['expected'].replace(' or ', ', ')}"
+    if kind == "bool_type" and not isinstance(value, str):
+        return f"{shown(value)} is not true or false"
     if kind in _KINDS:
         return f"{shown(value)} is not {_KINDS[kind]}"
     if kind == "greater_than_equal":

@@ -38,6 +38,14 @@ def optional_text(name: str, value: object) -> str | None:
     return None if value is None else text(name, value)
 
 
+def one_line(name: str, value: object) -> str | None:
+    """Check a string of printable characters, or None."""
+    checked = optional_text(name, value)
+    if checked is not None and not checked.isprintable():
+        raise InvalidUse(f"{name} contains a line break or another control character: {_shown(checked)}")
+    return checked
+
+
 def secret(name: str, value: object) -> str | None:
     """Check a value for an HTTP header. The error message never shows it."""
     if value is None:
@@ -54,6 +62,8 @@ def env_name(value: object) -> str:
     if isinstance(value, str) and (not value.strip() or value.startswith("@")):
         raise InvalidUse("env_name is empty; expected a name, as in Environment('my-env') or 'my-env@1.0.0'", value)
     name = text("env_name", value)
+    if name.endswith("@"):
+        raise InvalidUse(f"env_name '{name}' ends with @; write a version after it, or leave it away", name)
     if len(name) > LONGEST_NAME:
         raise InvalidUse(f"env_name has {len(name)} characters; at most {LONGEST_NAME} are allowed")
     return name

@@ -144,7 +144,7 @@ class Environment:
         self.max_retries = checks.integer("max_retries", max_retries, 0)
         self.api_key = checks.secret("api_key", api_key) or os.environ.get("AENV_API_KEY") or None
         self.skip_for_healthy = checks.flag("skip_for_healthy", skip_for_healthy)
-        self.owner = checks.optional_text("owner", owner)
+        self.owner = checks.one_line("owner", owner)
         self.labels = checks.labels("labels", labels)
         self.enable_data_plane = checks.flag("enable_data_plane", enable_data_plane)
         self.mount_points = checks.mounts("mount_points", mount_points)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel
 from pydantic_core import to_json
 
-from aenv.errors import AEnvError, NotFound
+from aenv.errors import AEnvError, ConfigError, NotFound
 from aenv.http.client import HttpClient
 from aenv.http.url import ServerUrl
 from aenv.hub.access.hub_tokens import covers
@@ -94,6 +94,8 @@ class Webhooks:
 
     async def add(self, url: str, events: list[Event], namespaces: list[str], now: str) -> Hook:
         """Register a webhook. Its secret is returned only now."""
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"invalid URL '{url}' of a webhook; write it like https://host/path")
         ServerUrl.parse(url)
         assert self._store is not None
         hook = Hook(

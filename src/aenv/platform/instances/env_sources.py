@@ -108,7 +108,8 @@ class Sources:
         try:
             version = await hub.get(ref.name, ref.want)
         except NotFound as error:
-            raise NotFound(f"{error.message}; {_ADVICE}", details=error.details) from None
+            advice = _ADVICE if self._only_hub is None else _PLATFORM_ADVICE
+            raise NotFound(f"{error.message}; {advice}", details=error.details) from None
         for word, reason in (("deprecated", version.deprecated), ("yanked", version.yanked)):
             if reason is not None:
                 log.warning("%s@%s is %s: %s", version.name, version.version, word, reason)
@@ -119,3 +120,4 @@ _ADVICE = (
     "give the path of a project, as in Environment('./my-env'), run where its config.json is, or publish it with "
     "'aenv push'"
 )
+_PLATFORM_ADVICE = "publish it in the hub of this platform with 'aenv push', or ask its owner for access"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 
 from aenv.engines.base import EngineOptions
 from aenv.errors import ConfigError
@@ -20,6 +21,8 @@ from aenv.schema import paths
 from aenv.storage.open_url import data_folder
 
 DEFAULT_ENGINE = "native"
+_EXAMPLES = {"prefix": "/aenv", "public_url": "https://aenv.example.com", "advertise": "http://10.0.0.5:8080"}
+"""Examples of the settings that have a pattern."""
 
 
 class PlatformLimits(BaseModel):
@@ -196,11 +199,17 @@ def load(file: Path | None, given: Mapping[str, Any]) -> ServeSettings:
     except ValidationError as error:
         where = str(file) if file is not None else "options and variables"
         lines = [
-            f"{'.'.join(map(str, each['loc']))}: {each['msg'].removeprefix('Value error, ')}"
+            f"{'.'.join(map(str, each['loc']))}: {_message(each)}"
             for each in error.errors(include_input=False, include_url=False)
         ]
         hint = {"hint": f"Known settings: {', '.join(ServeSettings.model_fields)}"}
         raise ConfigError("\n".join([f"invalid settings in {where}:", *lines]), hint) from None
+
+
+def _message(error: ErrorDetails) -> str:
+    if error["type"] == "string_pattern_mismatch":
+        return f"invalid value; write it like {_EXAMPLES[str(error['loc'][-1])]}"
+    return error["msg"].removeprefix("Value error, ")
 
 
 def _read(file: Path) -> dict[str, Any]:

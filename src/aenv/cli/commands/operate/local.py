@@ -68,7 +68,7 @@ def stop(everything: bool) -> int:
 
 
 @command.command()
-@click.option("-n", "--lines", type=int, default=50, show_default=True, help="Number of lines.")
+@click.option("-n", "--lines", type=click.IntRange(min=1), default=50, show_default=True, help="Number of lines.")
 @click.option("--all", "everything", is_flag=True, help="Show the logs of all your platforms, each with its name.")
 def logs(lines: int, everything: bool) -> int:
     """Show the last lines of the platform's log."""
