@@ -179,7 +179,7 @@ def test_a_create_is_listed_as_pending_until_another_instance_ends(full: Served)
             kinds = [event.type for event in await api.get_instance_events(pending.id)]
             assert kinds == ["created", "pending", "creating", "running"]
             _, text = await asyncio.to_thread(metrics, full)
-            assert 'aenv_api_queue_total{outcome="admitted",experiment="late"} 1' in text
+            assert 'aenv_api_queue_total{experiment="late",outcome="admitted"} 1' in text
             assert "aenv_api_queue_wait_ms_count 1" in text
 
     run(main())

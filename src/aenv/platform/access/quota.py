@@ -44,8 +44,8 @@ class Quota:
 
     def used(self, token_id: str) -> QuotaUsage:
         """Return the usage of one token on all servers."""
-        here, there = self._used.get(token_id, QuotaUsage()), self._remote.get(token_id, QuotaUsage())
-        return QuotaUsage(here.instances + there.instances, here.cpus + there.cpus, here.memory + there.memory)
+        local, remote = self._used.get(token_id, QuotaUsage()), self._remote.get(token_id, QuotaUsage())
+        return QuotaUsage(local.instances + remote.instances, local.cpus + remote.cpus, local.memory + remote.memory)
 
     def set_remote(self, token_id: str, charges: Sequence[Charge]) -> None:
         """Set the usage of one token on other servers."""
@@ -66,15 +66,15 @@ class Quota:
         rate = caller.allowance.creates_per_second
         if not caller.token_id or not rate:
             return
-        now, most = self._clock(), max(1.0, rate * BURST_SECONDS)
-        bucket = self._buckets.setdefault(caller.token_id, _Bucket(most, now))
-        bucket.left = min(most, bucket.left + (now - bucket.at) * rate)
+        now, size = self._clock(), max(1.0, rate * BURST_SECONDS)
+        bucket = self._buckets.setdefault(caller.token_id, _Bucket(size, now))
+        bucket.left = min(size, bucket.left + (now - bucket.at) * rate)
         bucket.at = now
-        needed = min(float(count), most)
+        needed = min(float(count), size)
         if bucket.left < needed:
             wait = max(1, math.ceil((needed - bucket.left) / rate))
             raise RateLimited(
-                f"your token may make {rate:g} instances a second; try again in {wait} s",
+                f"your token may create {rate:g} instances a second; try again in {wait} s",
                 details={"retry_after": wait, "hint": "The SDK waits and tries again by itself."},
             )
         bucket.left -= count
@@ -113,12 +113,12 @@ class Quota:
             ("CPUs", used.cpus, count * limits.cpus, allowed.cpus),
             ("bytes of memory", used.memory, count * limits.memory, allowed.memory),
         )
-        for unit, used_now, more, most in limits_to_check:
-            if most and used_now + more > most:
+        for unit, used_now, more, limit in limits_to_check:
+            if limit and used_now + more > limit:
                 raise QuotaExceeded(
-                    f"your token uses {used_now:g} of {most:g} {unit}, and this would be {more:g} more",
+                    f"your token uses {used_now:g} of {limit:g} {unit}, and this would be {more:g} more",
                     details={
-                        "limit": most,
+                        "limit": limit,
                         "used": used_now,
                         "hint": "Delete an instance, or ask the administrator for more.",
                     },

@@ -87,9 +87,8 @@ class AdmissionTicket:
         """Start the queue timeout."""
         loop = asyncio.get_running_loop()
         self._outcome = loop.create_future()
-        self._outcome.add_done_callback(
-            lambda future: future.cancelled() or future.exception()
-        )  # the waiter may have been cancelled
+        # Retrieve the error: the waiter may have been cancelled.
+        self._outcome.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._timer = loop.call_later(seconds, self._admission.expire, self, seconds)
 
     def resolve(self, error: Exception | None = None) -> None:
@@ -264,9 +263,8 @@ class Admission:
     def _fits(self, count: int) -> bool:
         if not self.capacity.alive:
             return True
-        self._announce(
-            self._alive + count
-        )  # before reading the others' usage: so two platforms never both take the last place
+        # Before reading the others' usage, so that two platforms never both take the last place.
+        self._announce(self._alive + count)
         if self._in_use + count <= self.capacity.alive:
             return True
         self._announce(self._alive)
@@ -284,9 +282,7 @@ class Admission:
     def _schedule_recheck(self) -> None:
         """Check again soon: other platforms do not notify this one when they release capacity."""
         if self._machine is not None and self._waiting and self._recheck_timer is None:
-            pause = RECHECK_SECONDS * random.uniform(
-                0.5, 1.5
-            )  # jitter: two platforms must not yield to each other forever
+            pause = RECHECK_SECONDS * random.uniform(0.5, 1.5)  # jitter, so that two platforms do not yield forever
             self._recheck_timer = asyncio.get_running_loop().call_later(pause, self._recheck)
 
     def _recheck(self) -> None:

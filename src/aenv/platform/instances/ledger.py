@@ -201,27 +201,27 @@ class Ledger:
     async def end_lost(self) -> int:
         """Mark instances of dead servers as ended; return how many."""
 
-        async def gone(entries: list[LedgerEntry]) -> set[str]:
+        async def select(entries: list[LedgerEntry]) -> set[str]:
             dead = await self._dead_servers({entry.server for entry in entries})
             return {entry.instance.id for entry in entries if entry.server in dead}
 
-        return await self._end_where(gone)
+        return await self._end_where(select)
 
     async def end_missing(self, present: set[str]) -> int:
         """Mark instances of this server's predecessor as ended, except those ``present``; return how many."""
 
-        async def gone(entries: list[LedgerEntry]) -> set[str]:
+        async def select(entries: list[LedgerEntry]) -> set[str]:
             return {e.instance.id for e in entries if e.server == self.server.id and e.instance.id not in present}
 
-        return await self._end_where(gone)
+        return await self._end_where(select)
 
-    async def _end_where(self, gone: Callable[[list[LedgerEntry]], Awaitable[set[str]]]) -> int:
+    async def _end_where(self, select: Callable[[list[LedgerEntry]], Awaitable[set[str]]]) -> int:
         ended, after = 0, None
         while True:
             page = await self.store.page(Query(INSTANCE, (ALIVE,), after=after, limit=PAGE_SIZE))
             entries = {record.key: LedgerEntry.model_validate_json(record.value) for record in page.records}
             revisions = {record.key: record.revision for record in page.records}
-            for name in await gone(list(entries.values())):
+            for name in await select(list(entries.values())):
                 with contextlib.suppress(Conflict):  # another server was faster
                     await self.store.commit(self._put(_lost(entries[name]), revisions[name]))
                     ended += 1
@@ -313,9 +313,9 @@ def _token_index(token: str) -> str:
 
 def _lost(entry: LedgerEntry) -> LedgerEntry:
     """Return the entry of an instance whose server is gone."""
-    made = entry.instance.status != EnvStatus.CREATING
-    reason = "the server that it ran on has ended" if made else "the server ended while it was being created"
-    status = EnvStatus.TERMINATED if made else EnvStatus.FAILED
+    was_created = entry.instance.status != EnvStatus.CREATING
+    reason = "the server that it ran on has ended" if was_created else "the server ended while it was being created"
+    status = EnvStatus.TERMINATED if was_created else EnvStatus.FAILED
     end = {"status": status, "reason": reason, "ended_by": EndedBy.LOST, "fault": "infra"}
     instance = entry.instance.model_copy(update=end)
     return entry.model_copy(update={"instance": instance})

@@ -142,23 +142,23 @@ class Instances(InstanceLookup):
             self.quota.admit(caller, charged)
             await self.refresh_remote_usage(caller)
         project = await self._find_project(request, caller)
-        fresh = self._count_new(wanted, caller)
-        if not fresh:
+        new = self._count_new(wanted, caller)
+        if not new:
             return [
                 record.to_api(caller) for one in wanted if (record := self.find_by_request(one, caller)) is not None
             ]
-        if fresh > charged:  # some that existed have ended in the meantime
-            self.quota.admit(caller, fresh - charged)
-        self.quota.check(caller, limits_of(project), fresh)
-        ticket = self._request_admission(request, caller, fresh)
-        made: list[InstanceRecord] = []
+        if new > charged:  # some that existed have ended in the meantime
+            self.quota.admit(caller, new - charged)
+        self.quota.check(caller, limits_of(project), new)
+        ticket = self._request_admission(request, caller, new)
+        begun: list[InstanceRecord] = []
         try:
             for one in wanted:
                 known = self.find_by_request(one, caller)
                 if known is None:
-                    made.append(await self._begin_create(one, project, caller, ticket))
+                    begun.append(await self._begin_create(one, project, caller, ticket))
         except AEnvError:
-            for record in made:  # all or none
+            for record in begun:  # all or none
                 await self._delete_if_present(record.id)
             while ticket.count:
                 ticket.release()
@@ -224,9 +224,8 @@ class Instances(InstanceLookup):
             record.ref = self.engine.claim(spec)
         if record.ref is None:
             record.started = self._background(self._start(record, spec))
-            record.started.add_done_callback(
-                lambda done: done.cancelled() or done.exception()
-            )  # retrieved: the error is in the record
+            # Retrieve the error: it is in the record.
+            record.started.add_done_callback(lambda done: done.cancelled() or done.exception())
         else:
             record.started = asyncio.get_running_loop().create_future()
             record.started.set_result(None)
@@ -258,7 +257,7 @@ class Instances(InstanceLookup):
             record.error_code = error.code if isinstance(error, AEnvError) else "internal"
             record.fault = error.fault if isinstance(error, AEnvError) else "infra"
             reason = error.message if isinstance(error, AEnvError) else repr(error)
-            log.warning("%s could not be started (%s, fault %s): %s", record.id, record.env_name, record.fault, reason)
+            log.warning("cannot start %s (%s, fault %s): %s", record.id, record.env_name, record.fault, reason)
             self._end(record, EnvStatus.FAILED, reason, EndedBy.FAILED)
             self._release_ticket(record)
             raise
@@ -316,8 +315,8 @@ class Instances(InstanceLookup):
 
         Ended instances are listed only if ``status`` asks for them.
         """
-        there = [*self._records.values(), *(self._ended if status in ENDED else ())]
-        visible = [r for r in there if caller.may_see(r.account)]
+        candidates = [*self._records.values(), *(self._ended if status in ENDED else ())]
+        visible = [r for r in candidates if caller.may_see(r.account)]
         for record in visible:
             await self._refresh(record, measure=False)
         found = [r for r in visible if r.matches(env, owner, labels or {}, status)]

@@ -108,8 +108,8 @@ def usage_by_platform(path: Path) -> dict[str, MachineUsage]:
 
 def _is_locked(fd: int, number: int) -> bool:
     """Return True if another open file description holds the lock of a slot."""
-    asked = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, number))
-    return int(_LOCK.unpack(asked)[0]) != fcntl.F_UNLCK
+    answer = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, number))
+    return int(_LOCK.unpack(answer)[0]) != fcntl.F_UNLCK
 
 
 def _lock(kind: int, number: int) -> bytes:

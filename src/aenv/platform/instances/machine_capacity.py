@@ -20,8 +20,8 @@ def instance_capacity(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/c
     """
     memory = [_total_memory(proc), _number(groups / "memory.max"), _number(groups / "memory/memory.limit_in_bytes")]
     processes = [_number(proc / "sys/kernel/pid_max"), _number(groups / "pids.max"), _number(groups / "pids/pids.max")]
-    bounds = [most // MEMORY_PER_INSTANCE for most in memory if most] + [
-        most // PROCESSES_PER_INSTANCE for most in processes if most
+    bounds = [limit // MEMORY_PER_INSTANCE for limit in memory if limit] + [
+        limit // PROCESSES_PER_INSTANCE for limit in processes if limit
     ]
     return max(MIN_INSTANCES, min(bounds)) if bounds else 0
 

@@ -99,10 +99,10 @@ class ServiceReconciler:
         tasks: list[asyncio.Task[Any] | None] = [self._loop, *self._tasks]
         if not ended:
             tasks += [replica.creating for replica in self.replicas]
-        there = [task for task in tasks if task is not None]
-        for task in there:
+        running = [task for task in tasks if task is not None]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*there, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
         if ended:
             await asyncio.gather(*(self._end(replica) for replica in self.replicas))
         self.replicas.clear()
@@ -133,8 +133,8 @@ class ServiceReconciler:
 
     def is_settled(self) -> bool:
         """Return True if the service runs as wanted, or has failed."""
-        there = self.state.available == self.record.replicas and self.record.previous is None
-        return self.state.status is ServiceStatus.FAILED or (there and self.state.status is ServiceStatus.RUNNING)
+        complete = self.state.available == self.record.replicas and self.record.previous is None
+        return self.state.status is ServiceStatus.FAILED or (complete and self.state.status is ServiceStatus.RUNNING)
 
     # --- the loop
 
@@ -381,7 +381,7 @@ class ServiceReconciler:
         began = time.monotonic()
         storage = await self._storages.get(self.record.account, claim.name)
         if storage is None:
-            raise NotFound(f"storage {claim.name} of service {self.record.id} is not there")
+            raise NotFound(f"storage {claim.name} of service {self.record.id} does not exist")
         self._storage_folder = storage.folder
         self.state.storage_used = await self._storages.used(storage)
         spent = time.monotonic() - began
@@ -437,12 +437,12 @@ class ServiceReconciler:
         if self._was_running and available:
             return ServiceStatus.RUNNING, self._last_error or record.failed
         waiting = [replica for replica in self.replicas if replica.creating is not None and replica.request is not None]
-        asked = [
+        instances = [
             self._instances.find_by_request(replica.request, record.caller)
             for replica in waiting
             if replica.request is not None
         ]
-        pending = [one for one in asked if one is not None and one.status is EnvStatus.PENDING]
+        pending = [instance for instance in instances if instance is not None and instance.status is EnvStatus.PENDING]
         if pending and len(pending) == len(self.replicas):
             return ServiceStatus.PENDING, pending[0].reason
         return ServiceStatus.CREATING, self._last_error

@@ -104,9 +104,9 @@ class ServiceRunner:
         """End replicas on this server whose service is deleted, or is run by another server now."""
         for record in self._instances.replicas():
             assert record.replica is not None
-            service, asked = record.replica.service, record.request.request_id or ""
+            service, request_id = record.replica.service, record.request.request_id or ""
             reconciler = self._reconcilers.get(service)
-            if reconciler is None or (reconciler.adopted and not reconciler.owns(record.id, asked)):
+            if reconciler is None or (reconciler.adopted and not reconciler.owns(record.id, request_id)):
                 with contextlib.suppress(NotFound, InstanceEnded):
                     await self._instances.delete(record.id, why=f"service {service} no longer needs this replica")
 

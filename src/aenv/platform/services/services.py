@@ -281,9 +281,9 @@ class Services:
                 f"replicas: a service with storage has at most 1 replica, not {replicas}: a storage has one writer"
             )
         caller, more = record.caller, replicas - record.replicas
-        most, used = caller.allowance.instances, self._instances.quota.used(caller.token_id).instances
-        if more > 0 and most and used + more > most:
-            raise QuotaExceeded(f"the service's token uses {used} of {most} instances, and this would be {more} more")
+        limit, used = caller.allowance.instances, self._instances.quota.used(caller.token_id).instances
+        if more > 0 and limit and used + more > limit:
+            raise QuotaExceeded(f"the service's token uses {used} of {limit} instances, and this would be {more} more")
         if more > 0:
             self._instances.quota.admit(caller, more)
 
