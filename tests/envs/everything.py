@@ -146,6 +146,7 @@ def nap(seconds: float) -> str:
 
 @register_tool
 async def nap_async(seconds: float) -> str:
+    calls.append("nap_async started")
     try:
         await asyncio.sleep(seconds)
     except asyncio.CancelledError:
@@ -162,6 +163,7 @@ async def blocks(seconds: float) -> str:
 
 @register_tool
 def wait_for_cancel(seconds: float = 30) -> str:
+    calls.append("wait_for_cancel started")
     call = current_call()
     end = time.monotonic() + seconds
     while time.monotonic() < end:
