@@ -39,8 +39,8 @@ def make_system(root: Path) -> Path:
     shutil.copy(Path(sys.executable).resolve(), programs / VERSION)
     (programs / "python3").symlink_to(VERSION)
     for file in (programs / VERSION, *library.rglob("*.so")):
-        said = subprocess.run(["ldd", file], capture_output=True, text=True, check=False).stdout
-        for word in (word for word in said.split() if word.startswith("/")):
+        libraries = subprocess.run(["ldd", file], capture_output=True, text=True, check=False).stdout
+        for word in (word for word in libraries.split() if word.startswith("/")):
             target = root / (f"usr/lib/{Path(word).name}" if "libpython" in word else word[1:])
             if not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)

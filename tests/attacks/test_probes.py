@@ -47,11 +47,11 @@ def test_every_attack_of_a_program_in_an_instance_fails(
             abstract.listen()
             with SyncEnvironment(str(project)) as env:
                 answer = env.call_tool("attack", {"arguments": [str(port), str(os.getpid())]}, 600)
-    told = json.loads(answer.text)
-    assert sum(map(len, told.values())) > 100
+    results = json.loads(answer.text)
+    assert sum(map(len, results.values())) > 100
     limited = os.geteuid() == 0  # for an ordinary user, no kernel limit covers all processes together
-    for kind, which in told.items():
-        for name, (held, said) in which.items():
+    for kind, which in results.items():
+        for name, (held, reason) in which.items():
             if limited or name != "4 GiB of memory":
-                attacks.record(kind, f"{name}: {said}", held=held)
+                attacks.record(kind, f"{name}: {reason}", held=held)
     attacks.all_held()

@@ -377,8 +377,8 @@ def test_a_package_without_a_wheel_is_replaced_by_a_later_version(tmp_path: Path
     (tmp_path / "pyproject.toml").write_text('[build-system]\nrequires = ["setuptools>=61"]\n')
     changed = pythons.install(tmp_path / "made", "", ["zss==1.2.0"], (), tmp_path)
     assert changed == ["zss==1.2.0 (left out)"]
-    said = subprocess.run([tmp_path / "made/python/bin/python", "-c", "import setuptools, pip"], check=False)
-    assert said.returncode == 0
+    done = subprocess.run([tmp_path / "made/python/bin/python", "-c", "import setuptools, pip"], check=False)
+    assert done.returncode == 0
     with pytest.raises(EnvironmentError, match=r"Python 3\.5 is not installed") as raised:
         pythons.install(tmp_path / "old", "3.5", [], (), tmp_path)
     assert (raised.value.fault, Result("x").failed(raised.value).reward) == ("infra", None)

@@ -68,8 +68,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("python", "pytest"):
         (python / "bin" / name).chmod(0o755)
     for program in (python / "bin" / "python.real", *Path(python).rglob("*.so")):
-        said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
-        for word in said.split():
+        libraries = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+        for word in libraries.split():
             if word.startswith(("/lib", "/usr/lib")) and not (root / word[1:]).exists():
                 (root / word[1:]).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(word, root / word[1:])

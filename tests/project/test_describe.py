@@ -70,7 +70,7 @@ def test_all_declarations_are_found_without_a_sandbox_if_the_user_asks(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("import nothing_of_that_name", "nothing_of_that_name"),
         ("def f(:", "invalid syntax"),
@@ -80,8 +80,8 @@ def test_all_declarations_are_found_without_a_sandbox_if_the_user_asks(tmp_path,
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code -9"),
     ],
 )
-def test_code_that_does_not_load_is_a_load_error(tmp_path, text, said):
-    with pytest.raises(LoadError, match=said):
+def test_code_that_does_not_load_is_a_load_error(tmp_path, text, message):
+    with pytest.raises(LoadError, match=message):
         described(tmp_path, text)
 
 

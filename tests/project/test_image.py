@@ -16,8 +16,8 @@ FAKE = """#!{python}
 import json, os, sys
 with open({log!r}, "a") as log:
     auth = os.environ.get("REGISTRY_AUTH_FILE") or os.environ.get("DOCKER_CONFIG", "/nowhere") + "/config.json"
-    said = open(auth).read() if os.path.exists(auth) else ""
-    log.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], said]) + "\\n")
+    output = open(auth).read() if os.path.exists(auth) else ""
+    log.write(json.dumps([os.path.basename(sys.argv[0]), sys.argv[1:], output]) + "\\n")
 print("STEP 1: working", flush=True)
 if sys.argv[1] in {broken!r}:
     print("it went wrong", file=sys.stderr)
@@ -60,8 +60,8 @@ def change(project, **build_config):
 
 
 def run(project, options=ImageOptions(), want_image=True, settings=None):  # noqa: B008
-    said = []
-    return build(project, options, settings or BuildSettings(), want_image=want_image, say=said.append), said
+    output = []
+    return build(project, options, settings or BuildSettings(), want_image=want_image, say=output.append), output
 
 
 def artifacts(project):
@@ -70,11 +70,11 @@ def artifacts(project):
 
 def test_the_image_is_named_after_the_project(fake, project):
     fake.add("docker")
-    built, said = run(project)
+    built, output = run(project)
     reference = "docker.io/aenv/hello:1.0.0"
     assert fake.commands() == [["build", "--file", f"{project}/Dockerfile", "--tag", reference, str(project)]]
     assert built.images == (reference,)
-    assert "STEP 1: working" in said
+    assert "STEP 1: working" in output
     assert artifacts(project) == [{"type": "image", "content": reference}]
     assert built.packed.bundle.config["artifacts"] == artifacts(project)
 

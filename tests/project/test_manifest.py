@@ -109,8 +109,8 @@ def test_an_unknown_key_gives_a_warning_with_the_probable_key(tmp_path: Path) ->
     }
     (tmp_path / "config.json").write_text(json.dumps(document))
     warnings = manifest.load(tmp_path).warnings
-    said = {line.split(": ")[1]: line.partition("did you mean ")[2] for line in warnings}
-    assert said == {
+    suggestions = {line.split(": ")[1]: line.partition("did you mean ")[2] for line in warnings}
+    assert suggestions == {
         "memory": "deployConfig.memory?",
         "zebra": "",
         "deployConfig.Memory": "memory?",
@@ -131,7 +131,7 @@ def test_a_schema_reference_and_a_byte_order_mark_are_accepted(tmp_path: Path) -
 
 
 def test_all_problems_are_reported_at_once_with_path_and_advice() -> None:
-    told = refusals(
+    lines = refusals(
         name="Bad_Name",
         version="latest",
         tags="linux",
@@ -147,7 +147,7 @@ def test_all_problems_are_reported_at_once_with_path_and_advice() -> None:
             "service": {"replicas": "3", "port": 0, "enableStorage": 1, "mountPath": "data"},
         },
     )
-    assert told[:7] == [
+    assert lines[:7] == [
         "config.json: name: 'Bad_Name' is not a name; use small letters, digits and dashes, like bad-name",
         "config.json: version: 'latest' is not a version; write it like 1.0.0",
         "config.json: tags: 'linux' is not a list; write it in [ ]",
@@ -157,7 +157,7 @@ def test_all_problems_are_reported_at_once_with_path_and_advice() -> None:
         "config.json: artifacts[0].content: this key is required",
         "config.json: buildConfig: null is not an object; write it in { }",
     ]
-    assert {line.split(": ")[1] for line in told[7:]} == {
+    assert {line.split(": ")[1] for line in lines[7:]} == {
         "deployConfig.cpu",
         "deployConfig.memory",
         "deployConfig.os",
@@ -169,11 +169,11 @@ def test_all_problems_are_reported_at_once_with_path_and_advice() -> None:
         "deployConfig.service.enableStorage",
         "deployConfig.service.mountPath",
     }
-    assert "config.json: deployConfig.memory: '2 gigs' is not a size; write it like 2Gi" in told
+    assert "config.json: deployConfig.memory: '2 gigs' is not a size; write it like 2Gi" in lines
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ('{\n  "name": 1 2\n}', "line 2, column 13: not valid JSON"),
         ('{"name": "a" // why\n}', "JSON does not allow comments"),
@@ -186,10 +186,10 @@ def test_all_problems_are_reported_at_once_with_path_and_advice() -> None:
         ("[" * 200_000, "nested too deeply"),
     ],
 )
-def test_invalid_json_is_rejected_with_its_place(text: str, says: str) -> None:
+def test_invalid_json_is_rejected_with_its_place(text: str, message: str) -> None:
     (line,) = refused(text)
     assert line.startswith("config.json: ")
-    assert says in line
+    assert message in line
 
 
 def test_a_trailing_comma_is_pointed_out() -> None:
@@ -215,15 +215,15 @@ def test_a_request_above_the_limit_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("service", "says"),
+    ("service", "message"),
     [
         ({"enableStorage": True}, "needs a storageSize"),
         ({"enableStorage": True, "storageSize": "1Gi", "replicas": 3}, "1 replica"),
     ],
 )
-def test_storage_needs_a_size_and_a_single_replica(service: dict[str, Any], says: str) -> None:
+def test_storage_needs_a_size_and_a_single_replica(service: dict[str, Any], message: str) -> None:
     (line,) = refusals(deployConfig={"service": service})
-    assert says in line
+    assert message in line
 
 
 @pytest.mark.parametrize("name", ["a", "0", "my-env", "a" * 253])
@@ -345,13 +345,13 @@ def test_any_document_is_kept_unchanged_or_rejected_with_a_message(top: dict[str
     try:
         read = manifest.parse(json.dumps(document))
     except ConfigError as error:
-        said = error.message
+        message = error.message
     else:
-        said = "config.json: fine"
+        message = "config.json: fine"
         assert read.document() == document
         for meaning in (read.resources, read.service, read.variables, read.ttl, read.pod_template, read.image):
             meaning()  # an accepted document can be interpreted
-    assert said.startswith("config.json: ")
+    assert message.startswith("config.json: ")
 
 
 def test_a_changed_value_stays_in_place_and_a_new_key_goes_to_the_end(tmp_path: Path) -> None:

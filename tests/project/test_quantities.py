@@ -53,7 +53,7 @@ def test_an_invalid_size_is_reported_with_the_probable_one(value: str | int, adv
 def test_any_scalar_is_a_quantity_or_a_value_error(value: str | int | float) -> None:
     for read in (quantities.millicores, quantities.size):
         try:
-            amount, said = read(value), ""
+            amount, message = read(value), ""
         except ValueError as error:
-            amount, said = 0, str(error)
-        assert amount > 0 or "write" in said
+            amount, message = 0, str(error)
+        assert amount > 0 or "write" in message

@@ -12,7 +12,7 @@ from tests.conftest import run
 asked: list[str] = []
 
 
-async def told(text: str) -> str:
+async def reply(text: str) -> str:
     await asyncio.sleep(0)
     asked.append(text)
     if text == "bad":
@@ -22,14 +22,14 @@ async def told(text: str) -> str:
 
 def test_an_answer_can_be_awaited_gathered_waited_for_and_made_a_task() -> None:
     async def main() -> None:
-        assert await Answer(told("a")) == "a"
-        assert await asyncio.gather(Answer(told("a")), Answer(told("b"))) == ["a", "b"]
-        assert await asyncio.wait_for(Answer(told("a")), 5) == "a"
-        assert await asyncio.create_task(Answer(told("a"))) == "a"
+        assert await Answer(reply("a")) == "a"
+        assert await asyncio.gather(Answer(reply("a")), Answer(reply("b"))) == ["a", "b"]
+        assert await asyncio.wait_for(Answer(reply("a")), 5) == "a"
+        assert await asyncio.create_task(Answer(reply("a"))) == "a"
         with pytest.raises(ValueError, match="bad"):
-            await asyncio.create_task(Answer(told("bad")))
+            await asyncio.create_task(Answer(reply("bad")))
 
-    assert asyncio.iscoroutine(answer := Answer(told("a")))
+    assert asyncio.iscoroutine(answer := Answer(reply("a")))
     assert asyncio.run(answer) == "a"
     run(main())
 
@@ -52,7 +52,7 @@ def test_an_answer_can_be_cancelled_like_a_coroutine() -> None:
 def test_instructions_for_every_turn_of_an_agent_take_one_call() -> None:
     async def main() -> None:
         asked.clear()
-        answer = Answer(told("Serve the customer."))
+        answer = Answer(reply("Serve the customer."))
         assert [await answer("context", "agent") for _ in range(3)] == ["Serve the customer."] * 3
         assert asked == ["Serve the customer."]
 

@@ -45,10 +45,10 @@ def test_an_instance_is_created_used_and_deleted(registry: Registry) -> None:
             info = await env.get_env_info()
             assert (info["instance_id"], info["status"]) == ("my-env-1", "Running")
             assert await env.presign_url(8000) == f"{made.url}/my-env-1/8000"
-        [wish] = made.created
-        wish.pop("request_id")
-        assert 0 < wish.pop("queue_timeout") < 60  # the platform answers before the client's timeout
-        assert wish == {
+        [body] = made.created
+        body.pop("request_id")
+        assert 0 < body.pop("queue_timeout") < 60  # the platform answers before the client's timeout
+        assert body == {
             "envName": "my-env@1.2.0", "datasource": "data", "ttl": "2h", "arguments": ["--x"], "owner": "me",
             "environment_variables": {"A": "1", "envNAME": "my-env", "envversion": "1.2.0"},
             "labels": {"experiment": "e1"}, "mount_points": [{"id": "m"}], "mcp": False,
@@ -64,7 +64,7 @@ def test_a_ttl_that_was_not_given_is_not_sent(registry: Registry) -> None:
         for options in ({}, {"ttl": "30m"}):
             async with Environment("e", aenv_url=made.url, **options):
                 pass
-        return [wish["ttl"] for wish in made.created]
+        return [body["ttl"] for body in made.created]
 
     assert on_platform(registry, use) == ["", "30m"]
 

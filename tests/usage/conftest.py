@@ -48,8 +48,8 @@ def _aenv_run(project: Path, *arguments: str) -> Iterator[None]:
                 assert process.wait(30) == 0, log.read_text()
                 return
             process.wait(30)
-        said = log.read_text()
-        assert "already in use" in said, said  # another server was faster: wait again
+        output = log.read_text()
+        assert "already in use" in output, output  # another server was faster: wait again
 
 
 @contextmanager
@@ -97,14 +97,14 @@ def aenv_run() -> Iterator[Callable[..., None]]:
 def run_script(tmp_path: Path) -> Callable[..., str]:
     """Run a script as a user does, with DUMMY_INSTANCE_IP exported, and return its output."""
 
-    def run(text: str, said: str = "", more: Mapping[str, str] | None = None) -> str:
+    def run(text: str, stdin: str = "", more: Mapping[str, str] | None = None) -> str:
         script = tmp_path / "script.py"
         script.write_text(text, encoding="utf-8")
         done = subprocess.run(
             [sys.executable, "-W", "error", str(script)],
             cwd=tmp_path,
             env=variables({"DUMMY_INSTANCE_IP": "http://localhost", **(more or {})}),
-            input=said,
+            input=stdin,
             capture_output=True,
             text=True,
             timeout=60,

@@ -41,9 +41,9 @@ def test_an_environment_defined_as_printed_is_called_as_printed(
 ) -> None:
     project = make_project("swe-env", block_with(blocks, "@register_reward"))
     aenv_run(project, *arguments)
-    said = run_script(block_with(blocks, 'Environment("swe-env")')).splitlines()
-    assert said[0].startswith("[{'type': 'text', 'text': ")
-    assert said[1:] == ["Function result: 30", "Reward: 1.0"]
+    output = run_script(block_with(blocks, 'Environment("swe-env")')).splitlines()
+    assert output[0].startswith("[{'type': 'text', 'text': ")
+    assert output[1:] == ["Function result: 30", "Reward: 1.0"]
 
 
 WRITE_FILE = '''
@@ -79,5 +79,5 @@ def test_an_agent_is_called_as_printed(
     run_script: Callable[..., str],
 ) -> None:
     aenv_run(make_project("agent-b", None, "--template", "agent"))
-    said = run_script(as_script(block_with(blocks, 'Environment("agent-b')))
-    assert said.startswith("[{'type': 'text', 'text': 'Hello!")
+    output = run_script(as_script(block_with(blocks, 'Environment("agent-b')))
+    assert output.startswith("[{'type': 'text', 'text': 'Hello!")

@@ -111,15 +111,15 @@ def test_a_failing_tool_gives_an_error_result() -> None:
 
 
 def test_a_call_is_logged_with_the_environment_and_the_tool() -> None:
-    said = io.StringIO()
-    setup_logging(logging.StreamHandler(said), "INFO")
+    printed = io.StringIO()
+    setup_logging(logging.StreamHandler(printed), "INFO")
     try:
         call("execute_command", command="true")
     finally:
         setup_logging(None)
     words = rf"\[ENV:[^\]]+\] Executing tool: execute_command in environment {NAME}"
     assert re.search(
-        rf"^\d{{8}}-\d\d:\d\d:\d\d\.\d{{3}} aenv\.environment INFO: {words}$", said.getvalue(), re.MULTILINE
+        rf"^\d{{8}}-\d\d:\d\d:\d\d\.\d{{3}} aenv\.environment INFO: {words}$", printed.getvalue(), re.MULTILINE
     )
 
 
@@ -219,9 +219,9 @@ def test_a_platform_gets_exactly_the_given_options(registry: Registry, monkeypat
     monkeypatch.delenv("DUMMY_INSTANCE_IP")
     aenv.register_tool(name="t")(lambda: "answer")
 
-    async def create(made: Platform, **wish: Any) -> dict[str, Any]:
+    async def create(made: Platform, **options: Any) -> dict[str, Any]:
         monkeypatch.setenv("AENV_SYSTEM_URL", made.url)
-        async with Environment("swe-env", **wish) as env:
+        async with Environment("swe-env", **options) as env:
             assert (await env.call_tool("t")).text == "answer"
         return made.created[-1]
 
@@ -229,14 +229,14 @@ def test_a_platform_gets_exactly_the_given_options(registry: Registry, monkeypat
         async with platform(registry) as made:
             assert (await create(made))["ttl"] == ""  # the default of config.json or of the platform
             assert (await create(made, ttl="30m"))["ttl"] == "30m"
-            wish = await create(
+            body = await create(
                 made,
                 datasource="/path/to/dataset",
                 environment_variables={"API_KEY": "secret-key"},
                 arguments=["--verbose"],
             )
-            assert (wish["datasource"], wish["arguments"]) == ("/path/to/dataset", ["--verbose"])
-            assert wish["environment_variables"]["API_KEY"] == "secret-key"
+            assert (body["datasource"], body["arguments"]) == ("/path/to/dataset", ["--verbose"])
+            assert body["environment_variables"]["API_KEY"] == "secret-key"
             assert made.instances == {}
 
     run(main())
@@ -293,8 +293,8 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("goodbye", ["exit", "QUIT"])
 def test_a_terminal_is_used_line_by_line(goodbye: str, server: str, run_script: Callable[..., str]) -> None:
-    said = run_script(SESSION, f"echo one\nfalse\n{goodbye}\n", {"DUMMY_INSTANCE_IP": server})
-    assert f"tools: ['{NAME}/execute_command']" in said
-    assert r'"output":["one\\n",true],"returncode":0' in said
-    assert '"returncode":1' in said
-    assert said.endswith("bye\nreleased\n")
+    printed = run_script(SESSION, f"echo one\nfalse\n{goodbye}\n", {"DUMMY_INSTANCE_IP": server})
+    assert f"tools: ['{NAME}/execute_command']" in printed
+    assert r'"output":["one\\n",true],"returncode":0' in printed
+    assert '"returncode":1' in printed
+    assert printed.endswith("bye\nreleased\n")
