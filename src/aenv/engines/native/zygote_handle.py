@@ -108,23 +108,7 @@ class ZygoteHandle:
                 self._started = None  # so that `end` fails no future that nothing awaits
                 await self.end()
                 raise
-        volume = self.spec.volume
-        spec = ZygoteSpec(
-            "aenv.runtime.sandboxed:serve",
-            "aenv.runtime.sandboxed:prepare",
-            f"aenv.runtime.sandboxed:{'warm' if self.spec.mcp else 'warm_without_mcp'}",
-            "aenv.runtime.unforked",
-            "aenv.runtime.sandboxed:rehearse",
-            shown,
-            project=str(self._project),
-            user=os.stat(volume.source).st_uid if volume is not None and os.geteuid() == 0 else None,
-            host_network=self.spec.network.mode == "host",
-            files=None if self.spec.files is None else list(self.spec.files),
-            base=self.spec.base,
-            volume=self.spec.volume,
-            plain=self.plain,
-        )
-        await loop.sock_sendall(ours, json.dumps(asdict(spec)).encode())
+        await loop.sock_sendall(ours, json.dumps(asdict(self._specification(shown))).encode())
         loop.add_reader(ours, self._read)
         self.alive = True
         try:
@@ -140,6 +124,24 @@ class ZygoteHandle:
             await self.end()
             raise
         self._hold()
+
+    def _specification(self, shown: list[str]) -> ZygoteSpec:
+        volume = self.spec.volume
+        return ZygoteSpec(
+            "aenv.runtime.sandboxed:serve",
+            "aenv.runtime.sandboxed:prepare",
+            f"aenv.runtime.sandboxed:{'warm' if self.spec.mcp else 'warm_without_mcp'}",
+            "aenv.runtime.unforked",
+            "aenv.runtime.sandboxed:rehearse",
+            shown,
+            project=str(self._project),
+            user=os.stat(volume.source).st_uid if volume is not None and os.geteuid() == 0 else None,
+            host_network=self.spec.network.mode == "host",
+            files=None if self.spec.files is None else list(self.spec.files),
+            base=self.spec.base,
+            volume=volume,
+            plain=self.plain,
+        )
 
     async def multiply(self) -> ZygoteHandle:
         """Fork a second zygote like this one, to control a preloaded parent."""
