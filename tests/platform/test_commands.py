@@ -61,7 +61,7 @@ def test_the_instance_commands_cover_the_life_of_an_instance(aenv: Run, tmp_path
     aenv("instance", "cp", "folder", f"{name}:/tmp/copied")
     aenv("instance", "cp", f"{name}:/tmp/copied", "again")
     assert (tmp_path / "again" / "sub" / "f").read_text() == "deep"
-    assert "there is no nothing" in aenv("instance", "cp", "nothing", f"{name}:/tmp/x", code=2).stderr
+    assert "nothing does not exist" in aenv("instance", "cp", "nothing", f"{name}:/tmp/x", code=2).stderr
     assert json.loads(aenv("instance", "renew", name, "--ttl", "2h", "-o", "json").stdout)["ttl"] == "2h"
     assert aenv("instance", "logs", name, "--tail", "5").stdout == ""
 
@@ -77,7 +77,7 @@ def test_the_instance_commands_cover_the_life_of_an_instance(aenv: Run, tmp_path
 def test_an_instance_without_keep_alive_ends_with_the_command(aenv: Run) -> None:
     done = aenv("instance", "create", "counter")
     assert "Instance ID" in done.stdout
-    assert "ended again" in done.stderr
+    assert "deleted again" in done.stderr
     assert json.loads(aenv("instance", "info", "counter", "-o", "json").stdout)["status"] == "Running"
     assert json.loads(aenv("instances", "-o", "json").stdout) == []
 
