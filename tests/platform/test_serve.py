@@ -472,7 +472,7 @@ def test_check_explains_what_is_wrong(data: Path) -> None:
     (data / "serve.toml").write_text('prot = 1\nlimits = {memory = "lots"}\n')
     code, said = check("--config", str(data / "serve.toml"))
     assert code == 3
-    assert "prot: Extra inputs are not permitted" in said
+    assert "prot: unknown setting; did you mean port?" in said
     assert "limits.memory: 'lots'" in said
     assert "prefix: invalid value; write it like /aenv" in check("--prefix", "no slash")[1]
 

@@ -46,7 +46,8 @@ def size(value: str | int | float) -> int:
         raise ValueError(f"{_shown(value)} is not a size; write it like {_suggestion(text)}")
     amount = int(Decimal(found[1]) * _FACTORS.get(found[2] or "", 1))
     if amount < _SMALLEST_SIZE:
-        raise ValueError(f"{_shown(value)} is only {amount} bytes; write the unit too, like {found[1]}Gi")
+        advice = f"the least is {_SMALLEST_SIZE >> 20}Mi" if found[2] else f"write the unit too, like {found[1]}Gi"
+        raise ValueError(f"{_shown(value)} is only {amount} bytes; {advice}")
     return amount
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -209,6 +210,9 @@ def load(file: Path | None, given: Mapping[str, Any]) -> ServeSettings:
 def _message(error: ErrorDetails) -> str:
     if error["type"] == "string_pattern_mismatch":
         return f"invalid value; write it like {_EXAMPLES[str(error['loc'][-1])]}"
+    if error["type"] == "extra_forbidden" and len(error["loc"]) == 1:
+        close = difflib.get_close_matches(str(error["loc"][0]), ServeSettings.model_fields, n=1)
+        return f"unknown setting{f'; did you mean {close[0]}?' if close else ''}"
     return error["msg"].removeprefix("Value error, ")
 
 
