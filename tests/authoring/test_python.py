@@ -10,7 +10,7 @@ import pytest
 
 from aenv import StateDestroyed, run_python
 from aenv.errors import InvalidUse
-from tests.isolation.host import eventually
+from tests.waiting import wait_while
 
 
 def test_code_can_print_and_read_its_input() -> None:
@@ -75,7 +75,7 @@ def test_code_that_takes_too_long_is_killed_with_its_child_processes() -> None:
     run = run_python(code, timeout=1.0)
     assert run.timed_out
     assert run.exit_code is None
-    eventually(lambda: not _is_gone(int(run.stdout)), "what it started goes on")
+    wait_while(lambda: not _is_gone(int(run.stdout)), "what it started goes on")
 
 
 def test_the_memory_limit_of_code_is_enforced() -> None:

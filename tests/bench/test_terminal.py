@@ -9,8 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from aenv.errors import ConfigError, UsageError
 from aenv.isolation.limits.cgroups import sweep
 from tests.bench.debian import a_debian
 from tests.conftest import run
+from tests.waiting import wait_while
 
 __all__ = ["a_debian"]
 
@@ -213,10 +212,15 @@ def test_no_process_outlives_a_killed_run(tmp_path: Path) -> None:
     (task / "solution/solve.sh").write_text("setsid sleep 98765 &\nsleep 98765\n")
     words = ["bench", "terminal", "--tasks", str(task), "--agent", "oracle", "--run", str(tmp_path / "run")]
     with subprocess.Popen([sys.executable, "-m", "aenv.cli", *words], stderr=subprocess.DEVNULL) as process:
-        _until(lambda: len(_named("sleep\0" + "98765\0")) == 2)
+        wait_while(lambda: len(_named("sleep\0" + "98765\0")) != 2, "the programs of the task do not run", 120)
         process.kill()
-    _until(lambda: not _named("sleep\0" + "98765\0"))
-    _until(lambda: sweep("aenv-bench") or not list(Path("/sys/fs/cgroup").glob(f"*/aenv-bench-{process.pid}-*")))
+    wait_while(lambda: _named("sleep\0" + "98765\0"), "programs of the task are left")
+
+    def groups_left() -> list[Path]:
+        sweep("aenv-bench")
+        return list(Path("/sys/fs/cgroup").glob(f"*/aenv-bench-{process.pid}-*"))
+
+    wait_while(groups_left, "control groups are left")
 
 
 def _named(command: str) -> list[Path]:
@@ -228,11 +232,6 @@ def _named(command: str) -> list[Path]:
         except OSError:
             continue
     return found
-
-
-def _until(true: Callable[[], object]) -> None:
-    while not true():
-        time.sleep(0.05)
 
 
 @pytest.mark.usefixtures("a_debian")

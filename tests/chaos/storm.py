@@ -22,10 +22,11 @@ from aenv.platform.instances.instance_record import ENDED
 from aenv.platform.instances.ledger import INSTANCE, LedgerEntry
 from aenv.storage.open_url import open_store
 from tests.conftest import fetch, run
-from tests.isolation.host import Process, eventually
+from tests.isolation.host import Process
 from tests.platform.machine import Machine
 from tests.platform.parts import environ
 from tests.storage.valkey import Valkey
+from tests.waiting import wait_while
 
 HERE = Path(__file__).parent
 START_SECONDS = WORK_SECONDS = 180.0
@@ -155,7 +156,7 @@ class Storm:
     def strike(self, what: str) -> None:
         """Inject a fault at a random moment after clients have made progress."""
         before = self._calls()
-        eventually(lambda: self._calls() == before, f"{self.log()}\nclients make no progress", WORK_SECONDS)
+        wait_while(lambda: self._calls() == before, f"{self.log()}\nclients make no progress", WORK_SECONDS)
         self.nap()
         self.actions[what]()
         assert self._server is not None
@@ -251,7 +252,7 @@ class Storm:
             agreed = said == written and len(said) == len(there)
             return {} if agreed else {"said": said, "written": written, "there": there}
 
-        eventually(differences, f"{self.log()}\nthe platform, its store and the machine differ", WORK_SECONDS)
+        wait_while(differences, f"{self.log()}\nthe platform, its store and the machine differ", WORK_SECONDS)
 
     def make(self, **request: Any) -> tuple[int, Any]:
         """Create an instance; return the platform's response."""
@@ -284,4 +285,4 @@ class Storm:
         """Delete what killed clients have left."""
         for name in self.said():
             assert fetch(self.url, f"/env-instance/{name}", method="DELETE")[0] in (200, 404, 410)
-        eventually(lambda: self.said() or self.machine.sandboxes(), "instances that were deleted", WORK_SECONDS)
+        wait_while(lambda: self.said() or self.machine.sandboxes(), "instances that were deleted", WORK_SECONDS)

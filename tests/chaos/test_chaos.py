@@ -14,9 +14,9 @@ import pytest
 
 from tests.chaos.storm import DAY, ENV, Storm
 from tests.conftest import fetch
-from tests.isolation.host import eventually
 from tests.platform.conftest import _remove, publish
 from tests.storage.valkey import started
+from tests.waiting import wait_while
 
 ROUNDS = int(os.environ.get("AENV_CHAOS_ROUNDS", "1"))
 """How often each fault is injected."""
@@ -120,7 +120,7 @@ def test_setting_the_clock_ends_no_instance_too_early_or_too_late(data: Path, tm
         storm.set_clock(-5 * DAY)
         storm.kill_server()
         assert storm.add(long, "b") == "2"
-        eventually(lambda: storm.said() != {long}, "an instance outlives its time")
+        wait_while(lambda: storm.said() != {long}, "an instance outlives its time")
         assert "time to live" in fetch(storm.url, f"/env-instance/{brief}")[1]["data"]["reason"]
         storm.agree()
         storm.stop()

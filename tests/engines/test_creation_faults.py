@@ -18,7 +18,8 @@ from aenv.engines.native import zygote_handle
 from aenv.engines.native.engine import NativeEngine
 from aenv.errors import AEnvError
 from aenv.testing.contracts import SOURCE
-from tests.isolation.host import Process, eventually, processes
+from tests.isolation.host import Process, processes
+from tests.waiting import wait_while
 
 SECONDS = 120.0
 """A create that takes longer hangs: each wait on its way is bounded by less."""
@@ -57,7 +58,7 @@ def _scenario(folder: Path, hurt: Callable[[NativeEngine, SandboxSpec, set[int]]
             await hurt(engine, spec, before)
         finally:
             await asyncio.wait_for(engine.close(), SECONDS)
-        eventually(lambda: [p for p in descendants() if p.pid not in before], "processes are left")
+        wait_while(lambda: [p for p in descendants() if p.pid not in before], "processes are left")
         assert not list((folder / "native").glob("*.sock"))
 
     asyncio.run(asyncio.wait_for(main(), 10 * SECONDS))

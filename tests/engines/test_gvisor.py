@@ -18,7 +18,8 @@ from aenv.errors import Unavailable
 from aenv.http.url import ServerUrl
 from aenv.testing.contracts import EngineContract
 from tests.engines.test_contract import folder as folder  # the same fixture
-from tests.isolation.host import eventually, processes
+from tests.isolation.host import processes
+from tests.waiting import wait_while
 
 LOOK = """
 import os, socket
@@ -94,7 +95,7 @@ def test_killing_runsc_leaves_no_process(folder: Path, tmp_path: Path, runsc: st
                 await asyncio.sleep(0.01)
             await engine.stop(ref)
             await asyncio.to_thread(
-                eventually, lambda: [p.command for p in processes().values() if ref.id in p.command], "it goes on"
+                wait_while, lambda: [p.command for p in processes().values() if ref.id in p.command], "it goes on"
             )
         finally:
             await engine.close()

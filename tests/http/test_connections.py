@@ -19,6 +19,7 @@ from aenv.http.connections import IDLE_TICKS, SILENT_TICKS, TICK, peer_key
 from aenv.http.messages import Request, Response, Stream
 from aenv.http.server import HttpServer
 from tests.conftest import run
+from tests.waiting import wait_until
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -39,7 +40,7 @@ async def serving(handler: Any = ok, **options: Any) -> AsyncIterator[tuple[Http
         before = set(server.connections)
         reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
         opened.append(writer)
-        await until(lambda: set(server.connections) != before or reader.at_eof())
+        await wait_until(lambda: set(server.connections) != before or reader.at_eof())
         return reader, writer
 
     try:
@@ -48,11 +49,6 @@ async def serving(handler: Any = ok, **options: Any) -> AsyncIterator[tuple[Http
         for writer in opened:
             writer.transport.abort()
         await server.close(0)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 async def answered(pair: Pair) -> bool:
@@ -142,10 +138,10 @@ def test_the_only_connection_from_outside_of_a_sandbox_is_watched_while_it_close
             pair[1].transport.pause_reading()
             pair[1].write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
             [connection] = server.connections
-            await until(lambda: connection.is_closing)
+            await wait_until(lambda: connection.is_closing)
             assert server.connections.is_watching
             tick(server, 2)
-            await until(lambda: not len(server.connections))
+            await wait_until(lambda: not len(server.connections))
 
     run(main())
 
@@ -170,7 +166,7 @@ def test_an_open_stream_is_not_idle_and_sets_no_timer() -> None:
             assert not server.connections.is_watching  # nothing wakes an instance that only has a stream open
             done.set()
             assert await reader.readuntil(b"0\r\n\r\n")
-            await until(lambda: server.connections.is_watching)
+            await wait_until(lambda: server.connections.is_watching)
             tick(server, IDLE_TICKS + 1)
             assert await reader.read() == b""
 
@@ -209,11 +205,11 @@ def test_a_peer_that_does_not_read_its_response_is_disconnected() -> None:
             writer.transport.pause_reading()
             writer.write(GET)
             [connection] = server.connections
-            await until(lambda: connection.is_stalled)
+            await wait_until(lambda: connection.is_stalled)
             tick(server, connections.STALLED_TICKS)
             assert len(server.connections) == 1
             tick(server)
-            await until(lambda: not len(server.connections))
+            await wait_until(lambda: not len(server.connections))
 
     run(main())
 
@@ -271,7 +267,7 @@ def test_a_flood_of_pipelined_requests_is_bounded() -> None:
             writer.write(GET * 10_000)
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
-            await until(lambda: not len(server.connections))
+            await wait_until(lambda: not len(server.connections))
             waiting.set()
 
     run(main())
@@ -303,7 +299,7 @@ def test_half_open_handshakes_count_and_end(tmp_path: Path, monkeypatch: pytest.
         for reader, _ in flood:
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
-        await until(lambda: len(server.connections) == 1)
+        await wait_until(lambda: len(server.connections) == 1)
         for _, writer in [*flood, good]:
             writer.transport.abort()
         await server.close(0)
@@ -422,8 +418,8 @@ def test_incomplete_bodies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatc
             assert server.held == 0
             third = await connect()
             third[1].write(head + b"x" * 100)
-            await until(lambda: server.held == 100)
+            await wait_until(lambda: server.held == 100)
             third[1].transport.abort()
-            await until(lambda: server.held == 0)
+            await wait_until(lambda: server.held == 0)
 
     run(main())

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ import pytest
 from aenv.http import unix_sockets
 from aenv.http.raw_stream import RawStream
 from tests.conftest import run
+from tests.waiting import wait_until
 
 BIG = os.urandom(1 << 20) * 8
 
@@ -68,11 +68,6 @@ async def received(theirs: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
-async def until(true: Callable[[], bool]) -> None:
-    while not true():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-
-
 def test_a_connection_carries_bytes_both_ways(tmp_path: Path) -> None:
     async def main() -> None:
         accepted: list[Peer] = []
@@ -88,10 +83,10 @@ def test_a_connection_carries_bytes_both_ways(tmp_path: Path) -> None:
         peers = [await unix_sockets.connect(str(tmp_path / "s"), Peer) for _ in range(3)]
         for number, peer in enumerate(peers):
             peer.transport.write(b"hello %d" % number)
-        await until(lambda: len(accepted) == 3 and all(len(peer.came) == 7 for peer in accepted))
+        await wait_until(lambda: len(accepted) == 3 and all(len(peer.came) == 7 for peer in accepted))
         assert [bytes(peer.came) for peer in accepted] == [b"hello 0", b"hello 1", b"hello 2"]
         accepted[1].transport.write(b"and back")
-        await until(lambda: peers[1].came == b"and back")
+        await wait_until(lambda: peers[1].came == b"and back")
         accepted[1].transport.close()
         await peers[1].over.wait()
         assert peers[1].error is None
@@ -156,7 +151,7 @@ def test_nothing_is_read_while_reading_is_paused() -> None:
         assert not peer.came
         peer.transport.resume_reading()
         peer.transport.resume_reading()
-        await until(lambda: peer.came == b"later")
+        await wait_until(lambda: peer.came == b"later")
         peer.transport.abort()
         theirs.close()
 
@@ -168,7 +163,7 @@ def test_one_side_may_close_its_writes_while_the_other_continues() -> None:
         peer, theirs = pair()
         peer.stays_after_eof = True
         theirs.shutdown(socket.SHUT_WR)
-        await until(lambda: peer.told == ["eof"])
+        await wait_until(lambda: peer.told == ["eof"])
         peer.transport.write(BIG)
         peer.transport.write_eof()
         peer.transport.write(b"too late")
@@ -274,7 +269,7 @@ def test_a_listener_out_of_file_descriptors_waits_until_some_are_free(
             listener = unix_sockets.Listener(bound, lambda: accepted)
             peer = await unix_sockets.connect(str(tmp_path / "s"), Peer)
             peer.transport.write(b"x")
-            await until(lambda: accepted.came == b"x")
+            await wait_until(lambda: accepted.came == b"x")
             assert bound.tries == 2
             listener.close()
             peer.transport.abort()
@@ -296,7 +291,7 @@ def test_closing_a_listener_twice_does_not_close_a_reused_fd(tmp_path: Path) -> 
             assert number in (peer.transport.get_extra_info("socket").fileno(), theirs.fileno())
             listener.close()
             theirs.send(b"x")
-            await until(lambda: bool(peer.came))
+            await wait_until(lambda: bool(peer.came))
             peer.transport.abort()
             return bytes(peer.came)
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from aenv.sdk.blocking import SyncEnvironment
-from tests.isolation.host import PATIENCE, Platform, own_platform, start_shared_threads
+from tests.isolation.host import Platform, own_platform, start_shared_threads
+from tests.waiting import PATIENCE
 
 HERE = Path(__file__).parent
 PROBE = HERE / "probe"

@@ -11,26 +11,16 @@ import signal
 import socket
 import struct
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aenv.client import local_lease
 from aenv.sdk.blocking import _LoopThread
 from tests.conftest import left_in, stop_all
+from tests.waiting import wait_while
 
 CGROUPS = Path("/sys/fs/cgroup")
-PATIENCE = float(os.environ.get("TEST_PATIENCE", "20"))
-"""Seconds to wait for operations that take milliseconds; a slow machine needs more."""
-
-
-def eventually(check: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
-    """Poll until ``check`` returns a false value; it returns what is still in the way."""
-    deadline = time.monotonic() + seconds
-    while left := check():
-        assert time.monotonic() < deadline, f"{what}: {left}"
-        time.sleep(0.01)
 
 
 @dataclass(frozen=True)
@@ -241,9 +231,9 @@ class Platform:
 
     def stop(self) -> None:
         """Stop the platform like ``aenv local stop``, and fail if it leaves anything behind."""
-        eventually(lambda: self.servers() and not self.server(), "the server neither serves nor ends")
+        wait_while(lambda: self.servers() and not self.server(), "the server neither serves nor ends")
         stop_all(self.runtime)
-        eventually(self.left_behind, "left behind by the platform")
+        wait_while(self.left_behind, "left behind by the platform")
 
 
 def _root_folders() -> list[Path]:

@@ -16,7 +16,8 @@ import pytest
 from aenv.isolation.limits import cgroups
 from aenv.isolation.limits.cgroups import Cgroup, Cgroups, Limits
 from tests.isolation.conftest import make_project
-from tests.isolation.host import Platform, eventually, own_platform
+from tests.isolation.host import Platform, own_platform
+from tests.waiting import wait_while
 
 LIMITS = Limits(memory=64 << 20, cpus=0.5, processes=32)
 JOIN = (
@@ -180,7 +181,7 @@ def test_groups_of_a_platform_killed_with_its_crash_cleanup_are_removed_by_the_n
                 os.kill(process.pid, signal.SIGSTOP)  # so that none cleans up before it is killed
             for process in processes:
                 process.kill()
-            eventually(lambda: [process for process in processes if process.alive], "killed processes are alive")
+            wait_while(lambda: [process for process in processes if process.alive], "killed processes are alive")
         assert processes
         if not groups:
             pytest.skip("this user may not create control groups here")
@@ -302,7 +303,7 @@ def test_a_process_joins_a_group_of_version_2_which_is_removed_after_it(hierarch
         group.remove()
         assert group.paths[0].exists()  # a process is in it
         process.communicate("\n")
-        eventually(lambda: (group.remove(), group.paths[0].exists())[1], "the group is not removed")
+        wait_while(lambda: (group.remove(), group.paths[0].exists())[1], "the group is not removed")
     finally:
         groups.remove()
     assert not list(hierarchy.rglob(name))

@@ -13,7 +13,8 @@ import pytest
 
 from aenv.isolation.limits import delegation
 from aenv.isolation.limits.cgroups import own_group
-from tests.isolation.host import eventually, systemd_delegates_groups
+from tests.isolation.host import systemd_delegates_groups
+from tests.waiting import wait_while
 
 SERVER = """
 from aenv.isolation.limits.delegation import enter_delegated_group
@@ -70,7 +71,7 @@ def test_systemd_gives_a_server_a_scope_that_ends_with_it() -> None:
     server.wait()
     server.stdin.close() if server.stdin else None
     server.stdout.close()
-    eventually(scope.exists, "the scope stays")
+    wait_while(scope.exists, "the scope stays")
 
 
 def test_a_process_alone_in_an_unmanaged_group_takes_it_over(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:

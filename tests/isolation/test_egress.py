@@ -21,7 +21,8 @@ from aenv.sdk.blocking import SyncEnvironment
 from aenv.sdk.environment import Environment
 from tests.conftest import run
 from tests.isolation.conftest import PROBE, Box, make_project
-from tests.isolation.host import Platform, eventually
+from tests.isolation.host import Platform
+from tests.waiting import wait_while
 
 HOST = socket.gethostname()
 
@@ -140,7 +141,7 @@ def test_a_host_that_is_not_on_the_list_is_refused_with_a_reason(egress_box: Box
 def test_a_refusal_is_written_to_the_instances_log(egress_box: Box) -> None:
     with contextlib.suppress(AssertionError):
         ask(egress_box, "http://logged.example/")
-    eventually(
+    wait_while(
         lambda: "network: logged.example:80 is not on the list" not in egress_box.env.logs(),
         "the refusal is not logged",
     )
@@ -356,7 +357,7 @@ def test_an_idle_endpoint_uses_no_cpu_and_a_closed_one_leaks_no_descriptors(plat
             """)
             assert held == ["HTTP/1.1 200"] * 20
     # spare instances of the pool have endpoints as well, and end after a while
-    eventually(lambda: [f"{now} of {was}" for now, was in zip(open_files(), settled, strict=True) if now > was],
+    wait_while(lambda: [f"{now} of {was}" for now, was in zip(open_files(), settled, strict=True) if now > was],
                "leaked descriptors", 60)  # fmt: skip
 
     def ticks() -> int:
@@ -380,8 +381,8 @@ def test_a_killed_proxy_process_is_replaced(egress_box: Box, platform: Platform,
         )
         return bool(done.get("value") != 200)
 
-    eventually(lambda: proxy_process.alive, "it was not killed")
-    eventually(not_yet, "no process took over")
+    wait_while(lambda: proxy_process.alive, "it was not killed")
+    wait_while(not_yet, "no process took over")
 
 
 def test_the_proxy_process_has_no_privileges(egress_box: Box, platform: Platform) -> None:

@@ -16,7 +16,8 @@ from aenv import failure_reason
 from aenv.errors import AEnvError, FunctionFailed, InstanceEnded
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
-from tests.isolation.host import Platform, eventually, limited_by
+from tests.isolation.host import Platform, limited_by
+from tests.waiting import wait_while
 
 ENVIRONMENT = """
 import subprocess
@@ -152,7 +153,7 @@ def test_using_up_all_processes_gives_the_declared_failure_reward(env: SyncEnvir
     def refused() -> bool:
         return failure_reason(env.call_reward(name="verified")) is None
 
-    eventually(refused, "there are always more")
+    wait_while(refused, "there are always more")
     reward = env.call_reward(name="verified")
     assert is_declared(reward, failure)
     assert "processes" in str(failure_reason(reward))

@@ -17,7 +17,8 @@ from aenv.isolation.kernel import ptrace
 from aenv.sdk.blocking import SyncEnvironment
 from tests.attacks.ledger import Attacks
 from tests.isolation.conftest import make_project
-from tests.isolation.host import Platform, eventually, forget_lease, own_platform
+from tests.isolation.host import Platform, forget_lease, own_platform
+from tests.waiting import wait_while
 
 WALK = r'''
 import ctypes, errno, json, os, signal
@@ -306,4 +307,4 @@ def test_a_preloaded_parent_sees_the_processes_of_its_forks_and_no_init(tmp_path
         told = [env.call_tool("about", {}, 60).data for env in envs]
     assert told[-1]["pid"] == 2, "not a fork of a preloaded parent"
     assert told[-1]["shown"] == [2]
-    eventually(lambda: platform.instances_of(project), "instances are left")
+    wait_while(lambda: platform.instances_of(project), "instances are left")

@@ -16,7 +16,8 @@ from aenv.engines.native.pool import MOST
 from aenv.isolation.kernel import linux
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
-from tests.isolation.host import PATIENCE, Platform, Process, eventually
+from tests.isolation.host import Platform, Process
+from tests.waiting import PATIENCE, wait_while
 
 GROUP = 64
 TOOLS = """
@@ -118,7 +119,7 @@ def test_forks_live_on_when_their_preloaded_parent_dies_and_another_is_started(
                 process.kill()
         for env in (second, third):
             assert env.call_tool("about", {}).data["loaded"] == loaded
-        eventually(lambda: not _works(project), "there is no other")
+        wait_while(lambda: not _works(project), "there is no other")
 
 
 def test_a_fork_is_made_ahead_and_replaced_when_it_dies(tmp_path: Path, platform: Platform) -> None:
@@ -159,13 +160,13 @@ def test_a_sandbox_that_loads_its_code_itself_is_pre_forked(tmp_path: Path, plat
             about = env.call_tool("about", {}).data
             shown.append(about["files"])  # the interpreter, if that is where it is
             assert shown[-1] == shown[0], "something is left of what it did before"
-            eventually(lambda: len(platform.preforked_of(project)) != 1, "not one was made ahead")
+            wait_while(lambda: len(platform.preforked_of(project)) != 1, "not one was made ahead")
             [blank] = platform.preforked_of(project)
             assert blank not in seen, "it was not given out"
             seen.append(blank)
             if number == 1:
                 blank.kill()  # and the next one is asked for at once
-    eventually(lambda: platform.instances_of(project), "some are left")
+    wait_while(lambda: platform.instances_of(project), "some are left")
 
 
 TOLD = """

@@ -12,7 +12,8 @@ from aenv.errors import AEnvError
 from aenv.isolation.limits.cgroups import counts_processes_per_namespace
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import PROBE, Box, make_project
-from tests.isolation.host import PATIENCE, Platform, eventually, limited_by, systemd_delegates_groups
+from tests.isolation.host import Platform, limited_by, systemd_delegates_groups
+from tests.waiting import PATIENCE, wait_while
 
 MEMORY = 192 << 20
 DISK = 16 << 20
@@ -71,12 +72,12 @@ def test_a_fork_bomb_stays_within_its_process_limit(small: Path, neighbour: Box,
             events = [g.read_text().split() for path in platform.cgroups() for g in path.glob("*/pids.events")]
             return sum(int(words[words.index("max") + 1]) for words in events)
 
-        eventually(lambda: not refusals(), "the fork bomb was never limited")
+        wait_while(lambda: not refusals(), "the fork bomb was never limited")
         for _ in range(5):
             answers(neighbour, 3)
             assert len([p for p in platform.processes() if p.pid not in known]) <= PROCESSES
     answers(neighbour, 3)
-    eventually(lambda: [p for p in platform.processes() if p.name == "sh"], "the fork bomb still runs")
+    wait_while(lambda: [p for p in platform.processes() if p.name == "sh"], "the fork bomb still runs")
 
 
 @pytest.mark.usefixtures("counted")
@@ -223,7 +224,7 @@ def test_a_busy_loop_is_throttled_and_its_neighbour_is_not(greedy: Box, neighbou
         stats = [g.read_text().split() for path in platform.cgroups() for g in path.glob("*/cpu.stat")]
         return not any(int(words[words.index("nr_throttled") + 1]) >= 5 for words in stats)
 
-    eventually(not_yet, "the loop is not throttled")
+    wait_while(not_yet, "the loop is not throttled")
     answers(neighbour)
     assert greedy.call("hello", timeout=PATIENCE) == "hello"
 

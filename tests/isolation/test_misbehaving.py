@@ -9,7 +9,8 @@ import pytest
 from aenv.errors import AEnvError, EnvironmentTimeoutError
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import make_project
-from tests.isolation.host import Platform, eventually
+from tests.isolation.host import Platform
+from tests.waiting import wait_while
 
 TOOL = """
 
@@ -127,7 +128,7 @@ def test_an_import_that_fails_says_why_and_where(
         assert (f"{project}/{word}" if word.startswith("src/") else word) in said
     assert "/app/" not in said
     assert len(said) < 100_000
-    eventually(lambda: platform.instances_of(project), "it goes on")
+    wait_while(lambda: platform.instances_of(project), "it goes on")
 
 
 @pytest.mark.parametrize("code", ["1 / 0\n", "import os\nos._exit(3)\n"], ids=["crashes", "exits"])
@@ -189,7 +190,7 @@ def test_one_whose_import_never_ends_is_given_up(tmp_path: Path, platform: Platf
     with pytest.raises(EnvironmentTimeoutError) as caught:
         env.initialize()
     assert caught.value.details["budget"] == "startup"
-    eventually(lambda: platform.instances_of(project), "it goes on without us", seconds=5)
+    wait_while(lambda: platform.instances_of(project), "it goes on without us", seconds=5)
 
 
 def test_a_project_that_is_mended_works_at_once(tmp_path: Path) -> None:

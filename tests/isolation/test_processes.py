@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.isolation.conftest import SECRET, Box
-from tests.isolation.host import Platform, eventually
+from tests.isolation.host import Platform
+from tests.waiting import wait_while
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_an_orphan_is_not_left_as_a_zombie(box: Box) -> None:
     def zombies() -> object:
         return [line for line in box.shell("cat /proc/[0-9]*/stat")["out"].splitlines() if ") Z " in line]
 
-    eventually(zombies, "nobody waits for orphans")
+    wait_while(zombies, "nobody waits for orphans")
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,7 @@ def test_a_child_of_native_code_is_left_to_it(box: Box) -> None:
 def test_many_orphans_at_once_are_all_reaped(fresh: Box) -> None:
     fresh.shell("i=0; while [ $i -lt 200 ]; do (sleep 0.0$i &); i=$((i+1)); done")
     left = "import os; result = [n for n in os.listdir('/proc') if n.isdigit() and n != '1']"
-    eventually(lambda: fresh.python(left), "somebody is left")
+    wait_while(lambda: fresh.python(left), "somebody is left")
 
 
 def test_the_hosts_core_pattern_does_not_matter(box: Box) -> None:

@@ -17,7 +17,8 @@ import pytest
 from aenv.client import local_lease, platform_identity
 from aenv.errors import AEnvError
 from aenv.sdk.blocking import SyncEnvironment
-from tests.isolation.host import Platform, Process, eventually, forget_lease
+from tests.isolation.host import Platform, Process, forget_lease
+from tests.waiting import wait_while
 
 HERE = Path(__file__).parent
 NAP = str(HERE / "nap")
@@ -104,7 +105,7 @@ def test_killing_any_process_at_any_moment_leaves_nothing(platform: Platform) ->
             print(f"round {number}: {who} {target or process.pid}{' early' if early else ''}")
             if target is not None:
                 target.kill()
-                eventually(lambda target=target: target.alive, f"{who} survives SIGKILL")  # type: ignore[misc]
+                wait_while(lambda target=target: target.alive, f"{who} survives SIGKILL")  # type: ignore[misc]
                 if dice.random() < 0.5:
                     line_of(process, 5.0)  # see that it is told, and goes on or ends
             process.kill()
@@ -112,7 +113,7 @@ def test_killing_any_process_at_any_moment_leaves_nothing(platform: Platform) ->
         if platform.server() is None or dice.random() < 0.3:
             platform.stop()
         else:
-            eventually(lambda: in_use(platform), "instances outlive their client")
+            wait_while(lambda: in_use(platform), "instances outlive their client")
     works()
 
 
@@ -124,8 +125,8 @@ def test_a_client_gets_an_error_after_a_kill_and_the_next_environment_works(plat
         assert targets
         for target in targets:
             target.kill()
-        eventually(lambda: [p for p in targets if p.alive], f"{who} survives SIGKILL")
-        eventually(platform.instances if who != "instance" else list, "instances survive")
+        wait_while(lambda: [p for p in targets if p.alive], f"{who} survives SIGKILL")
+        wait_while(platform.instances if who != "instance" else list, "instances survive")
         with pytest.raises(AEnvError) as caught:
             env.call_tool("nap", {"seconds": 0}, timeout=20)
         assert caught.value.fault == "infra"
@@ -141,8 +142,8 @@ def test_a_client_that_ends_without_release_takes_its_instances_with_it(platform
         assert set(in_use(platform)) == set(names)
         tell(process, "leave")
         assert process.wait(WAIT) == 0
-    eventually(lambda: in_use(platform), "instances outlive their client")
-    eventually(
+    wait_while(lambda: in_use(platform), "instances outlive their client")
+    wait_while(
         lambda: [p for p in platform.runtime.rglob("*.sock") if p.stem in {n.rpartition("-")[2] for n in names}],
         "sockets outlive their client",
     )
@@ -156,7 +157,7 @@ def test_two_programs_share_one_platform_and_not_their_instances(platform: Platf
         assert set(in_use(platform)) == {mine, theirs}
         tell(one, "release")
         assert one.wait(WAIT) == 0
-        eventually(lambda: set(in_use(platform)) - {theirs}, "a released instance is still there")
+        wait_while(lambda: set(in_use(platform)) - {theirs}, "a released instance is still there")
         assert [line_of(other) for _ in range(3)] == ["called"] * 3
         assert in_use(platform) == [theirs]
 
@@ -181,7 +182,7 @@ def test_an_unused_platform_ends_by_itself(platform: Platform, linger: str) -> N
         assert platform.servers()
         tell(process, "release")
         assert process.wait(WAIT) == 0
-    eventually(platform.left_behind, "left behind by a platform that ended by itself")
+    wait_while(platform.left_behind, "left behind by a platform that ended by itself")
 
 
 def test_a_platform_of_another_version_is_not_ended_while_it_is_used(
@@ -204,7 +205,7 @@ def kill_the_server(platform: Platform) -> None:
     works()
     for process in platform.servers():
         process.kill()
-    eventually(platform.servers, "the server survives SIGKILL")
+    wait_while(platform.servers, "the server survives SIGKILL")
 
 
 def test_the_socket_of_a_killed_platform_does_not_keep_others_from_starting(platform: Platform) -> None:
@@ -215,7 +216,7 @@ def test_the_socket_of_a_killed_platform_does_not_keep_others_from_starting(plat
 
 def test_the_socket_of_a_killed_platform_is_removed(platform: Platform) -> None:
     kill_the_server(platform)
-    eventually(lambda: platform.paths.socket.exists(), "the socket is still there", seconds=2)
+    wait_while(lambda: platform.paths.socket.exists(), "the socket is still there", seconds=2)
 
 
 def test_a_program_that_outlives_its_platform_leaves_no_socket_open(platform: Platform) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.isolation.host import CGROUPS, Process, eventually, processes
+from tests.isolation.host import CGROUPS, Process, processes
+from tests.waiting import wait_while
 
 
 class Machine:
@@ -70,7 +71,7 @@ class Machine:
 
     def is_clean(self, seconds: float = 60.0) -> None:
         """Wait for it: the kernel does not tell when the last process has ended."""
-        eventually(self.left_behind, "left behind", seconds)
+        wait_while(self.left_behind, "left behind", seconds)
 
 
 def _read(path: str) -> str:

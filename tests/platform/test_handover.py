@@ -22,10 +22,10 @@ from aenv.platform.operations.state_directory import StateDirectory
 from aenv.storage.base import Delete
 from aenv.storage.open_url import open_store
 from tests.conftest import fetch, run
-from tests.isolation.host import eventually
 from tests.platform.machine import Machine
 from tests.platform.parts import Served, serving
 from tests.storage.valkey import Valkey, started
+from tests.waiting import wait_while
 
 
 def serving_with_handover(data: Path, *options: str, auth: bool = True) -> AbstractContextManager[Served]:
@@ -157,14 +157,14 @@ def test_instances_and_ledger_entries_without_each_other_are_ended(data: Path, m
         assert len(machine.sandboxes()) == 4
     with serving_with_handover(data, "--pool", "0", auth=False) as second:
         fetch(second.url, "/tools/die", {}, headers={"AEnvCore-EnvInstance-ID": dying})
-        eventually(lambda: call_api(second, f"/{expiring}")["status"] == "Running", "it outlives its time to live")
+        wait_while(lambda: call_api(second, f"/{expiring}")["status"] == "Running", "it outlives its time to live")
         assert "time to live" in call_api(second, f"/{expiring}")["reason"]
         assert fetch(second.url, f"/env-instance/{unrecorded}")[0] == 404
-        eventually(lambda: len(machine.sandboxes()) != 1, "others than the one in the ledger")
+        wait_while(lambda: len(machine.sandboxes()) != 1, "others than the one in the ledger")
         assert [each["id"] for each in call_api(second, "/*/list")] == [staying]
         assert call(second, staying, "increment") == "1"
         expected = {dying: "Terminated", expiring: "Terminated", staying: "Running"}
-        eventually(lambda: run(statuses()) != expected, "the ledger does not say so")
+        wait_while(lambda: run(statuses()) != expected, "the ledger does not say so")
 
 
 def test_instances_that_ended_between_two_servers_are_reported_as_ended(data: Path, machine: Machine) -> None:
@@ -174,7 +174,7 @@ def test_instances_that_ended_between_two_servers_are_reported_as_ended(data: Pa
     for process in machine.zygotes():
         if process.depth == 2:
             process.kill()
-    eventually(machine.sandboxes, "instances outlive their zygote")
+    wait_while(machine.sandboxes, "instances outlive their zygote")
     with serving_with_handover(data, auth=False) as second:
         assert {call_api(second, f"/{name}")["reason"] for name in (one, other)} == {"its zygote was killed"}
         assert call_api(second, "/*/list") == []
@@ -226,7 +226,7 @@ def test_a_killed_fd_holder_ends_its_instances_and_is_replaced(data: Path, machi
         name = create(first)
         (fd_holder,) = machine.fd_holders()
         fd_holder.kill()
-        eventually(lambda: call_api(first, f"/{name}")["status"] == "Running", "it outlives its fd holder")
+        wait_while(lambda: call_api(first, f"/{name}")["status"] == "Running", "it outlives its fd holder")
         other = create(first)
         assert call(first, other, "increment") == "1"
         first.kill()
@@ -253,7 +253,7 @@ def test_servers_on_one_redis_adopt_their_own_instances(data: Path, machine: Mac
         for server in both:
             with server as running:
                 names.append(made := create(running))
-                eventually(lambda name=made: _status(valkey, name) != "Running", "it is not stored as running")
+                wait_while(lambda name=made: _status(valkey, name) != "Running", "it is not stored as running")
                 running.kill()
         with _serving_from(data, "b", valkey) as again:
             assert call(again, names[1], "increment") == "1"

@@ -16,11 +16,11 @@ from aenv.platform.operations.readiness import Readiness
 from aenv.schema import paths
 from aenv.tracing.context import SpanContext
 from tests.conftest import fetch, run
-from tests.isolation.host import eventually
 from tests.platform.collector import Collector, Seen, collecting
 from tests.platform.parts import serving
 from tests.platform.test_orphan_sandboxes import Counting
 from tests.storage.valkey import started
+from tests.waiting import wait_while
 
 TRAINER = """
 import asyncio, sys
@@ -177,7 +177,7 @@ def test_a_server_without_its_store_is_alive_but_not_ready(data: Path) -> None:
     with started(data) as store, serving(data, "--store", store.url(), auth=False) as platform:
         assert fetch(platform.url, "/ready")[0] == 200
         store.kill()
-        eventually(lambda: fetch(platform.url, "/ready")[0] != 503, "it is still ready")
+        wait_while(lambda: fetch(platform.url, "/ready")[0] != 503, "it is still ready")
         said = fetch(platform.url, "/ready")[1]["data"]
         assert (said["ready"], said["engine"]) == (False, "ok")
         assert fetch(platform.url, "/health")[0] == 200

@@ -20,9 +20,9 @@ from aenv.sdk.environment import Environment
 from aenv.storage.base import Put
 from aenv.storage.open_url import open_store
 from tests.conftest import fetch, run
-from tests.isolation.host import eventually
 from tests.platform.parts import Served, hang_up, serving, waiting_call
 from tests.storage.valkey import Valkey, started
+from tests.waiting import wait_while
 
 numbers = itertools.count()
 
@@ -133,7 +133,7 @@ def test_other_users_do_not_learn_that_an_instance_of_another_server_has_ended(t
     def lives() -> bool:
         return bool(fetch(two.one.url, path, headers=two.header)[1]["data"]["status"] != "Terminated")
 
-    eventually(lives, "it lives on")  # the other server was not asked before, so it has nothing cached
+    wait_while(lives, "it lives on")  # the other server was not asked before, so it has nothing cached
     right, wrong = ({"AEnvCore-MCPProxy-URL": f"http://{ip}:8081"} for ip in (made["ip"], f"{made['id']}.{'0' * 32}"))
     for where in (two.other.data_url, two.one.data_url):
         status, said = fetch(where, "/functions/double", {"n": 2}, headers=wrong)
@@ -263,4 +263,4 @@ def test_a_quota_counts_on_all_servers_together(two: Two) -> None:
         status, body = fetch(two.other.url, "/env-instance", {"envName": "counter"}, headers=header)
         return None if status == 200 else body
 
-    eventually(refused, "what was deleted there still counts here")
+    wait_while(refused, "what was deleted there still counts here")

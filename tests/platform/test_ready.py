@@ -20,9 +20,9 @@ from aenv.platform.operations.readiness import Readiness
 from aenv.schema import paths
 from aenv.schema.instances import EnvInstanceCreateRequest
 from tests.conftest import fetch, run
-from tests.isolation.host import eventually
 from tests.platform.between import NoSources, OneEngine
 from tests.platform.parts import serving
+from tests.waiting import wait_while
 
 
 class Failing(OneEngine):
@@ -167,7 +167,7 @@ def test_a_served_platform_probes_with_a_real_sandbox(data: Path) -> None:
         cache.write_text("not a folder")
         status, said = fetch(platform.url, "/env-instance", {"envName": "counter"})
         assert (status, said["error_code"], said["fault"]) == (503, "unavailable", "infra")
-        eventually(lambda: fetch(platform.url, "/ready")[0] != 503, "it is still ready")
+        wait_while(lambda: fetch(platform.url, "/ready")[0] != 503, "it is still ready")
         cache.unlink()
         hidden.rename(cache)
-        eventually(lambda: fetch(platform.url, "/ready")[0] != 200, "the probe did not make it ready again")
+        wait_while(lambda: fetch(platform.url, "/ready")[0] != 200, "the probe did not make it ready again")

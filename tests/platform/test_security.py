@@ -23,8 +23,8 @@ from aenv.http.url import ServerUrl
 from aenv.platform.openapi import OPERATIONS
 from aenv.sdk.environment import Environment
 from tests.conftest import fetch, run
-from tests.isolation.host import eventually
 from tests.platform.parts import Served, serving
+from tests.waiting import wait_while
 
 Tokens = Callable[..., str]
 
@@ -106,7 +106,7 @@ def spent(platform: Served) -> str:
     status, body = fetch(platform.url, "/tokens", request, headers=bearer(platform.first_token))
     assert status == 200
     token = str(body["data"]["token"])
-    eventually(lambda: fetch(platform.url, "/env-instance/list", headers=bearer(token))[0] != 401, "it is still valid")
+    wait_while(lambda: fetch(platform.url, "/env-instance/list", headers=bearer(token))[0] != 401, "it is still valid")
     return token
 
 
