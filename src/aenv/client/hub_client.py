@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import random
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
+from aenv.client.backoff import backoff
 from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NetworkError, Unavailable, from_answer
 from aenv.http.client import ClientResponse, HttpClient
 from aenv.http.url import ServerUrl
@@ -196,7 +196,7 @@ class HubClient(Hub):
             except (NetworkError, Unavailable) as error:
                 if attempt == self._retries or isinstance(error, TimeoutError):
                     raise _wrap_error(self.url, error, self._timeout) from error
-            await asyncio.sleep(min(LONGEST_PAUSE, 0.2 * 2.0**attempt) * random.uniform(0.5, 1.0))
+            await asyncio.sleep(backoff(attempt, first=0.2, longest=LONGEST_PAUSE))
         raise AssertionError("unreachable")
 
     async def _once(self, method: str, path: str, body: bytes | None) -> ClientResponse:

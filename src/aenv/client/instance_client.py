@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
+from aenv.client.backoff import backoff
 from aenv.errors import EnvironmentError, InstanceUnreachable, NetworkError, NotJson, from_answer
 from aenv.http.client import MAX_ANSWER, ClientResponse, ConnectFailed, ConnectionLost, DeadlineExceeded, HttpClient
 from aenv.http.url import ServerUrl
@@ -141,10 +142,9 @@ class InstanceClient:
     ) -> Any:
         """Retry to connect with backoff; nothing has been sent yet."""
         loop = asyncio.get_running_loop()
-        started = loop.time()
-        pause = 0.02
+        started, attempts = loop.time(), count()
         while True:
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            await asyncio.sleep(backoff(next(attempts), first=0.02, longest=0.5))
             spent = loop.time() - started
             left = None if timeout is None else timeout - spent
             if left is not None and left <= 0:
@@ -156,7 +156,6 @@ class InstanceClient:
                     raise InstanceUnreachable(error.message, details={"sent": False}) from error
             except ConnectionLost as error:
                 raise InstanceUnreachable(error.message, details={"sent": True}) from error
-            pause = min(pause * 2, 0.5)
 
     async def _traced(
         self, method: str, path: str, body: bytes | None = None, *, timeout: float | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-import random
 import uuid
 from collections.abc import AsyncIterator
 from typing import Any, TypeVar
@@ -13,8 +12,8 @@ from urllib.parse import quote, urlencode
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
+from aenv.client.backoff import backoff
 from aenv.errors import (
-    AEnvError,
     EnvironmentError,
     EnvironmentTimeoutError,
     InstanceUnreachable,
@@ -348,7 +347,8 @@ class ApiClient:
                     if isinstance(error, ConnectFailed | ConnectionLost):
                         raise InstanceUnreachable(error.message) from error
                     raise
-                await asyncio.sleep(_pause(attempt, error))
+                asked = error.details.get("retry_after")
+                await asyncio.sleep(backoff(attempt, first=0.1, longest=MAX_PAUSE, asked=asked))
             except DeadlineExceeded as error:
                 raise EnvironmentTimeoutError(
                     f"{method} {path}: no answer within {seconds:g} s",
@@ -372,15 +372,6 @@ def _unwrap(answer: ClientResponse) -> Any:
             error.details["retry_after"] = answer.headers[b"retry-after"].decode("latin-1")
         raise error
     return body.get("data")
-
-
-def _pause(attempt: int, error: AEnvError) -> float:
-    """Return the backoff before a retry: the server's ``retry-after``, else exponential with jitter."""
-    try:
-        asked = float(error.details["retry_after"])
-    except (KeyError, ValueError):
-        return min(0.1 * 2.0**attempt, MAX_PAUSE) * random.uniform(0.5, 1.0)
-    return min(asked, 60.0)
 
 
 def _items(data: Any) -> list[Any]:
