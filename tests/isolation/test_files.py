@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -222,3 +223,28 @@ def test_instances_run_as_an_ordinary_user_who_owns_no_host_files(box: Box) -> N
     assert (users, groups, home) == ([1000] * 3, [1000] * 3, "/home/env")
     assert set(further) <= {65534}  # unmapped groups of the host user
     assert owner_of_usr == 65534
+
+
+@pytest.mark.attack("files")
+@pytest.mark.parametrize("place", ["/app", "/.project"])
+def test_sockets_and_pipes_of_the_host_in_the_project_lead_nowhere(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: Platform
+) -> None:
+    """A project's folder is also where editors and servers of its author put sockets."""
+    project = make_project(tmp_path, name="s")
+    monkeypatch.chdir(project)  # the path of a socket has 107 characters
+    os.mkfifo("f")
+    os.chmod("f", 0o666)
+    reader = os.open("f", os.O_RDONLY | os.O_NONBLOCK)
+    with socket.socket(socket.AF_UNIX) as listener, SyncEnvironment(str(project)) as env:
+        listener.bind("t")  # after the zygote was started
+        os.chmod("t", 0o777)
+        listener.listen(1)
+        box = Box(env)
+        connect = f"import socket; socket.socket(socket.AF_UNIX).connect('{place}/t')"
+        assert box.refused(connect) in ("ECONNREFUSED", "ENOENT")
+        assert box.refused(connect, forked=True) in ("ECONNREFUSED", "ENOENT")
+        write = f"import os; os.write(os.open('{place}/f', os.O_WRONLY | os.O_NONBLOCK), b'out')"
+        assert box.refused(write) is not None
+        assert os.read(reader, 3) == b""
+    os.close(reader)

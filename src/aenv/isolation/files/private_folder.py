@@ -76,12 +76,14 @@ def read(folder: str) -> dict[str, bytes]:
 
 
 def hide(target: str, mask: str) -> None:
-    """Hide the private folder of a project that is mounted at ``target``. ``mask``: path for the hiding layer.
+    """Hide what no sandbox may reach of a project that is mounted at ``target``. ``mask``: path for the hiding layer.
 
-    An overlay hides it, not a mount over the folder: the kernel lets no sandbox use a lower layer with mounts in it.
+    An overlay hides the private folder, not a mount over it: the kernel lets no sandbox use a lower layer with mounts
+    in it. Through an overlay, unix sockets and named pipes of the host in the project's folder lead nowhere.
     """
     os.makedirs(mask)
-    os.mknod(os.path.join(mask, FOLDER), stat.S_IFCHR, os.makedev(0, 0))  # a whiteout
+    if os.path.lexists(os.path.join(target, FOLDER)):
+        os.mknod(os.path.join(mask, FOLDER), stat.S_IFCHR, os.makedev(0, 0))  # a whiteout
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_RDONLY
     linux.mount("overlay", target, "overlay", flags, f"lowerdir={mask}:{target},userxattr")
 

@@ -187,13 +187,37 @@ def _copy_project_files(project: str, files: list[str], target: str, user: int |
 
 
 def show_project(project: str | None, files: list[str] | None, target: str, user: int | None, *, mask: str) -> None:
-    """Mount a project (see `build`) and hide its private folder. ``mask``: path for the hiding layer."""
+    """Mount a project (see `build`) below a layer that hides its private folder, sockets and pipes.
+
+    ``mask``: path for the hiding layer. Without a private folder there is none where the kernel cannot stack the
+    overlays, as on a project that itself lies on an overlay.
+    """
     if project is not None and files is not None:
         _copy_project_files(project, files, target, user)
     elif project is not None:
         bind_owned_by(project, target, user)
-        if private_folder.has_folder(project):
+        if private_folder.has_folder(project) or _can_stack_overlays(target, f"{mask}-probe"):
             private_folder.hide(target, mask)
+
+
+def _can_stack_overlays(lower: str, scratch: str) -> bool:
+    """Return True if an overlay on an overlay on ``lower`` can be mounted: the kernel stacks two at most."""
+    mask, hidden, upper, work, top = (f"{scratch}/{name}" for name in ("mask", "hidden", "upper", "work", "top"))
+    for path in (mask, hidden, upper, work, top):
+        os.makedirs(path)
+    mounted = []
+    try:
+        linux.mount("overlay", hidden, "overlay", linux.MS_RDONLY, f"lowerdir={mask}:{lower},userxattr")
+        mounted.append(hidden)
+        linux.mount("overlay", top, "overlay", 0, f"lowerdir={hidden},upperdir={upper},workdir={work},userxattr")
+        mounted.append(top)
+    except OSError:
+        return False
+    finally:
+        for path in reversed(mounted):
+            linux.umount(path)
+        shutil.rmtree(scratch)
+    return True
 
 
 def bind_owned_by(source: str, target: str, user: int | None) -> None:
