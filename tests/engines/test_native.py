@@ -192,3 +192,25 @@ def test_a_log_keeps_the_last_output() -> None:
     assert log.since(len(whole)) == ("", len(whole))
     log.close()
     log.close()
+
+
+def test_a_fork_that_imports_the_code_itself_has_the_time_of_an_import(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that starts a thread is imported in each fork of a parent that has imported its packages."""
+    monkeypatch.setattr("aenv.engines.native.zygote_handle.FORK_SECONDS", 0.2)
+    slow = "import psutil, threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
+
+    async def main() -> None:
+        project = folder / "project"
+        project.mkdir()
+        (project / "env.py").write_text(f"{slow}time.sleep(1)\n{SOURCE}")
+        engine = NativeEngine(folder / "native", pool=0)
+        try:
+            for _ in range(5):
+                await engine.start(SandboxSpec("mine@1.0.0", project, project))
+            assert _preloaded()  # with the packages
+        finally:
+            await engine.close()
+
+    asyncio.run(asyncio.wait_for(main(), 100))

@@ -77,7 +77,7 @@ class SandboxFactory:
         parent, parent_key = await self._parent_for(spec, key)
         if parent is not None:
             try:
-                forked = await self._spawn(spec, parent.zygote, "branch", pooled)
+                forked = await self._spawn(spec, parent.zygote, "branch", pooled, imports_code=False)
             except (Unavailable, EnvironmentTimeoutError) as error:
                 self._failures[parent_key] += 1
                 if parent.exit is None or self._failures[parent_key] >= PARENT_FAILURES:
@@ -144,12 +144,14 @@ class SandboxFactory:
         self._zygotes.retired.add(parent.zygote)
         await self._zygotes.end_unused()
 
-    async def _spawn(self, spec: SandboxSpec, zygote: ZygoteHandle, op: str, pooled: bool) -> SandboxHandle:
+    async def _spawn(
+        self, spec: SandboxSpec, zygote: ZygoteHandle, op: str, pooled: bool, *, imports_code: bool = True
+    ) -> SandboxHandle:
         sandbox = self._new_handle(spec, zygote)
         sandbox.pooled = pooled
         self.sandboxes[sandbox.id] = sandbox
         try:
-            answer = await zygote.spawn(sandbox, op)
+            answer = await zygote.spawn(sandbox, op, imports_code=imports_code)
         except BaseException:
             await asyncio.shield(self.end(sandbox))
             raise

@@ -189,8 +189,10 @@ class ZygoteHandle:
         except TimeoutError:
             raise Unavailable(f"the zygote of {self._project} does not answer") from None
 
-    async def spawn(self, sandbox: SandboxHandle, op: str = "spawn") -> dict[str, Any]:
+    async def spawn(self, sandbox: SandboxHandle, op: str = "spawn", *, imports_code: bool = True) -> dict[str, Any]:
         """Make a sandbox, or a preloaded parent; return what it answers. ``op``: see `Spawn.op`.
+
+        ``imports_code``: False for a fork of a parent that has imported the code, which therefore answers at once.
 
         Raises:
             LoadError: the environment's code cannot be imported.
@@ -208,11 +210,11 @@ class ZygoteHandle:
             except BaseException:
                 os.close(status)
                 raise
-        seconds = FORK_SECONDS if op == "branch" else LOAD_SECONDS
+        seconds = LOAD_SECONDS if imports_code else FORK_SECONDS
         try:
             answer = await _read_once(status, seconds)
         except TimeoutError:
-            what = "its code is still being imported" if op != "branch" else "the fork did not answer"
+            what = "its code is still being imported" if imports_code else "the fork did not answer"
             raise EnvironmentTimeoutError(
                 f"{sandbox.spec.name} did not start within {seconds:g} s: {what}",
                 details={"budget": "startup", "seconds": seconds},

@@ -113,6 +113,8 @@ def program(*, traced: Traced | None = None, allowed: Collection[str] = (), mach
     ``traced``: calls that are left to a tracer. ``allowed``: calls that pass beside `ALLOWED`.
     """
     numbers = syscall_numbers.numbers(machine)
+    if unknown := ALLOWED.union(allowed) - syscall_numbers.NAMES:
+        raise ValueError(f"no processor has these system calls: {', '.join(sorted(unknown))}")
     actions: dict[int, Code] = dict.fromkeys(numbers.values(), _REFUSE)
     for name in ALLOWED.union(allowed):
         if name in numbers:

@@ -108,3 +108,7 @@ def supported(machine: str) -> bool:
 def numbers(machine: str) -> dict[str, int]:
     """Return the number of each system call by name, for a processor as ``uname -m`` calls it."""
     return {name: number for first, names in _TABLES[machine] for number, name in enumerate(names.split(), start=first)}
+
+
+NAMES = frozenset(name for machine in _TABLES for name in numbers(machine))
+"""System calls of any of the processors."""

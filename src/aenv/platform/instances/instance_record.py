@@ -384,6 +384,11 @@ def _choose_network(
             f"{env_name} asks for the host's whole network; to allow that, pass Environment(..., network='host')"
         )
     if requested is None and declared.mode not in engine.capabilities.networks:
+        if engine.capabilities.networks != {"host"}:
+            raise UsageError(
+                f"{env_name} needs the network {declared.config_value}, which this platform's engine cannot give; "
+                f"it can give {', '.join(sorted(engine.capabilities.networks))}"
+            )
         requested = Network("host")  # a plain process has no other; the engine has warned of that
     chosen = requested or declared
     if chosen.mode == "host":
