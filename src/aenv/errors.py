@@ -2,8 +2,10 @@
 
 ``fault`` decides what a trainer may do with an episode:
 
-- ``policy``   the agent made the mistake (bad arguments, no such tool): part of the episode.
-- ``env``      the author's code raised: part of the episode; the author should look at it.
+- ``policy``   the agent made the mistake (bad arguments, no such tool), or its processes ended the instance: part of
+  the episode.
+- ``env``      the author's code raised, or ended the instance; the author should look at it. A failed call is part of
+  the episode. A reward that raised, or an instance that ended, leaves the episode without a reward.
 - ``infra``    aenv, the network or the machine failed: the episode says nothing about the agent and has no reward.
 - ``timeout``  a time budget ran out; ``details["budget"]`` names the budget.
 - ``caller``   the program that uses the SDK or the command line made the mistake.

@@ -97,7 +97,7 @@ def test_a_create_ends_when_a_process_that_takes_part_in_it_hangs_and_is_killed(
 
 
 def test_a_create_ends_when_the_zygote_hangs_for_good(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zygote_handle, "FORK_SECONDS", 1.0)
+    monkeypatch.setattr(zygote_handle, "FORK_ANSWER_SECONDS", 1.0)
     monkeypatch.setattr(zygote_handle, "GONE_SECONDS", 1.0)
     monkeypatch.setattr(zygote_handle, "LOAD_SECONDS", 2.0)
 

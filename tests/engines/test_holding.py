@@ -36,9 +36,9 @@ def connected(runtime: Path) -> socket.socket:
 
 
 async def begun(runtime: Path, patience: float) -> tuple[FdHolderClient, int]:
-    """A keeper, and what ends when it has; it listens."""
-    ended, janitor = os.pipe()
-    made = FdHolderClient(runtime, patience, janitor)
+    """Return a holder that listens, and the read end of its cleanup pipe."""
+    ended, cleanup = os.pipe()
+    made = FdHolderClient(runtime, patience, cleanup)
     made.begin()
     log = os.open(os.devnull, os.O_WRONLY)
     process = await made.start("first", [sys.executable, "-c", "pass"], log, log, {})
@@ -53,19 +53,19 @@ def test_a_holder_belongs_to_one_server_and_gives_all_to_the_next(runtime: Path)
         with connected(runtime) as second:
             assert second.recv(1) == b""  # while the first is there
         reading, writing = os.pipe()
-        first.hold("mine", [reading], worth=True)
-        first.hold("other", [reading], worth=True)
+        first.hold("mine", [reading], wait_for_next=True)
+        first.hold("other", [reading], wait_for_next=True)
         first.drop("other")
         os.close(reading)
         os.write(writing, b"hello")
         first.leave()
-        second_owner = await FdHolderClient.found(runtime, 60)
+        second_owner = await FdHolderClient.connect(runtime, 60)
         assert second_owner is not None
         assert second_owner.pid == first.pid
         assert list(second_owner.held) == ["mine"]
         assert os.read(second_owner.held["mine"][0], 5) == b"hello"
         await second_owner.end()
-        assert await asyncio.to_thread(os.read, ended, 1000)  # a janitor hears of each server
+        assert await asyncio.to_thread(os.read, ended, 1000)  # the crash cleanup gets the process id of each server
         assert await asyncio.to_thread(os.read, ended, 1) == b""
         for fd in (*second_owner.held["mine"], writing, ended):
             os.close(fd)
@@ -75,17 +75,17 @@ def test_a_holder_belongs_to_one_server_and_gives_all_to_the_next(runtime: Path)
     run(main())
 
 
-@pytest.mark.parametrize("worth", [True, False])
-def test_a_holder_without_a_server_waits_only_for_descriptors_that_are_worth_it(runtime: Path, worth: bool) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_holder_without_a_server_waits_for_the_next_only_when_asked_to(runtime: Path, waits: bool) -> None:
     async def main() -> None:
-        made, ended = await begun(runtime, 0.5 if worth else 600)
-        made.hold("mine", [ended], worth=worth)
+        made, ended = await begun(runtime, 0.5 if waits else 600)
+        made.hold("mine", [ended], wait_for_next=waits)
         made.leave()
         assert await asyncio.to_thread(os.read, ended, 1) == b""
         os.close(ended)
         assert made._own is not None
         assert made._own.wait() == 0
-        assert await FdHolderClient.found(runtime, 60) is None
+        assert await FdHolderClient.connect(runtime, 60) is None
 
     run(main())
 
@@ -96,14 +96,14 @@ def test_a_holder_of_another_version_is_ended(runtime: Path) -> None:
         listener.bind(str(runtime / SOCKET))
         listener.listen()
 
-        def be_a_keeper() -> None:
+        def be_a_holder() -> None:
             connection, _ = listener.accept()
             with connection:
                 connection.send(json.dumps({"op": "hello", "version": fd_holder.VERSION + 1, "more": []}).encode())
                 heard.append(connection.recv(1000))
 
-        thread = threading.Thread(target=be_a_keeper)
+        thread = threading.Thread(target=be_a_holder)
         thread.start()
-        assert run(FdHolderClient.found(runtime, 60)) is None
+        assert run(FdHolderClient.connect(runtime, 60)) is None
         thread.join()
     assert json.loads(heard[0]) == {"op": "end"}

@@ -198,7 +198,7 @@ def test_a_fork_that_imports_the_code_itself_has_the_time_of_an_import(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code that starts a thread is imported in each fork of a parent that has imported its packages."""
-    monkeypatch.setattr("aenv.engines.native.zygote_handle.FORK_SECONDS", 0.2)
+    monkeypatch.setattr("aenv.engines.native.zygote_handle.FORK_ANSWER_SECONDS", 0.2)
     slow = "import psutil, threading, time\nthreading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
 
     async def main() -> None:

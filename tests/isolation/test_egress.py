@@ -356,7 +356,7 @@ def test_an_idle_endpoint_uses_no_cpu_and_a_closed_one_leaks_no_descriptors(plat
                 result = [one.recv(100).decode()[:12] for one in builtins.held]
             """)
             assert held == ["HTTP/1.1 200"] * 20
-    # spare instances of the pool have endpoints as well, and end after a while
+    # pooled instances have endpoints as well, and end after a while
     wait_while(lambda: [f"{now} of {was}" for now, was in zip(open_files(), settled, strict=True) if now > was],
                "leaked descriptors", 60)  # fmt: skip
 

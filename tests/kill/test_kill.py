@@ -235,10 +235,10 @@ def test_stopping_a_platform_ends_everything(platform: Platform) -> None:
         assert local_lease.stop(platform.paths) is False
 
 
-def test_a_platform_whose_janitor_was_killed_leaves_nothing_when_it_is_stopped(platform: Platform) -> None:
+def test_a_platform_whose_crash_cleanup_was_killed_leaves_nothing_when_it_is_stopped(platform: Platform) -> None:
     works()
-    janitors = [process for process in platform.processes() if "crash_cleanup" in process.command]
-    assert janitors
-    for janitor in janitors:
-        janitor.kill()
+    cleanups = [process for process in platform.processes() if "crash_cleanup" in process.command]
+    assert cleanups
+    for cleanup in cleanups:
+        cleanup.kill()
     platform.stop()

@@ -101,9 +101,9 @@ def kind_of(process: Process) -> str:
     if "serve --local" in command and process.depth == 1:
         return "server"
     if "crash_cleanup" in command:
-        return "janitor"
+        return "crash cleanup"
     if "fd_holder" in command:
-        return "keeper"
+        return "fd holder"
     if process.depth == 1:
         return "outer zygote"
     if process.depth == 2:
@@ -198,7 +198,7 @@ async def _kill(platform: Platform, dice: random.Random, summary: Summary, every
         choices = [kind for kind in kinds for _ in range(6 if kind in ("instance", "program of a tool") else 1)]
         if choices and not stop.is_set():
             kind = dice.choice(choices)
-            if kind in ("server", "janitor", "keeper", "outer zygote", "zygote") and dice.random() < 0.7:
+            if kind in ("server", "crash cleanup", "fd holder", "outer zygote", "zygote") and dice.random() < 0.7:
                 continue
             dice.choice(kinds[kind]).kill()
             summary.kills[kind] += 1

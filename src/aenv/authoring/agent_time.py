@@ -39,8 +39,12 @@ class AgentTime:
                 if self._running == 0:
                     self._spent += time.monotonic() - self._since
 
-    def has_used_up(self, seconds: float) -> bool:
-        """Return whether agent code has had at least half of the seconds."""
+    def is_half_of(self, seconds: float) -> bool:
+        """Return whether agent code has run for at least half of the seconds.
+
+        Half decides whose fault a late reward is: the reward's own code runs in the same seconds, so agent code that
+        is to blame need not have had all of them.
+        """
         with self._lock:
             running = time.monotonic() - self._since if self._running else 0.0
             return self._spent + running >= seconds / 2

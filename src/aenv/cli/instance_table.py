@@ -112,7 +112,7 @@ def _write(text: str) -> None:
 
 
 def _whose(row: Row) -> str:
-    """The account, which the platform knows, before the owner, which anybody may have said."""
+    """Return the account, which the platform has authenticated, and in brackets the owner, which the caller names."""
     if row.account and row.owner:
         return f"{row.account} ({row.owner})"
     return row.account or row.owner or "-"

@@ -1,8 +1,11 @@
 """How a sandbox ended, and whose fault that is: the one place where an exit status is turned into a fault.
 
-A trainer leaves an episode out when its end was `infra` or `env`, so nothing that an agent can bring about from inside
-may be classified as one of these. Its processes cannot signal the runtime, which is the first process of its process
-namespace. They can use up the memory limit, and that is the agent's doing whichever process the kernel picks.
+An instance that ended with `infra` or `env` leaves its episode without a reward, so nothing that an agent can bring
+about from inside may be classified as one of these. This is about the end of an instance: after a call that failed with
+`env` the instance goes on, and the failure is part of the episode.
+
+The agent's processes cannot signal the runtime, which is the first process of its process namespace. They can use up
+the memory limit, and that is the agent's doing whichever process the kernel picks.
 """
 
 from __future__ import annotations

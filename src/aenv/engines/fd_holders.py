@@ -51,8 +51,12 @@ class Holder(ABC):
         """
 
     @abstractmethod
-    def hold(self, name: str, fds: Sequence[int], *, worth: bool = False) -> None:
-        """Hold descriptors, in place of those under the same name. ``worth``: wait for the next server for these."""
+    def hold(self, name: str, fds: Sequence[int], *, wait_for_next: bool = False) -> None:
+        """Hold descriptors, in place of those under the same name.
+
+        ``wait_for_next``: should this server end, wait for the next one. If no held descriptors ask for that, the
+        holder ends with the server.
+        """
 
     @abstractmethod
     def drop(self, name: str) -> None:
@@ -68,7 +72,7 @@ class NoHolder(Holder):
             cwd="/", env=env,
         )  # fmt: skip
 
-    def hold(self, name: str, fds: Sequence[int], *, worth: bool = False) -> None:
+    def hold(self, name: str, fds: Sequence[int], *, wait_for_next: bool = False) -> None:
         """Do nothing: they are closed with this process."""
 
     def drop(self, name: str) -> None:
@@ -94,11 +98,14 @@ class _HeldProcess:
 class FdHolderClient(Holder):
     """The connection to a holder. When the holder is killed, its processes end with it, and another one is started."""
 
-    def __init__(self, runtime: Path, patience: float, janitor: int) -> None:
-        """``janitor``: a descriptor that keeps the crash cleanup from running; closed at the end."""
+    def __init__(self, runtime: Path, patience: float, cleanup: int) -> None:
+        """``cleanup``: write end of the pipe to the crash cleanup, which runs once all copies of it are closed.
+
+        The holder gets a copy; this one is closed by `leave` and `end`.
+        """
         self._path = runtime / SOCKET
         self._patience = patience
-        self._janitor = janitor
+        self._cleanup = cleanup
         self._connection: socket.socket | None = None
         self._processes: dict[str, _HeldProcess] = {}
         self._starting: dict[str, asyncio.Future[_HeldProcess]] = {}
@@ -108,13 +115,13 @@ class FdHolderClient(Holder):
         self._gone.set()
         self._ending = False
         self.pid = 0
-        self.on_begun: Callable[[int], None] = lambda pid: None
+        self.on_started: Callable[[int], None] = lambda pid: None
         """Called with the process id of each holder that is started."""
         self.held: dict[str, list[int]] = {}
         """Descriptors that it held when this server connected, for the engine to adopt."""
 
     @classmethod
-    async def found(cls, runtime: Path, patience: float) -> FdHolderClient | None:
+    async def connect(cls, runtime: Path, patience: float) -> FdHolderClient | None:
         """Connect to the holder that the previous server left in this folder, if there is one."""
         connection = await _connected(runtime / SOCKET)
         if connection is None:
@@ -153,14 +160,14 @@ class FdHolderClient(Holder):
             self._own = subprocess.Popen(
                 [
                     sys.executable, "-I", "-S", fd_holder.__file__, str(self._path), str(self._patience),
-                    str(theirs.fileno()), str(self._janitor),
+                    str(theirs.fileno()), str(self._cleanup),
                 ],
-                pass_fds=[theirs.fileno(), self._janitor], start_new_session=True, cwd="/",
+                pass_fds=[theirs.fileno(), self._cleanup], start_new_session=True, cwd="/",
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
         self.pid = self._own.pid
         self._listen(ours)
-        self.on_begun(self.pid)
+        self.on_started(self.pid)
 
     async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> Process:
         if self._connection is None:
@@ -174,8 +181,8 @@ class FdHolderClient(Holder):
         """Return a running process by name."""
         return self._processes.get(name)
 
-    def hold(self, name: str, fds: Sequence[int], *, worth: bool = False) -> None:
-        self.send({"op": "hold", "name": name, "worth": worth}, fds)
+    def hold(self, name: str, fds: Sequence[int], *, wait_for_next: bool = False) -> None:
+        self.send({"op": "hold", "name": name, "worth": wait_for_next}, fds)  # the key of protocol version 1
 
     def drop(self, name: str) -> None:
         self.send({"op": "drop", "name": name})
@@ -199,7 +206,7 @@ class FdHolderClient(Holder):
     def leave(self) -> None:
         """Disconnect, and leave everything to the next server."""
         self._disconnect()
-        os.close(self._janitor)
+        os.close(self._cleanup)
 
     async def end(self) -> None:
         """End the holder, with all that it holds and started."""
@@ -208,7 +215,7 @@ class FdHolderClient(Holder):
         await self._gone.wait()
         if self._own is not None:
             await asyncio.to_thread(self._own.wait)
-        os.close(self._janitor)
+        os.close(self._cleanup)
 
     def _listen(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -27,8 +27,9 @@ _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHON
 
 
 async def describe(root: Path, name: str, *, sandbox: bool = True) -> Schemas:
-    """Load the project in a sandbox on this machine, and return the schemas of its declarations.
+    """Load the project in an instance of the local platform, and return the schemas of its declarations.
 
+    The instance is a sandbox, unless ``AENV_ENGINE=process`` makes instances of the local platform plain processes.
     ``sandbox=False`` runs its code as the calling user, in a plain process with a time limit. Only the user may choose
     that; it is never a fallback.
 

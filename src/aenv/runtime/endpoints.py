@@ -221,7 +221,7 @@ def _raise_if_agent_at_fault(error: BaseException) -> None:
 
 
 def _is_infra(error: BaseException) -> bool:
-    """Return whether the environment's code passes on that another environment, which it uses, was unreachable."""
+    """Return whether the error has the fault `infra`: another environment that this one calls was unreachable."""
     return isinstance(error, AEnvError) and error.fault == "infra"
 
 

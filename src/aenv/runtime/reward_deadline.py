@@ -19,11 +19,11 @@ from aenv.errors import StateDestroyed
 MARGIN = 2.0
 """Seconds before the caller gives up, for the answer to arrive; a third of a time limit of less than six seconds."""
 INTERVAL = 0.05
-"""Seconds between two looks whose code has used up the time, once it is over."""
+"""Once the time is over: seconds between two checks whether agent code has had half of it."""
 
 
 def parse_seconds(text: str | None) -> float | None:
-    """Parse what a caller says how long it waits; None for anything but a positive number."""
+    """Parse the number of seconds that the caller waits; None for anything but a positive number."""
     try:
         seconds = float(text or "")
     except ValueError:
@@ -45,15 +45,15 @@ async def within(seconds: float, call: Call, work: Coroutine[Any, Any, Any]) -> 
     timer: asyncio.TimerHandle
     task = loop.create_task(work)  # the server runs the first step of a request in no task, so no asyncio.timeout
 
-    def look() -> None:
+    def check() -> None:
         nonlocal timer, over
-        over = spent.has_used_up(allowed)
+        over = spent.is_half_of(allowed)
         if over:
             task.cancel()
         else:
-            timer = loop.call_later(INTERVAL, look)
+            timer = loop.call_later(INTERVAL, check)
 
-    timer = loop.call_later(allowed, look)
+    timer = loop.call_later(allowed, check)
     try:
         with reward_under_way(spent):
             return await task

@@ -180,7 +180,7 @@ async def _serve(
     orphans.victims.begin()
     linux.set_dumpable(False)  # or programs that a tool starts could read and change this memory
     token = own["token"]
-    if own["spare"]:  # for the pool: there is no request yet, so there is time
+    if own["pooled"]:  # there is no request yet, so there is time
         service.app.lock(token, _take_variables)
         service.server.accept_on(listener)
         await warm_up.before_the_first_call(service.server, catalog, token)

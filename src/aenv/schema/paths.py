@@ -14,7 +14,7 @@ PORT = "/port"
 ARCHIVE = "/archive"
 """Transfers a folder as a tar stream of any size."""
 SETTLE = "/aenv/settle"
-"""Gives a preforked instance the variables of the request that it is assigned to."""
+"""Gives a pooled instance the variables of the request that it is assigned to."""
 STATS = "/aenv/stats"
 """Call counts of an instance."""
 

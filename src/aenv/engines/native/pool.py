@@ -1,6 +1,7 @@
 """A pool of sandboxes that are ready, which means that their environment answers, before they are requested.
 
-Only sandboxes like those of recent requests are pooled: as many as were requested in the last seconds, at most a few.
+Only sandboxes like those of recent requests are pooled: one fewer than were requested in the last `WINDOW` seconds, at
+most `MOST`. So the first request for a key makes none.
 Ways 1 and 2 of docs/design/instance-creation.md take from it.
 """
 

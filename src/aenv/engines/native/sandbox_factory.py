@@ -96,8 +96,9 @@ class SandboxFactory:
     async def _parent_for(self, spec: SandboxSpec, key: str) -> tuple[SandboxHandle | None, str]:
         """Return the preloaded parent to fork from, if there is one, and its key.
 
-        Where variables differ from request to request, a parent that was loaded without any serves all whose variables
-        the import did not read. All forks of a parent know what it knows, so it is not loaded with those of one fork.
+        Where variables differ between requests, one parent of the family is loaded without variables. It serves every
+        request whose variables the import did not read. No parent is loaded with the variables of one request only,
+        since all of its forks could read them in their memory.
         """
         family = self._keys.family(spec)
         differ = self._parents.is_new(key) or self._parents.has(family)

@@ -69,7 +69,7 @@ class SandboxHandle:
             "token": self.ref.token,
             "variables": {**spec.network.variables, **spec.variables},
             "arguments": spec.arguments,
-            "spare": self.pooled,
+            "pooled": self.pooled,
             "packages": self.zygote.packages,
             "packages_only": self.packages_only,
             "plain": self.zygote.plain,
@@ -121,7 +121,7 @@ class SandboxHandle:
         )  # fmt: skip
         fds = [self.log.fd, self._pipe, self.egress.listener if self.egress else -1]
         with record.file() as file:
-            holder.hold(f"{SANDBOX}{self.id}", [file.fileno(), *(fd for fd in fds if fd >= 0)], worth=True)
+            holder.hold(f"{SANDBOX}{self.id}", [file.fileno(), *(fd for fd in fds if fd >= 0)], wait_for_next=True)
 
     def read_log_from(self, fd: int) -> None:
         """Copy everything that comes through a pipe into the log. The handle owns the descriptor."""

@@ -30,8 +30,10 @@ log = getLogger("zygote")
 
 ZYGOTE_SECONDS = 180.0
 END_SECONDS = 2.0
-FORK_SECONDS = 60.0
-"""For a fork of a preloaded parent to answer. It takes milliseconds, and seconds on a machine that is overloaded."""
+FORK_ANSWER_SECONDS = 60.0
+"""For a fork of a parent that has imported the code to answer. It takes milliseconds, and seconds on an overloaded
+machine. Longer than the zygote's limits for one attempt (`FORK_SECONDS` and `STEP_SECONDS` of
+isolation/forking/zygote.py, 30 s together), so that the zygote ends a parent that hangs before the server gives up."""
 LOAD_SECONDS = 900.0
 """For an environment's code to be imported."""
 SEND_SECONDS = 30.0
@@ -210,7 +212,7 @@ class ZygoteHandle:
             except BaseException:
                 os.close(status)
                 raise
-        seconds = LOAD_SECONDS if imports_code else FORK_SECONDS
+        seconds = LOAD_SECONDS if imports_code else FORK_ANSWER_SECONDS
         try:
             answer = await _read_once(status, seconds)
         except TimeoutError:

@@ -33,12 +33,13 @@ SEND_SECONDS = 10
 class FdHolder:
     """Holds descriptors for one server at a time.
 
-    ``patience``: seconds to wait for the next server. ``janitor``: a pipe that gets the process id of every server.
+    ``patience``: seconds to wait for the next server. ``cleanup``: write end of the pipe to the crash cleanup, which
+    runs once all copies of it are closed, and reads the process id of every server from it.
     """
 
-    def __init__(self, path: str, patience: float, owner: socket.socket, janitor: int) -> None:
+    def __init__(self, path: str, patience: float, owner: socket.socket, cleanup: int) -> None:
         self._patience = patience
-        self._janitor = janitor
+        self._cleanup = cleanup
         self._held: dict[str, tuple[bool, list[int]]] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._owner: socket.socket | None = None
@@ -73,7 +74,7 @@ class FdHolder:
             connection.close()
             return
         with contextlib.suppress(OSError):
-            os.write(self._janitor, b"%d\n" % pid)
+            os.write(self._cleanup, b"%d\n" % pid)
         self._serve(connection)
 
     def _serve(self, connection: socket.socket) -> None:
@@ -82,20 +83,20 @@ class FdHolder:
         self._owner = connection
         self._selector.register(connection, selectors.EVENT_READ, self._receive)
         count = len(self._children) + len(self._held)
-        self._send({"op": "hello", "version": VERSION, "pid": os.getpid(), "count": count}, [self._janitor])
+        self._send({"op": "hello", "version": VERSION, "pid": os.getpid(), "count": count}, [self._cleanup])
         for name, child in self._children.items():
             self._send({"op": "child", "name": name, "pid": child.pid})
         for name, (_, fds) in self._held.items():
             self._send({"op": "held", "name": name}, fds)
 
     def _disconnect(self) -> None:
-        """Note that the server is gone. Wait for the next one only if something that is held is worth it."""
+        """Note that the server is gone. Wait for the next one only if held descriptors ask for it."""
         if self._owner is None:
             return
         self._selector.unregister(self._owner)
         self._owner.close()
         self._owner = None
-        wait = self._patience if any(worth for worth, _ in self._held.values()) else 0.0
+        wait = self._patience if any(waits for waits, _ in self._held.values()) else 0.0
         self._deadline = time.monotonic() + wait
 
     def _send(self, message: dict[str, Any], fds: list[int] | None = None) -> None:
@@ -127,7 +128,7 @@ class FdHolder:
             self._children[name].kill()
         elif op == "hold" and not flags & socket.MSG_CTRUNC:
             self._drop(name)
-            self._held[name] = (bool(message.get("worth")), fds)
+            self._held[name] = (bool(message.get("worth")), fds)  # "worth" means: wait for the next server
             return
         elif op == "drop":
             self._drop(name)
@@ -163,11 +164,11 @@ class FdHolder:
 
 
 def main() -> None:
-    """Run ``fd_holder.py SOCKET SECONDS SERVER JANITOR``: the last two are descriptors."""
-    path, patience, owner, janitor = sys.argv[1:]
+    """Run ``fd_holder.py SOCKET SECONDS SERVER CLEANUP``: the last two are descriptors."""
+    path, patience, owner, cleanup = sys.argv[1:]
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    FdHolder(path, float(patience), socket.socket(fileno=int(owner)), int(janitor)).run()
+    FdHolder(path, float(patience), socket.socket(fileno=int(owner)), int(cleanup)).run()
 
 
 if __name__ == "__main__":

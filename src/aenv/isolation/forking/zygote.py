@@ -45,7 +45,8 @@ PAUSE = 0.01
 """Seconds after a request in which nothing is pre-forked. The new instance has a first call to answer, and a fork,
 which the zygote waits for, would delay the end of a sandbox by milliseconds."""
 FORK_SECONDS = 20
-"""Time limit for a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds."""
+"""Time limit for a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds. The server
+waits longer for the whole request: `FORK_ANSWER_SECONDS` of engines/native/zygote_handle.py."""
 STEP_SECONDS = 10
 """Time limit for a stopped child to become an instance."""
 KINDS = 16
@@ -308,7 +309,7 @@ class _Zygote:
                 pass
             del self._children[pid]
             if self._parent is not None and pid == self._parent.pid:
-                self._end_parent()
+                self._forget_parent()
         if self._parent is not None:
             self._discard_stopped(self._parent)
         if self._preforked is not None:
@@ -437,7 +438,7 @@ class _Zygote:
         if request is not None:
             self._fail(request, reason)
 
-    def _end_parent(self) -> None:
+    def _forget_parent(self) -> None:
         """Forget the preloaded parent, which has ended, and fail the requests that wait for it."""
         parent, self._parent = self._parent, None
         assert parent is not None
@@ -485,7 +486,7 @@ class _Zygote:
 
     def _ended(self, pid: int, code: int) -> None:
         if self._parent is not None and pid == self._parent.pid:
-            self._end_parent()
+            self._forget_parent()
         name = self._children.pop(pid, None)
         if name is not None:
             self._send({"op": "exit", "id": name, "code": code})

@@ -49,7 +49,7 @@ class ZygoteSpec:
     base: str | None = None
     """A root file system in place of the host's."""
     volume: Volume | None = None
-    """A folder of the host that all sandboxes share, and that outlives them."""
+    """A folder of the host that outlives the sandboxes of this zygote. One of them has it mounted at a time."""
     plain: bool = False
     """Use no private parts of CPython; see `cpython_internals`."""
 

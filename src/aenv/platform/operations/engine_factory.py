@@ -27,7 +27,7 @@ def create_engine(name: str, folder: Path, options: EngineOptions) -> Engine:
 
 
 def capabilities_of(name: str) -> Capabilities:
-    """Return what the engine of that name can do. An entry point that is a function can do what it does by itself."""
+    """Return the capabilities of the engine of that name; the defaults if its entry point is a function."""
     registered = _load(name)
     return registered.capabilities if _is_class(registered) else Capabilities()
 
@@ -65,5 +65,5 @@ def _load(name: str) -> Any:
 
 
 def _is_class(registered: Any) -> bool:
-    """Tell a class from a function of the folder, which an older plug-in may have registered."""
+    """Return whether the entry point is an `Engine` class. Older plug-ins register a function that takes the folder."""
     return isinstance(registered, type) and issubclass(registered, Engine)

@@ -182,7 +182,7 @@ async def _open_state(settings: ServeSettings, life: _Lifetime) -> _State:
     )
     ledger = Ledger(store, server=ServerEntry.own(directory.id, patience))
     if directory.fd_holder is not None:
-        directory.fd_holder.on_begun = ledger.set_fd_holder
+        directory.fd_holder.on_started = ledger.set_fd_holder
         ledger.set_fd_holder(directory.fd_holder.pid)
     cleared = await ledger.open()
     life.on_exit(ledger.close, lambda: ledger.close(hand_over=True))

@@ -43,7 +43,7 @@ class StateDirectory:
         """Lock the first free directory. ``patience``: seconds that instances wait there for the next server."""
         slot, lock = await asyncio.to_thread(_lock_free_slot, folder / "servers" / _digest(store))
         link = slot / "runtime"
-        fd_holder = await FdHolderClient.found(link.resolve(), patience) if link.is_symlink() else None
+        fd_holder = await FdHolderClient.connect(link.resolve(), patience) if link.is_symlink() else None
         if fd_holder is not None and patience > 0:
             return cls(slot, lock, link.resolve(), fd_holder)
         if fd_holder is not None:

@@ -71,7 +71,7 @@ def create(
 ) -> None:
     """Create a service of ENV_NAME, by default of the project in the current directory.
 
-    What is not said here is as its config.json says, if that is the one in the current directory.
+    Defaults come from config.json in the current directory, if that is the project's own.
     """
     own = _manifest(env_name)
     if own is not None:
