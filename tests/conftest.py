@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -135,5 +136,9 @@ def stop_all(runtime: Path) -> None:
 def left_in(runtime: Path) -> list[str]:
     """What should not be there any more when no local platform runs there."""
     lasting = re.compile(r"account|ended\.db(-\w+)?|[0-9a-f]{8}(/(lock|alive|platform\.log))?")
-    found = (str(path.relative_to(runtime)) for path in runtime.rglob("*"))
+    found = {
+        os.path.relpath(os.path.join(folder, name), runtime)
+        for folder, *kinds in os.walk(runtime)
+        for name in chain(*kinds)
+    }
     return sorted(name for name in found if not lasting.fullmatch(name))

@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PRINTED = {
     "01_local_sandbox.py": """
 total     2
-inside    ['env', '0'] no rights
+inside    ['env', 'sandbox'] no rights
 rollout 0: total 0, reward 1.0
 rollout 1: total 1, reward 0.0
 rollout 2: total 2, reward 1.0

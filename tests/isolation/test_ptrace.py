@@ -114,7 +114,7 @@ def test_code_that_another_process_shares_and_changes_is_not_run(tmp_path: Path)
         # The instruction before the child's instruction pointer makes no system call any more, but kills the process.
         at = bytes(code[:64]).index(bytes.fromhex("0f05"))
         code[at : at + 2] = bytes.fromhex("0f0b")
-        with pytest.raises(OSError, match="could not be prepared"):
+        with pytest.raises(OSError, match="could not be set up"):
             child.run(_wrote(tmp_path / "made"))
         assert not (tmp_path / "made").exists()
 
