@@ -10,14 +10,16 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from aenv.errors import ConfigError, UsageError
+from aenv.schema import earlier_settings
 
 FILE_NAME = "cli_config.json"
 
@@ -26,6 +28,14 @@ class Group(BaseModel):
     """A group of settings. Unknown keys, which other programs may have written, are kept."""
 
     model_config = ConfigDict(extra="allow", frozen=True, use_attribute_docstrings=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_unset(cls, document: Any) -> Any:
+        """Drop nulls: the earlier CLI wrote them for settings that nobody had made."""
+        if not isinstance(document, Mapping):
+            return document
+        return {name: value for name, value in document.items() if value is not None or name not in cls.model_fields}
 
 
 class BuildArgs(Group):
@@ -109,14 +119,20 @@ class Settings(Group):
     """URL of the platform; empty: this machine."""
     owner: str | None = None
     """Owner of the instances and versions that commands create."""
+    cache_budget: str | int = "20Gi"
+    """Size that cached packages, environments and images may take; 0: no limit. What was not used for longest is
+    removed first (`aenv cache`)."""
 
 
+ADDRESSES = ("hub_config.hub_backend", "system_url")
+_ADDRESS = re.compile(r"https?://[^\s/]|unix:/|localhost(/|$)|[^\s/]+[.:][^\s/]")
 VARIABLES = {
     "hub_config.hub_backend": ("AENV_HUB_URL", "HUB_BACKEND"),
     "hub_config.api_key": ("AENV_API_KEY",),
     "build_config.registry.username": ("AENV_REGISTRY_USERNAME",),
     "build_config.registry.password": ("AENV_REGISTRY_PASSWORD",),
     "system_url": ("AENV_SYSTEM_URL",),
+    "cache_budget": ("AENV_CACHE_BUDGET",),
 }
 """Environment variables that override a key of the file."""
 SHORT = {"hub": "hub_config.hub_backend", "token": "hub_config.api_key", "registry": "build_config.registry.host"}
@@ -177,7 +193,7 @@ def read(path: Path) -> dict[str, Any]:
         validate(document, str(path))
     except ConfigError as error:
         raise ConfigError(error.message, hint) from None
-    return document
+    return earlier_settings.translated(document)
 
 
 def validate(document: Mapping[str, Any], where: str) -> Settings:
@@ -229,10 +245,17 @@ def set_value(path: Path, key: str, text: str) -> Any:
             problem = error
             continue
         parsed = value_of(settings, key)
+        _check_address(key, parsed)
         _put(document, key, parsed)
         write(document, path)
         return parsed
     raise problem
+
+
+def _check_address(key: str, value: Any) -> None:
+    """Reject a single word as an address: it is a typing mistake more often than the name of a host."""
+    if key in ADDRESSES and value and not _ADDRESS.match(str(value)):
+        raise ConfigError(f"{key}: '{value}' is not an address; expected something like http://host:8080")
 
 
 def _interpretations(text: str) -> Iterator[Any]:

@@ -8,6 +8,7 @@
   the episode. A reward that raised, or an instance that ended, leaves the episode without a reward.
 - ``infra``    aenv, the network or the machine failed: the episode says nothing about the agent and has no reward.
 - ``timeout``  a time budget ran out; ``details["budget"]`` names the budget.
+- ``user``     a simulated user failed, such as the model behind it: the episode says nothing about the agent.
 - ``caller``   the program that uses the SDK or the command line made the mistake.
 
 A response carries ``code``. The client looks the class up in a table; it never imports a class named by a peer.
@@ -18,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-Fault = Literal["policy", "env", "infra", "timeout", "caller"]
+Fault = Literal["policy", "env", "infra", "timeout", "user", "caller"]
 
 
 class AEnvError(Exception):
@@ -42,7 +43,7 @@ class AEnvError(Exception):
     status: ClassVar[int] = 500
     """HTTP status of a response that carries the error."""
     fault: Fault = "infra"
-    """Responsible party: ``policy``, ``env``, ``infra``, ``timeout`` or ``caller``."""
+    """Responsible party: ``policy``, ``env``, ``infra``, ``timeout``, ``user`` or ``caller``."""
     retryable: bool = False
     """True if the same request may succeed later."""
     exit_code: ClassVar[int] = 1
@@ -135,6 +136,12 @@ class Forbidden(EnvironmentError):
     code, status, fault = "forbidden", 403, "caller"
 
 
+class ImageUnavailable(EnvironmentError):
+    """A container image cannot be pulled, or cannot be used; the message has its name and the reason."""
+
+    code, status, fault = "image_unavailable", 502, "env"
+
+
 class InstanceUnreachable(EnvironmentError, NetworkError):
     """The instance could not be reached, or the connection broke.
 
@@ -161,9 +168,14 @@ class InstanceEnded(EnvironmentError):
         cls, name: str, reason: str | None, fault: str | None = None, *, ended_by: str | None = None
     ) -> InstanceEnded:
         """Return the error for instance ``name``; an unknown or missing ``fault`` becomes ``infra``."""
-        error = cls(f"instance {name} has ended: {reason}", details={"ended_by": ended_by} if ended_by else None)
+        error = cls(ended_message(name, reason), details={"ended_by": ended_by} if ended_by else None)
         error.fault = _fault(fault, error.fault)
         return error
+
+
+def ended_message(name: str, reason: str | None) -> str:
+    """Return the message of every error about an instance that has ended."""
+    return f"instance {name} has ended: {reason}"
 
 
 class QuotaExceeded(Forbidden):
@@ -210,6 +222,25 @@ class StateDestroyed(EnvironmentError):
     """
 
     code, status, fault = "state_destroyed", 409, "policy"
+
+
+class UserFailed(EnvironmentError):
+    """The simulated user of an environment failed. Raised by the author's tool, function or reward.
+
+    The episode says nothing about the agent: it has the outcome ``user`` and no reward.
+
+    Example:
+        ```python
+        @register_tool
+        def ask_user(question: str) -> str:
+            try:
+                return user_model(question)
+            except ConnectionError as error:
+                raise UserFailed(f"the model of the user is unreachable: {error}") from error
+        ```
+    """
+
+    code, status, fault = "user_failed", 502, "user"
 
 
 class InvalidArguments(EnvironmentError, ValidationError):
@@ -260,10 +291,22 @@ class Unavailable(EnvironmentError):
     code, status, retryable = "unavailable", 503, True
 
 
+class StorageFull(EnvironmentError):
+    """The disk, or a quota on it, has no space left. What was stored before is intact."""
+
+    code, status = "storage_full", 507
+
+
 class Overloaded(Unavailable):
     """The platform is at capacity and no slot became free in time; retry after ``details["retry_after"]`` seconds."""
 
     code = "overloaded"
+
+
+class CapacityExhausted(Overloaded):
+    """The machine has no room for another instance now; the message names the resource. Retry later."""
+
+    code = "capacity"
 
 
 # --- tools ---------------------------------------------------------------------------------------------------
@@ -342,7 +385,7 @@ _BY_CODE: dict[str, type[EnvironmentError]] = {
     for cls in (
         Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
         InvalidBundle, TooLarge, RateLimited, Unavailable, InstanceUnreachable, InstanceEnded, QuotaExceeded,
-        Overloaded, StateDestroyed, ConfigError, LoadError,
+        Overloaded, CapacityExhausted, StateDestroyed, ConfigError, LoadError, UserFailed, ImageUnavailable,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
@@ -356,9 +399,12 @@ _BY_STATUS: dict[int, type[EnvironmentError]] = {
         InstanceEnded,
         QuotaExceeded,
         Overloaded,
+        CapacityExhausted,
         StateDestroyed,
         ConfigError,
         LoadError,
+        UserFailed,
+        ImageUnavailable,
     )
 }
 

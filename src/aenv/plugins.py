@@ -17,6 +17,7 @@ from aenv.errors import ConfigError
 log = logging.getLogger("aenv.plugins")
 
 ADAPTERS = "aenv.adapters"
+BENCHMARKS = "aenv.benchmarks"
 ENGINES = "aenv.engines"
 ENGINE_SCHEMES = "aenv.engine_schemes"
 """Engines that are named by a URL, by its scheme."""
@@ -26,12 +27,18 @@ _CHECKOUT = Path(__file__).parents[2] / "pyproject.toml"
 
 def names(group: str) -> list[str]:
     """Return the names that are registered in a group, sorted."""
-    return sorted({*_own().select(group=group).names, *entry_points(group=group).names})
+    return sorted(
+        {
+            *_own().select(group=group).names,
+            *entry_points(group=group).names,
+            *_checkout().select(group=group).names,
+        }
+    )
 
 
 def has(group: str, name: str) -> bool:
     """Return whether a name is registered in a group."""
-    return bool(_own().select(group=group, name=name) or entry_points(group=group, name=name))
+    return bool(_entries(group, name))
 
 
 def load(group: str, name: str) -> Any:
@@ -40,10 +47,22 @@ def load(group: str, name: str) -> Any:
     Raises:
         ConfigError: there is none of that name; the message lists those that exist.
     """
-    for entry in _own().select(group=group, name=name) or entry_points(group=group, name=name):
+    for entry in _entries(group, name):
         return entry.load()
     registered = ", ".join(names(group)) or "none"
     raise ConfigError(f"no plug-in '{name}' in group '{group}'; available: {registered}")
+
+
+def _entries(group: str, name: str) -> EntryPoints:
+    """Return the entry points of that name: aenv's own, those of other packages, those that the checkout has since."""
+    found = _own().select(group=group, name=name) or entry_points(group=group, name=name)
+    return found or _checkout().select(group=group, name=name)
+
+
+@cache
+def _checkout() -> EntryPoints:
+    """Return the entry points of the checkout that this module is imported from, if it is."""
+    return declared_in(_CHECKOUT) if _CHECKOUT.is_file() else EntryPoints()
 
 
 @cache

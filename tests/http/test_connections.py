@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aenv.http import connections, raw_stream
+from aenv.http import connections, raw_stream, server_connection
 from aenv.http import server as http
 from aenv.http.client import IDLE_SECONDS
 from aenv.http.connections import IDLE_TICKS, SILENT_TICKS, TICK, peer_key
@@ -274,10 +274,10 @@ def test_a_flood_of_pipelined_requests_is_bounded() -> None:
 
 
 def context(folder: Path) -> ssl.SSLContext:
-    from tests.platform.test_tls import certificate
+    from tests.certificates import self_signed
 
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.load_cert_chain(*certificate(folder))
+    made.load_cert_chain(*self_signed(folder))
     return made
 
 
@@ -402,7 +402,7 @@ def test_all_addresses_of_this_machine_are_one_peer() -> None:
 
 @pytest.mark.attack("connection floods")
 def test_incomplete_bodies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MAX_HELD", 100_000)
+    monkeypatch.setattr(server_connection, "MAX_HELD", 100_000)
     head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n"
 
     async def main() -> None:

@@ -147,8 +147,12 @@ def test_nothing_is_read_while_reading_is_paused() -> None:
         peer.transport.pause_reading()
         assert not peer.transport.is_reading()
         theirs.send(b"later")
-        await asyncio.sleep(0.02)
+        other, others = pair()
+        others.send(b"now")
+        await wait_until(lambda: other.came == b"now")  # so the loop has looked at all sockets
         assert not peer.came
+        other.transport.abort()
+        others.close()
         peer.transport.resume_reading()
         peer.transport.resume_reading()
         await wait_until(lambda: peer.came == b"later")
@@ -190,7 +194,7 @@ def test_an_abort_drops_unsent_bytes_and_ends_once() -> None:
         peer.transport.abort()
         await peer.over.wait()
         peer.transport.abort()
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0)  # what abort() would have scheduled runs now
         assert peer.told.count("lost") == 1
         assert len(await received(theirs, len(BIG))) < len(BIG)
         theirs.close()

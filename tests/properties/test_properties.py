@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pydantic_core import from_json, to_json
 
 from aenv import ToolResult
-from aenv.adapters.agents.openai_agents import openai_names
 from aenv.authoring import docstrings
 from aenv.authoring.content import to_content
 from aenv.authoring.signature import Signature
 from aenv.errors import InvalidArguments, ToolNotFound
 from aenv.sdk.environment import Environment
+from aenv.sdk.model_formats import accepted_names
 from aenv.sdk.qualified_names import bare_name, split_env_name_version
 
 json_values: st.SearchStrategy[Any] = st.recursive(
@@ -83,11 +83,11 @@ def test_a_tool_name_of_another_environment_is_refused(mine: str, theirs: str, t
 
 
 @given(st.lists(st.text(min_size=1, max_size=80), max_size=30))
-def test_openai_names_are_valid_and_distinct(tools: list[str]) -> None:
-    made = openai_names(tools)
+def test_tool_names_for_model_apis_are_valid_and_distinct(tools: list[str]) -> None:
+    made = accepted_names(tools)
     assert len(made) == len(tools)
     assert len(set(made)) == len(made)
-    assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in made)
+    assert all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name) for name in made)
 
 
 @given(st.text(), st.lists(st.from_regex(r"[a-z_]{1,6}", fullmatch=True), max_size=4))

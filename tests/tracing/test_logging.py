@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,3 +55,27 @@ def test_the_library_is_silent_until_it_is_configured() -> None:
     code = "from aenv.tracing.logging import getLogger; getLogger('environment').warning('quiet')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout + done.stderr == b""
+
+
+def test_a_program_logs_in_the_documented_format_if_a_variable_says_so() -> None:
+    code = (
+        "import os, asyncio, logging\n"
+        "from aenv import Environment\n"
+        "env = Environment('x@1', aenv_url='http://127.0.0.1:9')\n"
+        "from aenv.tracing.logging import getLogger\n"
+        "getLogger('environment').info('[ENV:x] Executing tool: t in environment x@1')\n"
+    )
+
+    def said(before: str = "", **variables: str) -> str:
+        known = {name: value for name, value in os.environ.items() if name != "AENV_LOG_LEVEL"}
+        command = [sys.executable, "-c", before + code]
+        done = subprocess.run(command, env={**known, **variables}, capture_output=True, text=True, check=True)
+        return done.stderr
+
+    assert said() == ""
+    line = said(AENV_LOG_LEVEL="INFO")
+    assert re.fullmatch(r"\d{8}-[\d:]{8}\.\d{3} aenv.environment INFO: \[ENV:x\] Executing tool: t in .*\n", line)
+    configured = said(
+        "import logging; logging.basicConfig(level='INFO', format='mine %(message)s')\n", AENV_LOG_LEVEL="INFO"
+    )
+    assert configured == "mine [ENV:x] Executing tool: t in environment x@1\n"

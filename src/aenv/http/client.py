@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import errno
 import os
+import select
 import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,6 +53,8 @@ class ConnectFailed(NetworkError):
     """The server could not be reached, so nothing was sent: a retry is safe."""
 
     code = "not_connected"
+    refused = False
+    """True if nothing listens there."""
 
 
 class ConnectionLost(NetworkError):
@@ -184,7 +188,9 @@ class HttpClient:
                 raise DeadlineExceeded(f"{url} did not accept the connection within {timeout:g} s") from error
             raise ConnectFailed(f"{url} did not accept the connection within {limit:g} s") from error
         except OSError as error:
-            raise ConnectFailed(f"cannot reach {url}: {error.strerror or error}") from error
+            failure = ConnectFailed(f"cannot reach {url}: {error.strerror or error}", unknown_host(error, url))
+            failure.refused = is_refusal(error)
+            raise failure from error
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:
@@ -232,7 +238,7 @@ class ClientConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport = None  # type: ignore[assignment]
-        self._socket: socket.socket | None = None
+        self._readable: select.poll | None = None
         self._parser: Any = httptools.HttpResponseParser(self)
         self._waiter: asyncio.Future[ClientResponse] | None = None
         self._deadline: float | None = None
@@ -277,22 +283,13 @@ class ClientConnection(asyncio.Protocol):
         """
         if self._lost or self._transport.is_closing():
             return False
-        if self._socket is None:
-            return True
-        try:
-            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return True  # open and nothing to read, as expected between two exchanges
-        except OSError:
-            return False
-        return False  # closed by the server, or unsolicited bytes
+        # Open and nothing to read is expected between two exchanges; else it was closed, or has unsolicited bytes.
+        return self._readable is None or not self._readable.poll(0)
 
     def close(self) -> None:
         """Abort the connection."""
         if self._loop.is_closed():  # asyncio.run ended while it was open, so no loop will close it
-            if self._socket is not None:
-                self._socket.close()
-                self._transport._sock = None  # type: ignore[attr-defined]  # or asyncio warns
+            _close_without_loop(self._transport)
         else:
             self._transport.abort()
 
@@ -312,7 +309,7 @@ class ClientConnection(asyncio.Protocol):
         if self._waiter is None or self._waiter.done() or self._deadline is None:
             return
         if self._loop.time() >= self._deadline:
-            self._waiter.set_exception(DeadlineExceeded("no answer in time"))
+            self._fail_waiter(DeadlineExceeded("no answer in time"))
         else:
             self._watch(self._deadline)
 
@@ -321,9 +318,8 @@ class ClientConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
         if transport.get_extra_info("sslcontext") is None:
-            own = transport.get_extra_info("socket")
-            # asyncio's transports hand out a wrapper without recv.
-            self._socket = own if isinstance(own, socket.socket) else getattr(own, "_sock", None)
+            self._readable = select.poll()
+            self._readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
@@ -333,7 +329,7 @@ class ClientConnection(asyncio.Protocol):
             if self._ends_with_connection:
                 self.on_message_complete()
             else:
-                self._waiter.set_exception(ConnectionLost(f"the connection broke before the answer: {exc or 'EOF'}"))
+                self._fail_waiter(ConnectionLost(f"the connection broke before the answer: {exc or 'EOF'}"))
 
     def data_received(self, data: bytes) -> None:
         if self._waiter is None:
@@ -350,8 +346,13 @@ class ClientConnection(asyncio.Protocol):
     def _fail(self, error: ConnectionLost) -> None:
         """Fail the request and read no more of the response."""
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(error)
+            self._fail_waiter(error)
         self._transport.abort()
+
+    def _fail_waiter(self, error: NetworkError) -> None:
+        assert self._waiter is not None
+        self._waiter.set_exception(error)
+        self._waiter.exception()  # or asyncio complains if an interrupt has ended the task that waited
 
     # --- callbacks of the HTTP parser
 
@@ -395,6 +396,29 @@ class ClientConnection(asyncio.Protocol):
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(ClientResponse(status, body, self._headers))
+
+
+def _close_without_loop(transport: asyncio.Transport) -> None:
+    """Close the socket of a transport whose loop is closed. asyncio has no public way, see `cpython_internals`."""
+    if transport.get_extra_info("sslcontext") is not None:
+        return
+    own = transport.get_extra_info("socket")
+    if isinstance(own, socket.socket):
+        own.close()
+    elif hasattr(transport, "_sock") and transport._sock is not None:
+        transport._sock.close()
+        transport._sock = None  # or asyncio warns
+
+
+def unknown_host(error: OSError, url: ServerUrl) -> dict[str, str] | None:
+    """Return the details of a failure to connect whose cause is that there is no such host."""
+    return {"unknown_host": url.host} if getattr(error, "errno", None) == socket.EAI_NONAME else None
+
+
+def is_refusal(error: OSError) -> bool:
+    """Return whether nothing listens at the address."""
+    # asyncio reports a host with several addresses as an OSError without a number, with all errors in its text.
+    return isinstance(error, ConnectionRefusedError) or f"[Errno {errno.ECONNREFUSED}]" in str(error)
 
 
 def header_size(headers: Iterable[tuple[bytes, bytes]]) -> int:

@@ -24,16 +24,17 @@ def bearer_token(request: Request) -> str | None:
     return text.strip().decode("latin-1")
 
 
-def refuse_web_pages(request: Request, hint: str) -> None:
+def refuse_web_pages(request: Request, hint: str, names: tuple[bytes, ...] = (b"host", b"origin")) -> None:
     """Refuse requests whose Host or Origin is not this machine (DNS rebinding).
 
-    A web page in a local browser can reach 127.0.0.1 under a host name of its own choosing.
+    A web page in a local browser can reach 127.0.0.1 under a host name of its own choosing. ``names``: the headers to
+    check; a server beyond loopback cannot know its host names.
 
     Raises:
         Forbidden: Host or Origin names another machine.
     """
     for name, value in request.headers:
-        if name in (b"host", b"origin") and not is_loopback_name(value):
+        if name in names and not is_loopback_name(value):
             raise Forbidden(f"{name.decode()} '{value.decode('latin-1')}' is not this machine", details={"hint": hint})
 
 

@@ -62,6 +62,12 @@ class RawStream(asyncio.Protocol):
         """Close the connection once all written bytes are sent."""
         self._transport.close()
 
+    def detach(self) -> tuple[asyncio.Transport, bytes]:
+        """Return the connection, for another protocol to take over, and the bytes that were received and not read."""
+        unread = b"".join(self._chunks)
+        self._chunks.clear()
+        return self._transport, unread
+
     # --- asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterable
 from typing import TYPE_CHECKING, NamedTuple
 
 import httptools
@@ -29,6 +29,8 @@ from aenv.http.url import ServerUrl
 if TYPE_CHECKING:
     import ssl
 
+    from aenv.http.forward_proxies import ForwardProxy
+
 IDLE = 32
 WHOLE = 64 * 1024
 """Pass on a response of known length whole up to this many bytes."""
@@ -46,16 +48,36 @@ Headers = list[tuple[bytes, bytes]]
 class Relay:
     """Forwards requests to one server, over pooled connections."""
 
-    def __init__(self, url: ServerUrl, certificate: str | None = None, tunnel_request: bytes | None = None) -> None:
+    def __init__(
+        self,
+        url: ServerUrl,
+        certificate: str | None = None,
+        tunnel_request: bytes | None = None,
+        *,
+        proxy: ForwardProxy | None = None,
+    ) -> None:
         """``certificate``: SHA-256 of the only certificate to accept from the server, whoever signed it.
 
-        ``tunnel_request``: a complete request that makes the server a tunnel to another server behind it.
+        ``tunnel_request``: a complete request that makes the server a tunnel to another server behind it. ``proxy``: to
+        reach the server through; heads of requests begin as `target` says then.
         """
         self.url = url
+        self._proxy = proxy
         self._certificate = certificate
         self._tunnel_request = tunnel_request
         self._idle: list[_RelayConnection] = []
         self._busy: set[_RelayConnection] = set()
+
+    def target(self, path: bytes) -> bytes:
+        """Return how a request names a path: with the server's address where a proxy must know it."""
+        if self._proxy is None or self.url.tls:
+            return path
+        return f"http://{self.url.authority}".encode() + path
+
+    @property
+    def proxy_lines(self) -> bytes:
+        """Header lines for a proxy that reads the requests."""
+        return b"" if self._proxy is None or self.url.tls else self._proxy.lines()
 
     async def send(self, head: bytes, body: bytes | AsyncIterable[bytes]) -> RelayedResponse:
         """Send a request: its head without the final empty line, and its body. Returns with the head of the response.
@@ -123,16 +145,26 @@ class Relay:
                 if self.url.uds:
                     connection = await unix_sockets.connect(self.url.uds, _RelayConnection)
                 else:
-                    tls = self._tls() if self.url.tls else None
-                    _, connection = await loop.create_connection(
-                        _RelayConnection, self.url.host, self.url.port, ssl=tls
-                    )
+                    connection = await self._connect_over_tcp(loop)
                     self._check(connection)
                 return await self._enter_tunnel(connection)
         except ConnectionLost as error:
             raise ConnectFailed(error.message) from error
         except OSError as error:  # includes TimeoutError
-            raise ConnectFailed(f"cannot reach {self.url}: {error.strerror or 'no connection in time'}") from error
+            why = "no connection in time" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            failure = ConnectFailed(f"cannot reach {self.url}: {why}", client.unknown_host(error, self.url))
+            failure.refused = self._proxy is None and client.is_refusal(error)
+            raise failure from error
+
+    async def _connect_over_tcp(self, loop: asyncio.AbstractEventLoop) -> _RelayConnection:
+        tls = self._tls() if self.url.tls else None
+        if self._proxy is None:
+            _, connection = await loop.create_connection(_RelayConnection, self.url.host, self.url.port, ssl=tls)
+            return connection
+        reached = await self._proxy.connect(self.url)
+        name = self.url.host if tls is not None else None
+        _, connection = await loop.create_connection(_RelayConnection, sock=reached, ssl=tls, server_hostname=name)
+        return connection
 
     async def _enter_tunnel(self, connection: _RelayConnection) -> _RelayConnection:
         """Open the tunnel, if the relay has one."""
@@ -213,7 +245,7 @@ class RelayedResponse:
             found.append(data)
         return b"".join(found)
 
-    async def chunks(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body while it arrives. Raises ConnectionLost if it ends too early."""
         try:
             while (data := await self._connection.read()) is not None:
@@ -357,7 +389,7 @@ class _RelayConnection(ClientConnection):
 
     def _head_is_late(self) -> None:
         self._head_timer = None
-        self._fail(ConnectionLost(f"the head of the instance's response took over {HEAD_SECONDS:g} s"))
+        self._fail(ConnectionLost(f"the head of the response took over {HEAD_SECONDS:g} s"))
 
     # --- asyncio.Protocol
 
@@ -375,7 +407,7 @@ class _RelayConnection(ClientConnection):
             self._start()
             self._wake()
         else:
-            self._break(ConnectionLost(f"the instance closed the connection: {exc or 'EOF'}"))
+            self._break(ConnectionLost(f"the server closed the connection: {exc or 'EOF'}"))
 
     def data_received(self, data: bytes) -> None:
         if self._begun is None or self.complete:
@@ -390,13 +422,11 @@ class _RelayConnection(ClientConnection):
                 self._transport.pause_reading()
                 self._start()
                 return
-            self._fail(ConnectionLost("the instance sent an upgrade that was not requested"))
+            self._fail(ConnectionLost("the server sent an upgrade that was not requested"))
         except httptools.HttpParserError as error:
-            self._fail(ConnectionLost(f"the instance's response is not HTTP: {error}"))
+            self._fail(ConnectionLost(f"the response is not HTTP: {error}"))
         if self._other_bytes > MAX_HEADER_BYTES + FRAMING * self._body_bytes:
-            self._fail(
-                ResponseTooLarge(f"the instance's response has over {MAX_HEADER_BYTES} bytes that are not its body")
-            )
+            self._fail(ResponseTooLarge(f"the response has over {MAX_HEADER_BYTES} bytes that are not its body"))
         elif not self.status and self._head_timer is None and self._broken is None:
             self._head_timer = self._loop.call_later(HEAD_SECONDS, self._head_is_late)
 
@@ -414,17 +444,17 @@ class _RelayConnection(ClientConnection):
         if status < 200:
             self.fields = []
             if status < 100:
-                self._fail(ConnectionLost(f"the instance's response has the invalid status {status}"))
+                self._fail(ConnectionLost(f"the response has the invalid status {status}"))
             return
         self._in_body = True
         self._stop_head_timer()
         if self._other_bytes > MAX_HEADER_BYTES and client.header_size(self.fields) > MAX_HEADER_BYTES:
-            self._fail(ResponseTooLarge(f"the headers of the instance's response are over {MAX_HEADER_BYTES} bytes"))
+            self._fail(ResponseTooLarge(f"the headers of the response are over {MAX_HEADER_BYTES} bytes"))
             return
         names = dict(self.fields)
         length, encoding = names.get(b"content-length"), names.get(b"transfer-encoding")
         if encoding is not None and encoding.strip().lower() != b"chunked":
-            self._fail(ConnectionLost("the instance's response has an unsupported transfer-encoding"))
+            self._fail(ConnectionLost("the response has an unsupported transfer-encoding"))
             return
         self.status = status
         self._ends_with_connection = length is None and encoding is None and status not in (204, 304)

@@ -18,6 +18,8 @@ import stat
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from aenv.http import handed_connections
+
 log = logging.getLogger("aenv.wire")
 
 CHUNK = 64 * 1024
@@ -51,6 +53,12 @@ async def connect(path: str, make: Callable[[], P]) -> P:
         OSError: no process listens there.
     """
     loop = asyncio.get_running_loop()
+    if path == handed_connections.PATH and handed_connections.connections is not None:
+        connection = await handed_connections.connections.take()
+        connection.setblocking(False)
+        protocol = make()
+        UnixTransport(loop, connection, protocol)
+        return protocol
     while True:
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)

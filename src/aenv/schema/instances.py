@@ -33,6 +33,8 @@ class EndedBy(StrEnum):
     """Failure to start."""
     OUT_OF_MEMORY = "out_of_memory"
     """Killed by the kernel for using more memory than its limit."""
+    OUT_OF_STORAGE = "out_of_storage"
+    """Ended by the cluster for writing more than its storage limit."""
     KILLED = "killed"
     """SIGKILL from outside of its sandbox."""
     CRASHED = "crashed"
@@ -89,6 +91,18 @@ class Env(Message):
     updated_at: str | None = None
 
 
+class InstanceResources(Message):
+    """Resources of an instance whose create request asked for some."""
+
+    cpu: float
+    """Cores."""
+    memory: int
+    """Bytes."""
+    storage: int
+    """Bytes in its writable files."""
+    gpu: int = 0
+
+
 class EnvInstance(Message):
     """A running environment."""
 
@@ -119,10 +133,16 @@ class EnvInstance(Message):
     """URL for its calls, if that is not the platform's data plane."""
     token: str | None = None
     """Token that its calls must carry."""
+    mcp_url: str | None = None
+    """URL of its MCP server for programs that cannot use ``data_url``; they send ``token`` as a bearer token."""
     usage: dict[str, int] | None = None
     """Memory, processes and CPU in use, as far as the engine can tell."""
     network: str | list[str] | None = None
     """Network access: `none`, `loopback`, `blackhole`, `host`, or a list of hosts. Absent: not reported."""
+    digest: str | None = None
+    """Digest of the version that it runs, if that comes from a hub."""
+    notices: list[str] | None = None
+    """Notices for users of this version, such as that it is deprecated."""
     healthy: bool | None = None
     """True: it has answered a request, and has no health check of its own."""
     started_at: str | None = None
@@ -131,6 +151,10 @@ class EnvInstance(Message):
     """Time at which its time to live runs out."""
     keep_alive: bool | None = None
     """True: it outlives the process that created it."""
+    resources: InstanceResources | None = None
+    """Resources of the instance, if the create request asked for some."""
+    item: int | None = None
+    """Index of the item of the create request that it was created for."""
 
 
 class InstanceEvent(Message):
@@ -166,6 +190,15 @@ class HubAccess(Message):
     """File or folder of trusted certificates; empty: the system's."""
 
 
+class EnvInstanceItem(Message):
+    """An instance among several of a create request; absent fields are those of the request."""
+
+    datasource: str | None = None
+    environment_variables: dict[str, str] | None = None
+    arguments: list[str] | None = None
+    labels: dict[str, str] | None = None
+
+
 class EnvInstanceCreateRequest(Message):
     """Request to create an instance."""
 
@@ -195,8 +228,27 @@ class EnvInstanceCreateRequest(Message):
     """False: load MCP support only when an MCP client connects, so that the instance is ready sooner."""
     network: str | list[str] | None = None
     """Network access: `none`, `loopback`, `blackhole`, `host`, or a list of hosts. Absent: as in its config.json."""
+    cpu: str | None = None
+    """Cores, like `2` or `500m`. Absent, as for the next two: as in its config.json."""
+    memory: str | None = None
+    """Memory, like `4Gi`."""
+    storage: str | None = None
+    """Size of its writable files, like `10Gi`."""
+    gpu: int | None = Field(default=None, ge=1)
+    """Number of GPUs."""
+    items: list[EnvInstanceItem] | None = Field(default=None, min_length=1, max_length=10_000)
+    """Items to create an instance for each, as with `count`."""
+    item: int | None = None
+    """Index of the item that this request is for; set by the platform."""
     queue_timeout: float | None = Field(default=None, ge=0)
     """Seconds to wait for capacity on a full platform. Absent: the platform's default."""
+
+
+class ActivityAnswer(Message):
+    """Activity that a create request waits for."""
+
+    waiting_for: str
+    """Empty: nothing in particular, or there is no such request."""
 
 
 class PresignRequest(Message):
@@ -245,6 +297,10 @@ class EnvService(Message):
     storage_size: str | None = None
     storage_used: int | None = None
     """Bytes in use."""
+    port: int | None = None
+    """Port in a replica that the URL leads to; absent: the environment's own server."""
+    notices: list[str] | None = None
+    """In the response to a create: what users of this version should know, such as that it is deprecated."""
 
 
 class EnvServiceCreateRequest(Message):
@@ -283,6 +339,41 @@ class EnvServiceUpdateRequest(Message):
     version: str | None = None
     storage_size: str | None = None
     """Must be larger than the current size."""
+
+
+class EnvPoolCreateRequest(Message):
+    """Request to keep instances of an environment ready, for creates with the same fields."""
+
+    envName: str
+    size: int = Field(ge=1, le=1000)
+    """Number of instances to keep ready."""
+    datasource: str = ""
+    environment_variables: dict[str, str] | None = None
+    arguments: list[str] | None = None
+    network: str | list[str] | None = None
+    mcp: bool | None = None
+    source: str | None = None
+    """Folder of the project, on the local platform."""
+    hub: HubAccess | None = None
+    """Hub to take the environment from, on the local platform."""
+    fetching: dict[str, str] | None = None
+    """Proxies, certificates and package index of the caller, on the local platform."""
+
+    def instance(self) -> EnvInstanceCreateRequest:
+        """Return the request that creates an instance like those in the pool."""
+        return EnvInstanceCreateRequest.model_validate(self.model_dump(exclude={"size"}))
+
+
+class EnvPool(Message):
+    """A warm pool."""
+
+    name: str
+    """Environment, as ``name@version``."""
+    size: int
+    ready: int
+    """Number of instances that are ready now."""
+    owner: str = ""
+    """Account whose creates it serves."""
 
 
 class EnvServiceListResponse(Message):

@@ -8,13 +8,11 @@ SQLite's locks reliably.
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
-from aenv.errors import ConfigError, Unavailable
+from aenv.errors import AEnvError, ConfigError, Unavailable
 from aenv.storage.base import (
     ABSENT,
     ANY,
@@ -32,8 +30,8 @@ from aenv.storage.base import (
     pack,
     unpack,
 )
+from aenv.storage.sqlite_connections import SqliteConnections
 
-BUSY_SECONDS = 30.0
 FORMAT = 1
 COUNT_LIMIT = 1000
 """Limit of counting an index's entries, to find the shortest of several indexes."""
@@ -61,65 +59,27 @@ class SqliteStore(BlockingStore):
     def __init__(self, path: Path) -> None:
         self.path = path
         self.url = f"sqlite:{path}"
-        self._idle: list[sqlite3.Connection] = []
-        self._lock = threading.Lock()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with self._connection() as db:
-            self._prepare(db)
+        self._connections = SqliteConnections(path, "FULL", self._as_error)
+        self._connections.create_tables(_TABLES, FORMAT)
 
     async def close(self) -> None:
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for db in idle:
-            db.close()
+        self._connections.close()
 
-    def _prepare(self, db: sqlite3.Connection) -> None:
-        found: int = db.execute("PRAGMA user_version").fetchone()[0]
-        if found > FORMAT:
-            raise ConfigError(f"{self.path} was written by a newer aenv; upgrade this one to use it")
-        if found == FORMAT:
-            return
-        self.path.chmod(0o600)
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("BEGIN IMMEDIATE")
-        for statement in _TABLES.split(";\n"):
-            db.execute(statement)
-        db.execute(f"PRAGMA user_version = {FORMAT}")
-        db.execute("COMMIT")
-
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
-            db = self._idle.pop() if self._idle else None
-        try:
-            if db is None:
-                db = sqlite3.connect(self.path, BUSY_SECONDS, isolation_level=None, check_same_thread=False)
-                db.execute("PRAGMA synchronous = FULL")
-                db.execute("PRAGMA cache_size = -16384")
-            yield db
-        except sqlite3.Error as error:
-            if db is not None:
-                db.close()
-                db = None
-            if isinstance(error, sqlite3.OperationalError):
-                raise Unavailable(f"the store at {self.path} is unavailable: {error}") from error
-            raise ConfigError(f"{self.path} is not an aenv store: {error}") from error
-        finally:
-            if db is not None:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                with self._lock:
-                    self._idle.append(db)
+    def _as_error(self, error: sqlite3.Error) -> AEnvError:
+        if isinstance(error, sqlite3.OperationalError):
+            return Unavailable(f"the store at {self.path} is unavailable: {error}")
+        return ConfigError(f"{self.path} is not an aenv store: {error}")
 
     # --- read
 
     def _get_many(self, space: str, keys: Sequence[str]) -> list[Record | None]:
-        with self._connection() as db:
+        with self._connections.use() as db:
             found = _fetch(db, space, keys)
         return [found.get(key) for key in keys]
 
     def _page(self, query: Query) -> Page:
-        with self._connection() as db:
+        with self._connections.use() as db:
             db.execute("BEGIN")
             numbers = [_index_id(db, query.space, index) for index in query.indexes]
             if None in numbers:
@@ -134,7 +94,7 @@ class SqliteStore(BlockingStore):
     def _dump(self) -> Iterator[list[Put]]:
         last = 0
         while True:
-            with self._connection() as db:
+            with self._connections.use() as db:
                 rows = db.execute(
                     "SELECT rowid, space, key, value, entries, expires FROM records WHERE rowid > ? ORDER BY rowid"
                     " LIMIT ?",
@@ -148,7 +108,7 @@ class SqliteStore(BlockingStore):
     # --- write
 
     def _commit(self, changes: Sequence[Change]) -> int:
-        with self._connection() as db:
+        with self._connections.use() as db:
             db.execute("BEGIN IMMEDIATE")
             now = time.time()
             _delete_expired(db, now)

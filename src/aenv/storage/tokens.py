@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from aenv.errors import NotFound, Unauthorized
-from aenv.storage.base import ABSENT, Put, Query, Store
+from aenv.errors import ConfigError, NotFound, Unauthorized
+from aenv.storage.base import ABSENT, Put, Query, Stale, Store
 
 META = "meta"
 PREFIX = "aenv"
+_GIVEN = re.compile(rf"{PREFIX}_(?P<id>[A-Za-z0-9]{{6,64}})_(?P<secret>[A-Za-z0-9_-]{{32,}})")
 KEEP_REVOKED_SECONDS = 90 * 24 * 3600.0
 """Seconds for which a revoked token is kept, so that its use is answered with "revoked" and not with "wrong"."""
 
@@ -65,6 +68,16 @@ class TokenStore(Generic[R]):
         await self._store.commit(Put(META, self.first_key, token.id.encode(), expect=ABSENT), self._put(token, ABSENT))
         return text
 
+    async def add_given(self, text: str, **fields: object) -> None:
+        """Create a token whose text somebody else has chosen; a token of this id is left as it is.
+
+        Raises:
+            ConfigError: the text does not have the form of a token.
+        """
+        token, _ = self._make(fields, *parts_of(text))
+        with suppress(Stale):
+            await self._store.commit(self._put(token, ABSENT))
+
     async def check(self, text: str) -> R:
         """Return the record of a token by its text.
 
@@ -76,6 +89,20 @@ class TokenStore(Generic[R]):
         known = await self._find(token_id) if prefix == PREFIX and token_id.isalnum() and token_id.isascii() else None
         if known is None or not hmac.compare_digest(known.hash, _hash(secret)):
             raise Unauthorized("the token is wrong", details={"hint": f"Ask {self.issuer} for one."})
+        return self._if_valid(known)
+
+    async def check_id(self, token_id: str) -> R:
+        """Return the record of a token by its id, of which the text was checked before.
+
+        Raises:
+            Unauthorized: the token is unknown, revoked or expired.
+        """
+        known = await self._find(token_id)
+        if known is None:
+            raise Unauthorized("the token is gone", details={"hint": f"Ask {self.issuer} for one."})
+        return self._if_valid(known)
+
+    def _if_valid(self, known: R) -> R:
         if known.revoked_at is not None:
             raise Unauthorized("the token was revoked", details={"hint": f"Ask {self.issuer} for a new one."})
         if known.expires_at is not None and known.expires_at <= self._clock():
@@ -115,8 +142,8 @@ class TokenStore(Generic[R]):
         record = await self._store.get(self.space, token_id)
         return self.record.model_validate_json(record.value) if record else None
 
-    def _make(self, fields: dict[str, object]) -> tuple[R, str]:
-        token_id, secret = secrets.token_hex(6), secrets.token_urlsafe(32)
+    def _make(self, fields: dict[str, object], token_id: str = "", secret: str = "") -> tuple[R, str]:
+        token_id, secret = token_id or secrets.token_hex(6), secret or secrets.token_urlsafe(32)
         created = datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="seconds")
         token = self.record.model_validate({**fields, "id": token_id, "hash": _hash(secret), "created_at": created})
         return token, f"{PREFIX}_{token_id}_{secret}"
@@ -124,6 +151,21 @@ class TokenStore(Generic[R]):
     def _put(self, token: R, expect: int) -> Put:
         gone = None if token.revoked_at is None else token.revoked_at + KEEP_REVOKED_SECONDS
         return Put(self.space, token.id, token.model_dump_json().encode(), expires=gone, expect=expect)
+
+
+def parts_of(text: str) -> tuple[str, str]:
+    """Return id and secret of a token whose text somebody else has chosen.
+
+    Raises:
+        ConfigError: the text does not have the form of a token.
+    """
+    form = _GIVEN.fullmatch(text)
+    if form is None:
+        raise ConfigError(
+            f"a token has to be {PREFIX}_ID_SECRET, with 6 to 64 letters and digits and at least 32 characters",
+            {"hint": f'Make one: echo "{PREFIX}_$(openssl rand -hex 6)_$(openssl rand -hex 32)"'},
+        )
+    return form["id"], form["secret"]
 
 
 def _hash(secret: str) -> str:

@@ -39,6 +39,14 @@ def setup_logging(handler: logging.Handler | None = None, level: int | str = log
     _root.setLevel(level)
 
 
+def log_if_asked() -> None:
+    """Send the log to stderr, in our format, if AENV_LOG_LEVEL is set and the program has not configured logging."""
+    if "AENV_LOG_LEVEL" not in os.environ or logging.getLogger().handlers:
+        return
+    if all(isinstance(handler, logging.NullHandler) for handler in _root.handlers) and _root.propagate:
+        setup_logging(logging.StreamHandler(), level_from_environment())
+
+
 class JsonFormatter(logging.Formatter):
     """Formatter that writes each line as a JSON object, with correlation ids."""
 

@@ -8,7 +8,7 @@ from aenv.tracing import spans
 from aenv.tracing.context import SpanContext, within
 
 
-class Rollout:
+class RolloutTrace:
     """Parent span of an instance's calls."""
 
     def __init__(self, name: str, tracer: spans.Tracer) -> None:
@@ -17,7 +17,7 @@ class Rollout:
         self._span = tracer.start(f"environment {name}", "internal", None, {})
 
     @classmethod
-    def begin(cls, name: str) -> Rollout | None:
+    def begin(cls, name: str) -> RolloutTrace | None:
         """Start a rollout's span; None where nothing is recorded."""
         tracer = spans.begin("aenv-sdk")
         return cls(name, tracer) if tracer is not None else None
