@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from aenv.images import oci_unpack
-from aenv.images.oci_unpack import BadImage, open_image, store, unpack_tree
+from aenv.images import oci_layers
+from aenv.images.oci_layers import BadImage, unpack_tree
+from aenv.images.oci_unpack import open_image, store
 from aenv.isolation.files.rooted_paths import resolve_in_root
 from aenv.isolation.files.tar_limits import LAST_TIME
 
@@ -220,7 +221,7 @@ def test_a_layer_with_a_wrong_digest_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_image_over_the_byte_limit_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci_unpack, "MOST_BYTES", 1000)
+    monkeypatch.setattr(oci_layers, "MOST_BYTES", 1000)
     source = tmp_path / "big.tar"
     source.write_bytes(layer(*ROOT, ("big", bytes(2000))))
     with pytest.raises(BadImage, match="more than 1000 bytes"):
@@ -542,7 +543,7 @@ def test_the_later_of_two_entries_with_one_name_wins(tmp_path: Path) -> None:
 
 @pytest.mark.attack("images")
 def test_an_image_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci_unpack, "MIN_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(oci_layers, "MIN_FREE_BYTES", 1 << 62)
     source = tmp_path / "root.tar"
     source.write_bytes(layer(*ROOT))
     with pytest.raises(BadImage, match="disk"):
@@ -551,8 +552,8 @@ def test_an_image_larger_than_the_disk_is_refused(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.attack("images")
 def test_endless_padding_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oci_unpack, "MOST_BYTES", 1 << 20)
-    monkeypatch.setattr(oci_unpack, "MOST_FILES", 100)
+    monkeypatch.setattr(oci_layers, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(oci_layers, "MOST_FILES", 100)
     padded = LOWER + bytes(64 << 20)
     with pytest.raises(BadImage, match="larger than any image"):
         unpacked(oci(tmp_path / "i", padded), tmp_path)

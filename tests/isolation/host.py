@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aenv.client import local_lease
-from aenv.sdk.blocking import _LoopThread
+from aenv.sdk.blocking import LoopThread
 from tests.conftest import left_in, stop_all
 from tests.waiting import wait_while
 
@@ -69,6 +69,11 @@ class Process:
     def has_project(self, project: Path) -> bool:
         """Return True if the process has this project mounted."""
         return f"{project.parent.name}/{project.name} /.project " in _read(f"/proc/{self.pid}/mountinfo")
+
+    @property
+    def mounted_devices(self) -> set[str]:
+        """Device numbers (major:minor) of the mounts in the process's namespace."""
+        return {line.split()[2] for line in _read(f"/proc/{self.pid}/mountinfo").splitlines()}
 
     @property
     def is_preforked(self) -> bool:
@@ -144,7 +149,6 @@ class Platform:
         self.runtime = runtime
         self._seen: set[Process] = set()
         self._servers: set[int] = set()  # pids with control groups; other pids may have been reused
-        self._roots = set(_root_folders())
 
     @property
     def paths(self) -> local_lease.LocalPaths:
@@ -223,7 +227,6 @@ class Platform:
         left += [f"mount {line}" for line in mounts if line.startswith("aenv ") or str(self.runtime) in line]
         left += [f"file {name}" for name in left_in(self.runtime) if not name.endswith("/platform.sock")]
         left += [f"server {server}"] if (server := self.server()) else []
-        left += [f"folder {path}" for path in _root_folders() if path not in self._roots]
         return left
 
     def log(self) -> str:
@@ -236,15 +239,12 @@ class Platform:
         wait_while(self.left_behind, "left behind by the platform")
 
 
-def _root_folders() -> list[Path]:
-    return list(Path(tempfile.gettempdir()).glob("aenv-root-*"))
-
-
 @contextlib.contextmanager
 def own_platform() -> Iterator[Platform]:
     """Run a private platform and check that it leaves nothing behind."""
     runtime = Path(tempfile.mkdtemp(prefix="ae", dir="/tmp"))  # short: a socket path has at most 107 bytes
     platform = Platform(runtime)
+    forget_lease()  # an earlier module of this process may have left one on another platform
     try:
         yield platform
         platform.stop()
@@ -257,14 +257,12 @@ def own_platform() -> Iterator[Platform]:
 
 def start_shared_threads() -> None:
     """Start the threads that blocking handles share, so that the leak check does not blame a test for them."""
-    _LoopThread.run(asyncio.to_thread(int))
+    LoopThread.run(asyncio.to_thread(int))
 
 
 def forget_lease() -> None:
     """Close this process's lease on a platform, so that it can use another one; programs never do that."""
-    if local_lease._lease is not None:
-        local_lease._lease.close()
-        local_lease._lease = None
+    local_lease.drop()
 
 
 def limited_by(platform: Platform, controller: str) -> bool:

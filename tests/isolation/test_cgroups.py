@@ -257,6 +257,23 @@ def test_spare_groups_are_limited(unified: Path, monkeypatch: pytest.MonkeyPatch
     assert len([group for group in kept if group is not None and group.paths in before]) == 3
 
 
+def test_idle_groups_are_removed_some_at_a_time(unified: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cgroups, "MAX_IDLE_SPARES", 2)
+    monkeypatch.setattr(cgroups, "TRIM_BATCH", 2)
+    removed: list[Cgroup] = []
+    monkeypatch.setattr(Cgroup, "remove", lambda self: removed.append(self))
+    groups = Cgroups("aenv-1", unified)
+    made = [groups.make(LIMITS) for _ in range(5)]
+    for group in made:
+        assert group is not None
+        _count(group.paths[0])
+        groups.give_back(LIMITS, group)
+    assert removed == []
+    assert groups.trim(), "three are left"
+    assert not groups.trim()
+    assert [group.paths for group in removed] == [group.paths for group in made[:3] if group is not None]
+
+
 @pytest.fixture
 def hierarchy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A real hierarchy of version 2 in which this user may create groups."""

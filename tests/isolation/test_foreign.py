@@ -146,10 +146,14 @@ def project(tmp_path: Path) -> Path:
 def test_foreign_code_finds_no_process_with_rights(project: Path, platform: Platform, attacks: Attacks) -> None:
     with ExitStack() as open_ones:
         envs = [open_ones.enter_context(SyncEnvironment(str(project))) for _ in range(8)]
+        looked = [env.call_tool("report", {"where": PLACES[1]}, 60).data["times"] for env in envs]
+        while not any(looked) and len(envs) < 64:  # a parent that had no time to look may have it until the next fork
+            envs.append(open_ones.enter_context(SyncEnvironment(str(project))))
+            looked.append(envs[-1].call_tool("report", {"where": PLACES[1]}, 60).data["times"])
+        assert any(looked), "the parent never looked"
         reports = {}
         for place in PLACES:
             reports[place] = [env.call_tool("report", {"where": place}, 60).data for env in envs]
-    assert sum(report["times"] for report in reports["in the preloaded parent"]), "the parent never looked"
     for place, told in reports.items():
         for number, report in enumerate(told):
             for pid, about in report["walk"].items():

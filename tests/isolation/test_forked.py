@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from aenv import Environment
+from aenv.engines.native.parent_copies import most_parents
 from aenv.engines.native.pool import MOST
 from aenv.isolation.kernel import linux
 from aenv.sdk.blocking import SyncEnvironment
@@ -21,11 +22,12 @@ from tests.waiting import PATIENCE, wait_while
 
 GROUP = 64
 TOOLS = """
-import os, random, ssl, subprocess, time, uuid
+import os, random, ssl, subprocess, tempfile, time, uuid
 from aenv import register_tool
 
 LOADED_AT = time.monotonic()
 NUMBER = random.Random(7)
+FOLDER = tempfile.gettempdir()
 shell = None
 
 @register_tool
@@ -63,7 +65,8 @@ def test_a_group_of_rollouts_shares_what_was_loaded_and_nothing_else(tmp_path: P
     left = [[name for name in one["files"] if name.startswith("by-")] for one in told]
     assert left == [[f"by-{number}"] for number in range(GROUP)]
     assert len({one["seeded"] for one in told}) == 1  # what the author has seeded stays as it was seeded
-    assert len({one["loaded"] for one in told}) == 3, "two load for themselves, all others are forks"
+    parents = len({one["loaded"] for one in told}) - 2  # two load for themselves, all others are forks
+    assert 1 <= parents <= most_parents()
 
 
 LEAVES = [
@@ -74,7 +77,7 @@ LEAVES = [
     ("wrote files", "open('/app/left.txt', 'w').close()"),
     ("random numbers", "import random; secret = random.random()"),
     ("random numbers", "import random; generator = random.Random()"),
-    ("random numbers", "import uuid; name = uuid.uuid4()"),
+    ("random numbers (src/odd", "import uuid; name = uuid.uuid4()"),
     ("random numbers", "import secrets; token = secrets.token_hex()"),
     ("random numbers", "import os; salt = os.getrandom(8)"),
     ("random numbers", "salt = open('/dev/urandom', 'rb').read(8)"),
@@ -214,9 +217,9 @@ def _works(project: Path) -> bool:
 def test_the_thread_id_is_found_on_a_kernel_that_does_not_tell_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     if os.getpid() < 100:
         pytest.skip("numbers this small are found in many places")
-    told = linux._thread_number_at()
+    told = linux.thread_id_address()
     monkeypatch.setattr(linux, "_PR_GET_TID_ADDRESS", 0x7FFF)
-    assert linux._thread_number_at() == told
+    assert linux.thread_id_address() == told
 
 
 ASKED = """

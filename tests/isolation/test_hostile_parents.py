@@ -223,12 +223,18 @@ def prepare():
 
 
 if os.getpid() != 1 and ctypes.c_uint.in_dll(LIBC, "__rseq_size").value:
+    pid = 0
+    while pid < 12:  # the sequence knows its child by the number of a call (9, 11), which must not be that of a process
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
     prepare()
     call = ctypes.PYFUNCTYPE(ctypes.c_long, ctypes.c_long, ctypes.c_long)(CODE)
 
     def forks(flags, *, notify=True):
         LIBC.syscall(334, ctypes.c_void_p(area()), 32, 0, ctypes.c_uint(SIGNATURE))  # again, if it is off
-        pid = call(flags, linux._thread_number_at())
+        pid = call(flags, linux.thread_id_address())
         if pid == 0:
             NOTES["found"] = struct.unpack("=6I", ctypes.string_at(DATA + 0x110, 24))
         return pid

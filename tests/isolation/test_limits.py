@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aenv import failure_reason
 from aenv.errors import AEnvError
+from aenv.isolation.files import disk_layers
 from aenv.isolation.limits.cgroups import counts_processes_per_namespace
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import PROBE, Box, make_project
 from tests.isolation.host import Platform, limited_by, systemd_delegates_groups
+from tests.tiny import make_root
 from tests.waiting import PATIENCE, wait_while
 
 MEMORY = 192 << 20
@@ -240,3 +246,150 @@ def test_a_flood_of_output_does_not_fill_the_platforms_memory(greedy: Box, neigh
     greedy.python("import os; [os.write(2, b'x' * 65536) for _ in range(1000)]")
     answers(neighbour, 3)
     assert resident() - before < 32 << 20
+
+
+def test_a_full_file_layer_is_enospc_and_not_the_end_of_the_instance(tmp_path: Path, neighbour: Box) -> None:
+    """The defaults of storage, 5Gi, are more than the memory in which the files live."""
+    fill = """
+        import os, shutil
+        most, written = shutil.disk_usage("/tmp").total, 0
+        try:
+            with open("/tmp/filler", "wb", buffering=0) as file:
+                while True:
+                    written += file.write(bytes(1 << 20))
+        except OSError as error:
+            result = [most, written, os.strerror(error.errno)]
+    """
+    with SyncEnvironment(str(make_project(tmp_path, name="full", memory="256Mi")), max_retries=0) as env:
+        box = Box(env)
+        most, written, reason = box.python(fill)
+        assert (most, reason) == (128 << 20, os.strerror(28))
+        assert (128 << 20) - (4 << 20) < written <= 128 << 20
+        assert box.call("hello") == "hello"
+        full = env.exec("echo still here; head -c 9999 /dev/zero > /tmp/more")
+        assert (full.exit_code, full.stdout) == (1, "still here\n")
+        assert "No space left" in full.stderr
+        with pytest.raises(AEnvError, match="No space left"):
+            env.files.write("/tmp/written", b"x" * (1 << 20))
+        env.files.remove("/tmp/filler")
+        assert env.exec("echo x > /tmp/more").exit_code == 0
+    answers(neighbour, 3)
+
+
+def test_a_storage_request_that_cannot_be_kept_is_refused(tmp_path: Path, neighbour: Box) -> None:
+    project = str(make_project(tmp_path, name="asked", memory="256Mi"))
+    with SyncEnvironment(project, storage="96Mi", max_retries=0) as env:
+        assert Box(env).python("import shutil; result = shutil.disk_usage('/tmp').total") == 96 << 20
+    with pytest.raises(AEnvError, match="at most half of it, 128Mi"):
+        SyncEnvironment(project, storage="1Gi", max_retries=0).initialize()
+    same = str(make_project(tmp_path, name="same", ephemeralStorageMedium="memory"))
+    with SyncEnvironment(same, max_retries=0) as env:
+        assert Box(env).call("hello") == "hello"
+
+
+def attached() -> dict[str, str]:
+    """Return all loop devices of this machine that are in use, by number, with what tells one use from the next."""
+    uses = {}
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):  # detached meanwhile
+            sequence = backing.parents[1] / "diskseq"  # since Linux 5.15
+            uses[f"7:{backing.parts[3][4:]}"] = sequence.read_text() if sequence.exists() else backing.read_text()
+    return uses
+
+
+def loop_devices_of(platform: Platform) -> set[tuple[str, str]]:
+    """Return the loop devices that processes of this platform have mounted; other tests use some at the same time."""
+    mounted = {device for process in platform.processes() for device in process.mounted_devices}
+    return {(device, use) for device, use in attached().items() if device in mounted}
+
+
+FILL = """
+    written = 0
+    try:
+        with open("/tmp/filler", "wb", buffering=0) as file:
+            while True:
+                written += file.write(bytes(1 << 20))
+    except OSError as error:
+        result = [written >> 20, error.errno]
+"""
+
+
+@pytest.mark.long
+def test_files_on_disk_have_a_size_limit_and_nothing_is_left_of_them(tmp_path: Path, platform: Platform) -> None:
+    """More files than memory: 192Mi beside 128Mi. On the host's system, and on a base."""
+    deploy = {"memory": "128Mi", "ephemeralStorage": "192Mi", "ephemeralStorageMedium": "disk"}
+    projects = [
+        make_project(tmp_path, name="disk", **deploy),
+        make_project(tmp_path, name="based", base="./root", **deploy),
+    ]
+    make_root(projects[1] / "root", ("sh", "cat", "head", "ls"))
+    if os.geteuid() != 0:
+        with pytest.raises(AEnvError, match="'disk' is not available: only root can limit the size"):
+            SyncEnvironment(str(projects[0]), max_retries=0).initialize()
+        return
+    if disk_layers.unsupported_reason() is not None:
+        pytest.skip(f"no files on disk here: {disk_layers.unsupported_reason()}")
+    used: set[tuple[str, str]] = set()
+
+    def left() -> set[tuple[str, str]]:
+        return used & set(attached().items())
+
+    for project in projects:
+        with SyncEnvironment(str(project), max_retries=0) as env, SyncEnvironment(str(project), max_retries=0) as other:
+            written, reason = Box(env).python(FILL)
+            assert reason == errno.ENOSPC
+            assert 170 <= written <= 192
+            full = env.exec("head -c 9999999 /dev/zero > /app/more")  # which is in the same layer
+            assert "No space left" in full.stderr
+            assert Box(env).call("hello") == "hello"
+            own = other.exec("echo x > /app/more && cat /app/more /tmp/filler")
+            assert (own.stdout, own.exit_code) == ("x\n", 1), "each has its own"
+            devices = loop_devices_of(platform)
+            assert len(devices) == 2
+            used.update(devices)
+        wait_while(left, "loop devices are left")
+    with SyncEnvironment(str(projects[0]), max_retries=0) as env:
+        used.update(loop_devices_of(platform))
+        [instance] = [process for process in platform.instances() if process.has_project(projects[0])]
+        instance.kill()
+        with pytest.raises(AEnvError):
+            Box(env).call("hello")
+    wait_while(left, "loop devices are left")
+
+
+HUNGRY = """
+    from aenv import register_reward, register_tool
+
+    kept = []
+
+    @register_tool
+    def eat() -> int:
+        while True:
+            kept.append(b"x" * (1 << 22))
+
+    @register_reward
+    def reward() -> float:
+        return float(len(b"x" * (600 << 20)))
+"""
+
+
+def test_an_instance_without_memory_says_so(tmp_path: Path, neighbour: Box) -> None:
+    """Its process is ended where a control group limits it, and gets a MemoryError elsewhere."""
+    project = make_project(tmp_path, HUNGRY, name="hungry", memory="256Mi")
+
+    def said(env: SyncEnvironment, call: Callable[[SyncEnvironment], Any]) -> str:
+        try:
+            return str(call(env).text)
+        except AEnvError as error:
+            return error.message
+
+    with SyncEnvironment(str(project), max_retries=0) as env:
+        for _ in range(3):
+            assert "out of memory" in said(env, lambda env: env.call_tool("eat", timeout=3 * PATIENCE))
+    with SyncEnvironment(str(project), max_retries=0) as env:
+        try:
+            reason = failure_reason(env.call_reward(timeout=3 * PATIENCE))
+        except AEnvError as error:
+            reason = error.message
+        assert "out of memory" in str(reason)
+    answers(neighbour, 3)

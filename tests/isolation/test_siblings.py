@@ -13,6 +13,7 @@ from tests.conftest import run
 from tests.isolation.conftest import PROBE, Box
 from tests.isolation.host import Platform
 from tests.isolation.test_processes import times_in_memory
+from tests.local_instances import instance_of
 
 MANY = 64
 SEEDS = {
@@ -49,7 +50,7 @@ def test_sixty_four_of_one_parent_share_no_random_number_no_shell_and_no_socket(
             )
             said = await asyncio.gather(*(ask(env, "shell", command="cat /tmp/*") for env in envs))
             assert [one["out"].strip() for one in said] == [str(number) for number in range(MANY)]
-            assert len({env._client.url for env in envs if env._client}) == MANY  # its own address
+            assert len({(await instance_of(env)).data_url for env in envs}) == MANY  # its own address
         finally:
             await asyncio.gather(*(env.release() for env in envs))
 

@@ -20,7 +20,8 @@ async def main(project: str, count: int) -> None:
     asked = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), asked.set)
     await asyncio.gather(*(env.initialize() for env in envs))
-    print("ready", *(env._instance.id for env in envs if env._instance), flush=True)
+    infos = await asyncio.gather(*(env.get_env_info() for env in envs))
+    print("ready", *(info["instance_id"] for info in infos), flush=True)
     while not asked.is_set():
         await asyncio.gather(*(use(env) for env in envs))
         print("called", flush=True)

@@ -7,11 +7,9 @@ mirror of Debian provides. Ubuntu is replaced by the Debian release of its time.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
-import sys
 import tarfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +18,8 @@ from aenv.errors import BuildFailed
 from aenv.images import base_systems, container, docker_cli, layered_images
 from aenv.images.box_files import add_tree
 from aenv.images.layered_images import BoxImage, digest
+from aenv.images.uv_program import uv_program
+from aenv.subprocesses import run_async
 from aenv.tracing.logging import getLogger
 
 log = getLogger("boxes")
@@ -115,12 +115,6 @@ async def _from_docker(name: str, alias: str) -> BoxImage:
             },
         )
     return found
-
-
-async def _run_quietly(*command: str) -> int:
-    nowhere = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdin=nowhere, stdout=nowhere, stderr=nowhere, cwd="/")
-    return await process.wait()
 
 
 def bootstrap_problem() -> str | None:
@@ -235,11 +229,5 @@ async def host_python(version: str) -> Path | None:
     uv = uv_program()
     if uv is None:
         return None
-    await _run_quietly(str(uv), "python", "install", "--no-bin", "--install-dir", str(own), version)
+    await run_async([str(uv), "python", "install", "--no-bin", "--install-dir", str(own), version], cwd="/")
     return next((found.resolve() for found in sorted(own.glob(f"cpython-{version}.*"), reverse=True)), None)
-
-
-def uv_program() -> Path | None:
-    """Return the path of uv, looked up beside this interpreter and on the PATH."""
-    found = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    return Path(found).resolve() if found else None

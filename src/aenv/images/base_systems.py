@@ -10,13 +10,14 @@ import asyncio
 import json
 import os
 import re
-import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from aenv.errors import ConfigError
 from aenv.images.oci_unpack import is_root
+from aenv.storage.cache_folders import CacheFolder
+from aenv.subprocesses import run_async
 from aenv.tracing.logging import getLogger
 
 log = getLogger("bases")
@@ -40,6 +41,11 @@ def folder() -> Path:
     """Return the folder of unpacked bases, below the user's data folder."""
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "aenv" / "bases"
+
+
+def cache() -> CacheFolder:
+    """Return the cache of unpacked images. Those with a name are only removed by `remove`."""
+    return CacheFolder("bases", folder(), "unpacked base images", pinned=_named_folders, ignored=("names",))
 
 
 class BaseSystems:
@@ -98,6 +104,7 @@ class BaseSystems:
     async def _open(self, path: Path, limit: int | None = None) -> BaseSystem:
         if path.is_dir() and not (path / "oci-layout").is_file():
             if path.parent.parent == folder() and path.name == "root":
+                cache().use(path.parent.name)
                 return _load(path.parent)
             if not is_root(entry.name for entry in path.iterdir()):
                 raise ConfigError(f"{path} is neither a root file system nor an OCI image layout")
@@ -106,7 +113,10 @@ class BaseSystems:
         key = (str(path), about.st_mtime_ns, about.st_size)
         async with self._unpacking:
             if key not in self._unpacked or not self._unpacked[key].root.is_dir():
-                self._unpacked[key] = _load(await _unpack(path, limit))
+                unpacked = await _unpack(path, limit)
+                while cache().use(unpacked.name) is None:  # removed at once, to save space
+                    unpacked = await _unpack(path, limit)
+                self._unpacked[key] = _load(unpacked)
         return self._unpacked[key]
 
 
@@ -117,6 +127,10 @@ def names() -> dict[str, Path]:
     return {link.name: link.readlink() for link in entries if link.is_symlink() and not link.name.startswith(".")}
 
 
+def _named_folders() -> set[str]:
+    return {path.parent.name for path in names().values()}
+
+
 def remove(name: str) -> None:
     """Remove a name, and the unpacked base unless another name refers to it."""
     known = names()
@@ -125,7 +139,9 @@ def remove(name: str) -> None:
     (folder() / "names" / name).unlink()
     unpacked = known.pop(name).parent
     if unpacked.parent == folder() and unpacked not in {path.parent for path in known.values()}:
-        shutil.rmtree(unpacked, ignore_errors=True)
+        bases = cache()
+        bases.release(unpacked.name)
+        bases.remove(unpacked.name, in_use_too=True)
 
 
 def _load(folder: Path) -> BaseSystem:
@@ -135,18 +151,9 @@ def _load(folder: Path) -> BaseSystem:
 
 async def _unpack(path: Path, limit: int | None) -> Path:
     log.info("unpacking %s", path)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", "aenv.images.oci_unpack", str(path), str(folder()),
-        *([] if limit is None else [str(limit)]),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, cwd="/",
-    )  # fmt: skip
-    try:
-        output, _ = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    answer = json.loads(output) if output else {"error": f"unpacking it ended with exit code {process.returncode}"}
+    command = [sys.executable, "-P", "-m", "aenv.images.oci_unpack", str(path), str(folder())]
+    done = await run_async([*command, *([] if limit is None else [str(limit)])], stderr=None, cwd="/")
+    answer = json.loads(done.stdout) if done.stdout else {"error": f"unpacking it ended with exit code {done.code}"}
     if "error" in answer:
         raise ConfigError(f"{path} cannot be used as a base: {answer['error']}")
     return Path(answer["path"])

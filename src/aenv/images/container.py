@@ -17,7 +17,6 @@ import os
 import pwd
 import shutil
 import socket
-import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
 
@@ -29,6 +28,7 @@ from aenv.isolation.kernel import linux
 from aenv.isolation.kernel.syscall_plan import SyscallPlan
 from aenv.isolation.limits import user_shares
 from aenv.isolation.network import policy
+from aenv.subprocesses import run
 
 FIRST, COUNT = 0x60000000, 0x10000
 """Range of host user ids that containers of root are mapped to, far away from all assigned ones."""
@@ -156,8 +156,8 @@ def _map_users(child: int, *, privileged: bool) -> None:
     if all(ranges.values()):
         for kind, (first, count) in ((kind, found) for kind, found in ranges.items() if found):
             command = [f"new{kind}map", str(child), "0", str(own[kind]), "1", "1", str(first), str(count)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
+            done = run(command)
+            if not done.ok:
                 raise OSError(1, f"{command[0]}: {done.stderr.strip()}")
         return
     for name, text in (("setgroups", "deny"), ("uid_map", f"0 {own['uid']} 1"), ("gid_map", f"0 {own['gid']} 1")):

@@ -7,12 +7,11 @@ and modes. So tasks run and are graded in a box, whatever built their image, and
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
+import subprocess
 import tarfile
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +21,8 @@ from typing import Any
 from aenv.errors import BuildFailed
 from aenv.images import container, layered_images
 from aenv.images.layered_images import BoxImage, digest
+from aenv.isolation.files.scratch_folders import scratch_folder
+from aenv.subprocesses import run_async
 
 PROGRAMS = ("docker", "podman")
 """Programs to try, in this order; they accept the same arguments."""
@@ -55,8 +56,8 @@ async def find() -> Docker | str:
 
 def cached_build(key: str) -> BoxImage | None:
     """Return the image that `Docker.build` has built under this key before, if any."""
-    layer = _layer_path(key)
-    return _image(layer, key) if (layer / "done").exists() else None
+    layer = layered_images.cache().use(_layer_path(key).name)
+    return None if layer is None else _image(layer, key)
 
 
 def any_built() -> bool:
@@ -88,7 +89,7 @@ class Docker:
             BuildFailed: with the end of the output.
         """
         build_args = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-        with tempfile.TemporaryDirectory(prefix="aenv-docker-") as scratch:
+        with scratch_folder("docker") as scratch:
             file = Path(scratch, "id")
             words = [
                 "build",
@@ -189,16 +190,6 @@ def _copy_members(source: Path, target: object) -> None:
 
 
 async def _run(*command: str) -> tuple[int, str]:
-    """Run a command; return its exit code and output. It is killed if the caller is cancelled."""
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        env={**os.environ, "DOCKER_CLI_HINTS": "false"},
-    )  # fmt: skip
-    try:
-        output, _ = await process.communicate()
-    except BaseException:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        raise
-    return process.returncode or 0, output.decode(errors="replace")
+    """Run a command; return its exit code and output."""
+    done = await run_async(command, stderr=subprocess.STDOUT, env={**os.environ, "DOCKER_CLI_HINTS": "false"})
+    return done.code, done.stdout

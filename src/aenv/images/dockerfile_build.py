@@ -10,7 +10,6 @@ import io
 import os
 import posixpath
 import tarfile
-import tempfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +23,8 @@ from aenv.images import base_roots, docker_cli, layered_images
 from aenv.images.box_files import add, add_tree
 from aenv.images.dockerfile import BadDockerfile, Step, expand, parse
 from aenv.images.layered_images import BoxImage, digest
-from aenv.images.oci_unpack import BadImage, unpack_tree
+from aenv.images.oci_layers import BadImage, unpack_tree
+from aenv.isolation.files.scratch_folders import scratch_folder
 from aenv.isolation.files.tar_limits import BoundedTarInfo
 from aenv.tracing.logging import getLogger
 
@@ -88,7 +88,7 @@ async def _build_with_docker(
 
 def _key(text: str, context: Path, build_args: Mapping[str, str]) -> str:
     """Return a digest of a Dockerfile, its arguments and its whole build context."""
-    with tempfile.TemporaryDirectory(prefix="aenv-copy-") as scratch:
+    with scratch_folder("copy") as scratch:
         packed = Path(scratch, "context.tar")
         with tarfile.open(packed, "w") as archive:
             add_tree(archive, context, ".", leave_out=_ignored(context))
@@ -221,7 +221,7 @@ class _Build:
         into = target.endswith("/") or target in (".", "..") or len(sources) > 1
         destination = posixpath.normpath(posixpath.join(stage.image.cwd, target))
         mode = int(flags["chmod"], 8) if flags.get("chmod", "").isdigit() else None
-        with tempfile.TemporaryDirectory(prefix="aenv-copy-") as scratch:
+        with scratch_folder("copy") as scratch:
             root = self._context
             if "from" in flags:
                 root = Path(scratch, "root")

@@ -28,6 +28,8 @@ from aenv.isolation.files import rootfs
 from aenv.isolation.files.overlay_listing import is_opaque
 from aenv.isolation.limits.cgroups import Cgroup
 from aenv.isolation.network.policy import Mode
+from aenv.storage.cache_folders import CacheFolder
+from aenv.subprocesses import run_async
 
 __all__ = ["Box", "BoxImage", "box", "digest", "host_image", "is_opaque", "ensure_layer", "new_state", "remove"]
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
@@ -50,6 +52,17 @@ LOCK_POLL_SECONDS = 0.2
 def folder() -> Path:
     """Return the folder of layers, in the cache folder."""
     return config.cache_folder() / "boxes"
+
+
+def cache() -> CacheFolder:
+    """Return the cache of layers."""
+    return CacheFolder(
+        "boxes",
+        folder() / "layers",
+        "layers of images, built from Dockerfiles",
+        remover=lambda path: asyncio.run(remove(path)),
+        ignored=("unfinished",),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +100,9 @@ def host_image() -> BoxImage:
     shown = {path: path for path in (*_SYSTEM, *rootfs.ETC) if os.path.exists(path) and not os.path.islink(path)}
     links = {path: os.readlink(path) for path in (*_SYSTEM, *rootfs.ETC) if os.path.islink(path)}
     key = digest("host", sorted(shown), sorted(links.items()), _HOST_FILES)
-    layer = folder() / "layers" / key
-    if not layer.is_dir():
+    layers = cache()
+    layer = layers.folder / key
+    if layers.use(key) is None:
         fresh = Path(tempfile.mkdtemp(prefix=f"{key}.", dir=layer_folder("unfinished")))
         for name in ("etc", "root", "tmp", "home", "var/tmp"):
             (fresh / "upper" / name).mkdir(parents=True)
@@ -106,6 +120,7 @@ def host_image() -> BoxImage:
         with contextlib.suppress(OSError):  # another process may have been faster
             fresh.rename(layer)
         shutil.rmtree(fresh, ignore_errors=True)
+        layers.use(key)
     return BoxImage(key, (str(layer / "upper"),), tuple(shown.values()), shown)
 
 
@@ -197,12 +212,11 @@ def host_network_settings(network: Mode) -> tuple[dict[str, str], dict[str, str]
 
 async def ensure_layer(key: str, make: Callable[[Path], Awaitable[None]]) -> Path:
     """Return a layer's folder; if it is missing, ``make(state)`` builds it, and it is kept if that succeeds."""
-    layer = folder() / "layers" / key
-    if (layer / "done").exists():
-        return layer / "upper"
-    async with locked(key):
-        if not (layer / "done").exists():
-            await _make(layer, make)
+    layers = cache()
+    while (layer := layers.use(key)) is None:
+        async with locked(key):
+            if layers.use(key) is None:
+                await _make(layers.folder / key, make)
     return layer / "upper"
 
 
@@ -278,5 +292,4 @@ async def _run_as_root(*words: str) -> int:
     """Remove or copy a tree as the root of containers; the host's root runs cp directly. Return the exit code."""
     command = ["cp", "-a", "--reflink=auto", *words[1:]] if os.geteuid() == 0 else (
         [sys.executable, "-P", "-m", "aenv.images.container", *words])  # fmt: skip
-    process = await asyncio.create_subprocess_exec(*command, cwd="/")
-    return await process.wait()
+    return (await run_async(command, cwd="/", stderr=None)).code

@@ -10,6 +10,7 @@ import re
 
 from aenv.images import base_roots
 from aenv.images.container import AENV_FOLDER
+from aenv.images.uv_program import uv_program
 
 TOOLS = f"{AENV_FOLDER}/tools"
 _VERSIONS = re.compile(r"(?:-p|--python)[ =]+['\"]?(3\.\d+)")
@@ -22,7 +23,7 @@ async def tools_for(script: str) -> tuple[dict[str, str], dict[str, str]]:
         "UV_CACHE_DIR": "/var/cache/aenv-uv", "UV_NO_CONFIG": "1", "UV_PYTHON_INSTALL_DIR": f"{TOOLS}/python",
         "UV_PYTHON_PREFERENCE": "managed", "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
-    uv = base_roots.uv_program()
+    uv = uv_program()
     if uv is None or "uv" not in script:
         return {}, variables
     shown = {f"{TOOLS}/bin/{name}": str(uv.with_name(name)) for name in ("uv", "uvx") if uv.with_name(name).exists()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 
@@ -12,6 +11,7 @@ from aenv.isolation.forking import zygote_namespaces
 from aenv.isolation.forking.zygote_spec import FRESH, ZygoteSpec
 from aenv.isolation.kernel import linux, seccomp
 from aenv.isolation.kernel.syscall_plan import SyscallPlan
+from aenv.subprocesses import run
 
 
 def unsupported_reason() -> str | None:
@@ -24,8 +24,8 @@ def unsupported_reason() -> str | None:
     if not seccomp.supported():
         return f"there is no system-call filter for {linux.MACHINE} yet"
     command = [sys.executable, "-P", "-m", "aenv.isolation.host_support"]  # -P: import nothing from the current folder
-    probe = subprocess.run(command, capture_output=True, text=True, check=False)
-    return None if probe.returncode == 0 else (probe.stdout.strip() or probe.stderr.strip()[-500:])
+    probe = run(command)
+    return None if probe.ok else (probe.stdout.strip() or probe.stderr.strip()[-500:])
 
 
 def _probe() -> None:

@@ -72,6 +72,7 @@ def build(
     host_network: bool,
     files: list[str] | None,
     volume: Volume | None = None,
+    disk: int | None = None,
 ) -> None:
     """Build the zygote's tree at ``root`` (an empty folder) and enter it. The arguments are those of `rootfs.build`."""
     pieces = _host_pieces([*shown, *_search_path()])
@@ -88,7 +89,7 @@ def build(
         rootfs.bind_host_path(root + HOST, path)
     _build_venv(root)
     rootfs.show_project(project, files, root + SNAPSHOT, user, mask=root + rootfs.MASK)
-    rootfs.seal(root, volume)
+    rootfs.seal(root, volume, disk, user)
 
 
 def _host_pieces(paths: Iterable[str]) -> list[str]:
@@ -213,14 +214,17 @@ def configure_name_services() -> None:
             configure(database, b"files dns" if database == b"hosts" else b"files")
 
 
-def mount_root(plan: SyscallPlan, *, size: int, volume: Volume | None = None, carry: bool = False) -> None:
-    """Plan the root of one sandbox in its own mount namespace; its changes live in one tmpfs of ``size`` bytes.
+def mount_root(
+    plan: SyscallPlan, *, size: int, volume: Volume | None = None, carry: bool = False, on_disk: bool = False
+) -> None:
+    """Plan the root of one sandbox in its own mount namespace; its changes live in one tmpfs of ``size`` bytes, or in
+    the zygote's layer on disk.
 
     The plan runs with `PRISTINE` as the working directory. ``carry``: mount PRISTINE in the new root, too, for forks of
     this sandbox.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
-    plan.mount("layer", "mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
+    rootfs.mount_layer(plan, "mnt", size, on_disk=on_disk)
     for folder in ("root", "upper", "work", "app", "app-work"):
         plan.do("mkdirat", linux.HERE, f"mnt/{folder}", 0o777)
     root = "mnt/root"

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from aenv.isolation.files import private_folder, volumes
+from aenv.isolation.files import disk_layers, private_folder, volumes
 from aenv.isolation.files.volumes import Volume
 from aenv.isolation.kernel import linux
 from aenv.isolation.kernel.syscall_plan import SyscallPlan
@@ -102,11 +102,13 @@ def build(
     host_network: bool = False,
     files: list[str] | None = None,
     volume: Volume | None = None,
+    disk: int | None = None,
 ) -> list[str]:
     """Build the tree at ``root`` (an empty folder) and enter it; the host's files are out of reach from then on.
 
     ``shown``: further host paths to mount read-only at the same place. ``project``: mounted at SNAPSHOT, where root's
-    files belong to ``user``, if given. ``files``: the only files of the project to include, if given.
+    files belong to ``user``, if given. ``files``: the only files of the project to include, if given. ``disk``: size of
+    a layer on disk for the files that a sandbox writes, in place of one in memory.
 
     Returns:
         Folders with shown paths that lie in a folder of `WRITABLE`, for `mount_writable`.
@@ -131,7 +133,7 @@ def build(
         os.makedirs(root + path, exist_ok=True)
     if volume is not None and not is_below(volume.target, (*WRITABLE, PROJECT)):
         os.makedirs(root + volume.target, exist_ok=True)
-    seal(root, volume)
+    seal(root, volume, disk, user)
     return sorted({_first_below(path, WRITABLE) for path in shown if is_below(path, WRITABLE)})
 
 
@@ -145,12 +147,16 @@ def _first_below(path: str, tops: Iterable[str]) -> str:
     return "/".join(path.split("/")[: top.count("/") + 2])
 
 
-def seal(root: str, volume: Volume | None = None) -> None:
-    """Add devices, make the tree read-only except for a volume, and make it the root."""
+def seal(root: str, volume: Volume | None = None, disk: int | None = None, user: int | None = None) -> None:
+    """Add devices, make the tree read-only except for a volume and a layer on disk, and make it the root."""
     make_device_places(root)
     if volume is not None:
         os.makedirs(root + volumes.PARENT_MOUNT)
+    if disk is not None:
+        os.makedirs(root + disk_layers.PLACE)
     linux.make_read_only(root)
+    if disk is not None:
+        disk_layers.mount(root + disk_layers.PLACE, disk, os.geteuid() if user is None else user)
     if volume is not None:
         volumes.mount_in_parent(volume, root)
     for name in DEVICES:  # after the read-only remount, which sets nodev
@@ -259,16 +265,19 @@ def make_device_places(root: str) -> None:
         os.symlink(target, f"{root}/dev/{name}")
 
 
-def mount_writable(plan: SyscallPlan, *, size: int, shown: Iterable[str], volume: Volume | None = None) -> None:
+def mount_writable(
+    plan: SyscallPlan, *, size: int, shown: Iterable[str], volume: Volume | None = None, on_disk: bool = False
+) -> None:
     """Plan the writable folders of one sandbox in its own mount namespace.
 
-    They live in one tmpfs of ``size`` bytes, and so do the sandbox's changes to the project. ``shown`` is the result of
-    `build`: these folders would be hidden below the new mounts, so they are mounted again on top.
+    They live in one tmpfs of ``size`` bytes, or in the layer on disk that `build` made, and so do the sandbox's changes
+    to the project. ``shown`` is the result of `build`: these folders would be hidden below the new mounts, so they are
+    mounted again on top.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
     tree_flags = linux.CLONE_TREE | linux.AT_RECURSIVE
     opened = [(path, plan.do("open_tree", linux.HERE, path, tree_flags, what=f"open({path})")) for path in shown]
-    plan.mount("layer", "/mnt", "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
+    mount_layer(plan, "/mnt", size, on_disk=on_disk)
     mount_fresh(plan, "/mnt")
     for path, tree in opened:
         plan.folder(path)
@@ -282,8 +291,19 @@ def mount_writable(plan: SyscallPlan, *, size: int, shown: Iterable[str], volume
     if volume is not None:
         volumes.mount_in_sandbox(plan, volume)
         cover(plan, volumes.PARENT_MOUNT)
+    if on_disk:
+        cover(plan, disk_layers.PLACE)
     # Hidden: through it a sandbox could write to the layers of its own overlays.
     cover(plan, "/mnt")
+
+
+def mount_layer(plan: SyscallPlan, target: str, size: int, *, on_disk: bool) -> None:
+    """Plan the file system that everything is in that the sandbox writes."""
+    if on_disk:
+        plan.bind(disk_layers.PLACE, target)
+    else:
+        flags = linux.MS_NOSUID | linux.MS_NODEV
+        plan.mount("layer", target, "tmpfs", flags, f"size={size},mode=755,nr_inodes=1m")
 
 
 def cover(plan: SyscallPlan, path: str) -> None:

@@ -26,9 +26,11 @@ class Volume:
     """Host folder and its mount point."""
 
     source: str
-    """Host folder. Sandboxes that root creates run as its owner."""
+    """Host folder. Sandboxes that root creates run as its owner, unless ``any_user``."""
     target: str
     read_only: bool = False
+    any_user: bool = False
+    """Sandboxes keep their usual user, and see what that user may read."""
 
 
 def target_problem(target: str) -> str | None:

@@ -10,6 +10,10 @@ public interfaces only, until they are tested. What depends on it:
 | `aenv.runtime.sandboxed` | ``Thread._set_native_id`` after such a fork | ``PyOS_AfterFork`` does it |
 | `forkable.VariablesRead` | methods of ``os._Environ`` are replaced | an import counts as reading all variables |
 | `aenv.runtime.orphans` | ``_posixsubprocess.fork_exec`` is replaced | orphans are not reaped |
+| `aenv.runtime.serve` | ``loop._signal_handlers`` is changed | a signal during the exit may change the exit code |
+
+`aenv.http.client`, which is below this module, clears ``_sock`` of a transport whose loop is closed, where there is
+such an attribute; without it, asyncio closes the socket later, with a warning.
 
 The engine decides, with the Python that it runs on, and tells zygotes and sandboxes: they run on the same. A test
 forces the plain way with the ``plain`` argument of `aenv.engines.native.engine.NativeEngine`.

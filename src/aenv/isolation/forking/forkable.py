@@ -14,10 +14,13 @@ import os
 import random
 import resource
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, ClassVar
+
+from aenv.isolation.files import rootfs
 
 _LAYER = "/tmp"
 """A writable folder. All of them are on one file system, whose free space shows whether anything was written."""
@@ -50,18 +53,20 @@ def modules_to_notify() -> list[str]:
     return _to_notify
 
 
-class Watch:
+class ForkWatch:
     """Observes the code that runs within ``with``; `unfit_reason` says why the process must not be forked.
 
     Random numbers are noticed where Python draws them: its own functions, those of OpenSSL, and random devices. Those
     that native code draws by itself are not noticed, and those that packages draw at their import are not counted:
     numpy, sympy and multiprocessing do. An environment for which that matters sets ``deployConfig.fork`` to false.
+    The name of the file with which `tempfile` tries the temporary folder does not count: it is removed at once.
     """
 
-    current: ClassVar[Watch | None] = None
+    current: ClassVar[ForkWatch | None] = None
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ForkWatch:
         self._random_drawn = False
+        self._drawn_at = ""
         self._files = _descriptors()
         self._layer = _free_space()
         self._drawn = _generators()
@@ -75,13 +80,14 @@ class Watch:
         for module, name in ((builtins, "open"), (io, "open"), (os, "open")):
             self._replace(module, name, self._recording_devices)
         self._replace(random.Random, "seed", self._recording_seeds)
-        Watch.current = self
+        self._replace(tempfile, "_get_default_tempdir", self._not_recording)
+        ForkWatch.current = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        Watch.current = None
+        ForkWatch.current = None
         for place, name, before in self._replaced:
             setattr(place, name, before)
         ssl = sys.modules.get("ssl")  # it copies these names when it is imported
@@ -102,15 +108,32 @@ class Watch:
 
     def _recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(*arguments: Any, **named: Any) -> Any:
-            self._random_drawn = True
+            self._draw()
             return function(*arguments, **named)
 
         return recorded
 
+    def _not_recording(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def unrecorded(*arguments: Any, **named: Any) -> Any:
+            before = self._random_drawn, self._drawn_at
+            try:
+                return function(*arguments, **named)
+            finally:
+                self._random_drawn, self._drawn_at = before
+
+        return unrecorded
+
+    def _draw(self) -> None:
+        """Record that random numbers were drawn, and by which line of the project."""
+        if not self._random_drawn:
+            self._random_drawn, self._drawn_at = True, _project_line()
+
     def _recording_devices(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def recorded(path: Any, *arguments: Any, **named: Any) -> Any:
-            self._random_drawn |= _is_random_device(path)
+            if _is_random_device(path):
+                self._draw()
             return function(path, *arguments, **named)
 
         return recorded
@@ -119,7 +142,8 @@ class Watch:
         watch = self
 
         def recorded(self: random.Random, a: Any = None, version: int = 2) -> None:
-            watch._random_drawn |= a is None
+            if a is None:
+                watch._draw()
             seed(self, a, version)
 
         return recorded
@@ -137,7 +161,7 @@ class Watch:
         if _free_space() != self._layer:
             return "it wrote files"
         if self._random_drawn or _generators() != self._drawn:
-            return "it drew random numbers"
+            return f"it drew random numbers{self._drawn_at}"
         return None
 
 
@@ -210,6 +234,17 @@ def _is_random_device(path: Any) -> bool:
         return os.stat(path).st_rdev in _RANDOM_DEVICES
     except (TypeError, ValueError, OSError):
         return False
+
+
+def _project_line() -> str:
+    """Return the innermost line of the project that is being executed, as " (file.py, line 3)", if there is one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if rootfs.is_below(name, (rootfs.PROJECT, rootfs.SNAPSHOT)):
+            return f" ({name.removeprefix(rootfs.PROJECT).removeprefix(rootfs.SNAPSHOT)[1:]}, line {frame.f_lineno})"
+        frame = frame.f_back
+    return ""
 
 
 def alone() -> bool:

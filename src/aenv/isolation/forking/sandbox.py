@@ -115,7 +115,7 @@ class Sandbox:
             os.close(self._listener)
             self._listener = -1
             self._give_up_rights(to_be_forked=True)
-            with forkable.Watch() as watch:
+            with forkable.ForkWatch() as watch:
                 prepared = load(self._spec.prepare)(parameters, self._report)
             if prepared is None:
                 return
@@ -234,9 +234,9 @@ def set_up_namespaces(
     ``carry``: for a preloaded parent.
     """
     if spec.base is not None:
-        custom_rootfs.mount_root(plan, size=disk, volume=spec.volume, carry=carry)
+        custom_rootfs.mount_root(plan, size=disk, volume=spec.volume, carry=carry, on_disk=spec.disk is not None)
     else:
-        rootfs.mount_writable(plan, size=disk, shown=hidden, volume=spec.volume)
+        rootfs.mount_writable(plan, size=disk, shown=hidden, volume=spec.volume, on_disk=spec.disk is not None)
         rootfs.mount_proc(plan, hide_others=carry)
     plan.do("sethostname", "sandbox", len("sandbox"))
     return policy.configure(plan, mode)

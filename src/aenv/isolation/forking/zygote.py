@@ -21,6 +21,7 @@ import errno
 import gc
 import json
 import os
+import select
 import selectors
 import signal
 import socket
@@ -49,9 +50,12 @@ FORK_SECONDS = 20
 waits longer for the whole request: `FORK_ANSWER_SECONDS` of engines/native/zygote_handle.py."""
 STEP_SECONDS = 10
 """Time limit for a stopped child to become an instance."""
+DYING_SECONDS = 0.05
+"""Time for a killed parent to end, after it could not be forked. It takes microseconds."""
 KINDS = 16
 """Setups to cache, by kind of sandbox."""
 _WALL = 0x40000000  # for waitpid: children that were made by clone, too
+_CHILD_SIGNALS = (signal.SIGCHLD,)
 
 
 def main() -> None:
@@ -250,7 +254,13 @@ class _Zygote:
             with contextlib.suppress(OSError):
                 os.write(
                     fds[1],
-                    json.dumps({"error": f"the sandbox could not be started: {error}", "code": "zygote"}).encode(),
+                    json.dumps(
+                        {
+                            "error": f"the sandbox could not be started: {error}",
+                            "code": "zygote",
+                            "errno": error.errno,
+                        }
+                    ).encode(),
                 )
         self._send({"op": "exit", "id": name, "code": -9})
 
@@ -277,7 +287,7 @@ class _Zygote:
             sandbox = self._sandbox(kind)
             pid = self._fork(lambda: sandbox.run(message, fds))
         self._children[pid] = name
-        if self._spec.volume is None:  # a volume has one writer at a time
+        if self._spec.volume is None and self._spec.disk is None:  # a volume has one writer at a time
             self._recent = kind
             self._make_ahead_at = time.monotonic() + PAUSE
 
@@ -388,6 +398,9 @@ class _Zygote:
             os.kill(parent.pid, signal.SIGKILL)  # its end fails all waiting requests
             return
         except OSError as error:
+            if _ends(parent.pid):
+                self._reap()  # which reports its end, and fails all waiting requests
+                return
             self._could_not_fork(parent, str(error))
         else:
             parent.stopped.append(child)
@@ -485,13 +498,14 @@ class _Zygote:
                 os.kill(pid, signal.SIGKILL)
 
     def _ended(self, pid: int, code: int) -> None:
-        if self._parent is not None and pid == self._parent.pid:
-            self._forget_parent()
         name = self._children.pop(pid, None)
         if name is not None:
             self._send({"op": "exit", "id": name, "code": code})
         else:
             self._forget_ahead(pid)
+        # After the report: a request that fails while its parent seems alive marks the code as unfit for forking.
+        if self._parent is not None and pid == self._parent.pid:
+            self._forget_parent()
 
     def _forget_ahead(self, pid: int) -> None:
         """Forget a pre-forked sandbox or stopped child that was killed."""
@@ -533,14 +547,29 @@ def _idle_init(program: bytes) -> None:
         os._exit(1)
 
 
+def _ends(pid: int) -> bool:
+    """Return whether a child has ended, or does so at once: one that is being killed cannot be traced any more."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        return bool(select.select([pidfd], [], [], DYING_SECONDS)[0])
+    finally:
+        os.close(pidfd)
+
+
 @contextlib.contextmanager
 def _bounded(seconds: int) -> Iterator[None]:
-    """Raise TimeoutError in the body after this many seconds."""
+    """Raise TimeoutError in the body after this many seconds. Its body traces a process, and forks none.
+
+    Every stop of a traced process is a SIGCHLD. The body waits for each by itself, so they are held back, and one comes
+    afterwards.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _CHILD_SIGNALS)
     signal.alarm(seconds)
     try:
         yield
     finally:
         signal.alarm(0)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _too_slow(*_: object) -> None:

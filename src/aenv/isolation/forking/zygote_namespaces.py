@@ -27,6 +27,7 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
     # Mounted over /sys: every host has it and no sandbox needs it, so no folder is created or left behind.
     hidden: list[str] = []
     more: dict[str, Any] = {"host_network": spec.host_network, "files": spec.files, "volume": spec.volume}
+    more["disk"] = spec.disk
     if spec.base is not None:
         custom_rootfs.build("/sys", spec.base, spec.shown, spec.project, user, **more)
     else:

@@ -50,6 +50,8 @@ class ZygoteSpec:
     """A root file system in place of the host's."""
     volume: Volume | None = None
     """A folder of the host that outlives the sandboxes of this zygote. One of them has it mounted at a time."""
+    disk: int | None = None
+    """Size of a layer on disk for the files of its only sandbox. None: the files of each sandbox are in memory."""
     plain: bool = False
     """Use no private parts of CPython; see `cpython_internals`."""
 
@@ -100,7 +102,11 @@ def _limits(limits: Limits) -> dict[str, Any]:
 def parameters_file(parameters: dict[str, Any]) -> int:
     """Return a memory file with the parameters of a sandbox. The zygote, which it is forked from, does not read it."""
     fd = os.memfd_create("parameters", os.MFD_CLOEXEC)
-    with open(fd, "wb", closefd=False) as file:
-        file.write(json.dumps(parameters).encode())
-    os.lseek(fd, 0, os.SEEK_SET)
+    data, written = json.dumps(parameters).encode(), 0
+    try:
+        while written < len(data):  # `pwrite` leaves the position at the beginning, where the sandbox reads from
+            written += os.pwrite(fd, data[written:], written)
+    except BaseException:
+        os.close(fd)
+        raise
     return fd

@@ -31,6 +31,7 @@ MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
 MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
@@ -115,7 +116,7 @@ def fork_with(flags: int, *, notify: bool = True) -> int:
     registered handlers (`forkable.modules_to_notify`), can do without: no lock is held, and only random numbers are to
     be seeded anew. What Python does after a fork writes to a fifth of all the memory that an instance ever writes to.
     """
-    known = _thread_number_at()
+    known = thread_id_address()
     if notify:
         _before_fork()
     if MACHINE == "aarch64":  # the last two arguments change places
@@ -134,7 +135,7 @@ def fork_with(flags: int, *, notify: bool = True) -> int:
     return pid
 
 
-def _thread_number_at() -> int:
+def thread_id_address() -> int:
     """Return the address where the C library keeps the id of this thread."""
     address = ctypes.c_ulong()
     if _libc.prctl(_PR_GET_TID_ADDRESS, ctypes.addressof(address), 0, 0, 0) == 0:
@@ -379,6 +380,15 @@ def load_seccomp(program: bytes) -> None:
     header = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
     set_mode_filter = 1
     _syscall("seccomp", ctypes.c_uint(set_mode_filter), ctypes.c_uint(0), ctypes.create_string_buffer(header))
+
+
+def reserve(fd: int, size: int) -> None:
+    """Reserve room for the first bytes of a file, so that writing them cannot fail; its size stays as it is.
+
+    Raises:
+        OSError: there is no room, or the file system cannot do it.
+    """
+    _check(_libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(0), ctypes.c_long(size)), "fallocate")
 
 
 def peer_user(connection: socket.socket) -> int:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import subprocess
 import time
 from pathlib import Path
 
 from aenv.isolation.limits.cgroups import TOP, own_group
+from aenv.subprocesses import run
 
 LEAF = "server"
 """Child group that this process moves to: a group with processes cannot limit its children."""
@@ -79,12 +79,9 @@ def _request_scope(name: str) -> bool:
         "StartTransientUnit", "ssa(sv)a(sa(sv))", name, "fail", "4", *properties, "0",
     ]  # fmt: skip
     try:
-        done = subprocess.run(
-            call, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=REPLY_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        return run(call, timeout=REPLY_SECONDS).ok
+    except OSError:  # TimeoutError is one, too
         return False
-    return done.returncode == 0
 
 
 def _wait_until_in(name: str, top: Path) -> bool:
