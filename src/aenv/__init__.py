@@ -19,16 +19,26 @@ if TYPE_CHECKING:
         register_function,
         register_health,
         register_reward,
+        register_tasks,
         register_tool,
     )
     from aenv.authoring.failure_reward import failure_reason
     from aenv.authoring.private_files import private
     from aenv.authoring.programs import end_programs
     from aenv.authoring.python_runs import PythonRun, run_python
+    from aenv.authoring.python_variables import python_variables
     from aenv.authoring.results import ToolResult
     from aenv.authoring.tool import Tool
-    from aenv.errors import AEnvError, EnvironmentError, StateDestroyed, ToolError, UnrecoverableEnvironmentError
+    from aenv.errors import (
+        AEnvError,
+        EnvironmentError,
+        StateDestroyed,
+        ToolError,
+        UnrecoverableEnvironmentError,
+        UserFailed,
+    )
     from aenv.schema.instances import EnvInstance, EnvStatus
+    from aenv.schema.tasks import Task
     from aenv.sdk.blocking import SyncEnvironment
     from aenv.sdk.environment import Environment
     from aenv.terminal.keys import key_sequence
@@ -38,7 +48,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "authoring.declarations": (
-        "get_registry", "register_function", "register_health", "register_reward", "register_tool",
+        "get_registry", "register_function", "register_health", "register_reward", "register_tasks", "register_tool",
     ),
     "authoring.call": ("current_call",),
     "authoring.content": ("Audio", "File", "Image"),
@@ -50,21 +60,25 @@ _WHERE = {
     "authoring.private_files": ("private",),
     "authoring.programs": ("end_programs",),
     "authoring.python_runs": ("PythonRun", "run_python"),
+    "authoring.python_variables": ("python_variables",),
     "authoring.results": ("ToolResult",),
     "terminal.screen": ("Screen",),
     "sdk.blocking": ("SyncEnvironment",),
     "authoring.tool": ("Tool",),
-    "errors": ("AEnvError", "EnvironmentError", "StateDestroyed", "ToolError", "UnrecoverableEnvironmentError"),
+    "errors": (
+        "AEnvError", "EnvironmentError", "StateDestroyed", "ToolError", "UnrecoverableEnvironmentError", "UserFailed",
+    ),
     "schema.instances": ("EnvInstance", "EnvStatus"),
+    "schema.tasks": ("Task",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
     "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image", "Pane",
-    "PythonRun", "Screen", "StateDestroyed", "SyncEnvironment", "Tool", "ToolError", "ToolResult",
-    "UnrecoverableEnvironmentError", "__version__", "current_call", "end_programs", "failure_reason", "get_registry",
-    "key_sequence", "private", "register_function", "register_health", "register_reward", "register_tool", "run_python",
-    "setup_logging",
+    "PythonRun", "Screen", "StateDestroyed", "SyncEnvironment", "Task", "Tool", "ToolError", "ToolResult",
+    "UnrecoverableEnvironmentError", "UserFailed", "__version__", "current_call", "end_programs", "failure_reason",
+    "get_registry", "key_sequence", "private", "python_variables", "register_function", "register_health",
+    "register_reward", "register_tasks", "register_tool", "run_python", "setup_logging",
 ]  # fmt: skip
 
 

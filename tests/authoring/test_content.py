@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from aenv import Audio, File, Image, ToolResult
 from aenv.authoring.content import mime_type_of, to_content
+from aenv.authoring.signature import Signature
 
 PNG = b"\x89PNG\r\n\x1a\n rest"
 
@@ -87,6 +88,18 @@ def test_explicit_results_pass_through() -> None:
     assert content.structured == {"a": 1}
 
 
+@pytest.mark.parametrize(
+    ("blocks", "is_json"),
+    [
+        ([{"type": "text", "text": '{"a": 1}'}], True),
+        ([{"type": "text", "text": "{no JSON"}], False),
+        ([{"type": "text", "text": "1"}, {"type": "text", "text": "2"}], False),
+    ],
+)
+def test_an_explicit_result_of_json_text_stays_data(blocks: list[dict[str, str]], is_json: bool) -> None:
+    assert to_content(ToolResult(blocks, is_json=True)).is_json is is_json
+
+
 def test_explicit_mcp_content_passes_through() -> None:
     from mcp.types import CallToolResult, ImageContent, TextContent
 
@@ -94,6 +107,37 @@ def test_explicit_mcp_content_passes_through() -> None:
     assert blocks == [{"type": "text", "text": "a"}, {"type": "image", "data": "AA==", "mimeType": "image/png"}]
     content = to_content(CallToolResult(content=[TextContent(text="b")], is_error=True, structured_content={"c": 1}))
     assert (content.blocks[0]["text"], content.is_error, content.structured) == ("b", True, {"c": 1})
+
+
+def test_images_sounds_and_files_of_fastmcp_become_blocks() -> None:
+    from fastmcp.utilities import types
+
+    png = base64.b64encode(PNG).decode()
+    image = {"type": "image", "data": png, "mimeType": "image/png"}
+    assert to_content(types.Image(data=PNG, format="png")).blocks == [image]
+    assert to_content(["look:", types.Image(data=PNG, format="png")]).blocks == [
+        {"type": "text", "text": "look:"},
+        image,
+    ]
+    sound = to_content(types.Audio(data=b"RIFF", format="wav")).blocks[0]
+    assert (sound["type"], sound["mimeType"]) == ("audio", "audio/wav")
+    assert to_content(types.File(data=b"abc", name="a.bin")).blocks[0]["type"] == "resource"
+
+
+def test_a_tool_result_of_fastmcp_passes_through() -> None:
+    from fastmcp.tools.base import ToolResult as Theirs
+
+    got = to_content(Theirs(content="done", structured_content={"n": 1}))
+    assert (got.blocks, got.structured, got.is_error) == ([{"type": "text", "text": "done"}], {"n": 1}, False)
+
+
+def test_a_function_that_returns_an_image_of_fastmcp_has_no_output_schema() -> None:
+    from fastmcp.utilities.types import Image as Theirs
+
+    def draw() -> Any: ...
+
+    draw.__annotations__["return"] = Theirs
+    assert Signature(draw).output_schema is None
 
 
 def test_a_value_that_is_not_json_is_an_error() -> None:

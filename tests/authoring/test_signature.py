@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, Field, TypeAdapter
 
+from aenv import Image
 from aenv.authoring import signature
 from aenv.authoring.signature import Signature
 from aenv.errors import InvalidArguments, LoadError
@@ -99,6 +100,61 @@ def test_json_types_are_not_converted() -> None:
     for body in (b'{"i": "1"}', b'{"i": true}', b'{"i": 1, "f": "2"}', b'{"i": 1, "s": 5}', b'{"i": 1, "b": "yes"}'):
         with pytest.raises(InvalidArguments):
             signature.validate_json(body)
+
+
+def test_a_whole_number_is_an_integer_as_in_json_schema() -> None:
+    def tool(i: int, many: list[int] | None = None, f: float | int = 0, q: Query | None = None) -> None: ...
+
+    body = b'{"i": 1.0, "many": [2, 3.0], "f": 2.5, "q": {"query": "x", "max_results": 4e1}}'
+    got = Signature(tool).validate_json(body)
+    assert (got["i"], got["many"], got["f"], got["q"].max_results) == (1, [2, 3], 2.5, 40)
+    assert isinstance(got["i"], int)
+    for wrong in (b'{"i": 1.5}', b'{"i": true}', b'{"i": 1e300}', b'{"i": NaN}'):
+        with pytest.raises(InvalidArguments):
+            Signature(tool).validate_json(wrong)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [(b'{"i": "3"}', "i: expected an integer, got the text '3'; send 3 without quotes"),
+     (b'{"i": 3, "f": "2.5"}', "f: expected a number, got the text '2.5'; send 2.5 without quotes"),
+     (b'{"i": 3, "b": "True"}', "b: expected true or false, got the text 'True'; send true without quotes"),
+     (b'{"i": "many"}', "i: expected an integer, got the text 'many'")],
+)  # fmt: skip
+def test_a_number_as_text_is_refused_with_words_that_a_model_can_act_on(body: bytes, said: str) -> None:
+    def tool(i: int, f: float = 0, b: bool = False) -> None: ...
+
+    with pytest.raises(InvalidArguments) as caught:
+        Signature(tool).validate_json(body)
+    assert caught.value.message == said
+
+
+def test_functions_of_a_lenient_project_get_what_cannot_be_converted_as_it_was_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def grade(count: int, name: str = "") -> None: ...
+
+    signature, body = Signature(grade), b'{"count": "several", "name": null}'
+    with pytest.raises(InvalidArguments, match="count"):
+        signature.validate_json(body, lenient=True)
+    monkeypatch.setenv("AENV_ARGUMENT_TYPES", "lenient")
+    assert signature.validate_json(body, lenient=True) == {"count": "several", "name": None}
+    with pytest.raises(InvalidArguments, match="count"):  # a tool
+        signature.validate_json(body)
+    for wrong in (b'{"count": "several", "nam": ""}', b"{}", b"[]", b"{"):
+        with pytest.raises(InvalidArguments):
+            signature.validate_json(wrong, lenient=True)
+
+
+def test_lenient_validation_accepts_numbers_and_flags_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tool(i: int, s: str, b: bool = False, day: datetime.date | None = None) -> None: ...
+
+    body, got = b'{"i": "3", "s": 5, "b": "true"}', {"i": 3, "s": "5", "b": True}
+    assert Signature(tool).validate_json(body, lenient=True) == got
+    monkeypatch.setenv("AENV_ARGUMENT_TYPES", "lenient")
+    assert Signature(tool).validate_json(body) == got
+    with pytest.raises(InvalidArguments, match="i: "):
+        Signature(tool).validate_json(b'{"i": "three", "s": ""}')
 
 
 def test_types_that_json_lacks_are_parsed_from_strings_and_lists() -> None:
@@ -198,7 +254,15 @@ def test_a_result_that_is_an_object_has_a_schema() -> None:
     assert schema is not None
     assert schema["properties"]["max_results"]["type"] == "integer"
     assert Signature(loose).output_schema is None
-    assert Signature(number).output_schema is None
+    assert Signature(number).output_schema == {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+
+
+@pytest.mark.parametrize("kind", [Any, None, list, list[Any], Image, str | Image, list[Image], dict[str, int]])
+def test_a_result_that_may_be_content_or_anything_has_no_schema(kind: Any) -> None:
+    def tool() -> Any: ...
+
+    tool.__annotations__["return"] = kind
+    assert Signature(tool).output_schema is None
 
 
 def test_a_type_without_json_schema_is_rejected_with_its_place() -> None:
@@ -223,10 +287,10 @@ def test_an_unresolvable_annotation_is_rejected_with_its_place() -> None:
     ],
 )  # fmt: skip
 def test_a_plain_type_is_validated_as_pydantic_would(kind: Any) -> None:
-    ours, theirs = signature._plain(kind), TypeAdapter(kind).core_schema
+    ours, theirs = signature.plain_schema(kind), TypeAdapter(kind).core_schema
     assert ours == {name: value for name, value in theirs.items() if name != "metadata"}
 
 
 @pytest.mark.parametrize("kind", [bytes, int | str, tuple[int, str], set[int], Literal["a"], list[bytes]])
 def test_other_types_are_left_to_pydantic(kind: Any) -> None:
-    assert signature._plain(kind) is None
+    assert signature.plain_schema(kind) is None

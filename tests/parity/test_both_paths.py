@@ -94,7 +94,7 @@ def answers(server: Server) -> dict[str, list[Answer]]:
 def test_a_call_has_one_answer_on_every_path(answers: dict[str, list[Answer]], number: int) -> None:
     lean, modern, legacy = (answers[path][number] for path in ("lean", "2026-07-28", "legacy"))
     assert modern == lean
-    # Before MCP 2026-07-28, structured content had to be an object; other values come only as text.
+    # Before MCP 2026-07-28, structured content had to be an object: other values are wrapped, or come only as text.
     assert {**legacy, "data": None} == {**lean, "data": None}
     if isinstance(lean["data"], dict):
         assert legacy["data"] == lean["data"]

@@ -10,7 +10,7 @@ import pytest
 
 from aenv.errors import InvalidBundle
 from aenv.project import fetch, publish
-from aenv.project.packing import pack
+from aenv.project.bundles.packing import pack
 from aenv.schema.bundle import digest_of
 from aenv.schema.envhub import EnvVersion, Hub
 

@@ -9,7 +9,7 @@ import zipfile
 import pytest
 
 from aenv.errors import ConfigError, UsageError
-from aenv.project.lock import find_uv, lock
+from aenv.project.lock import find_uv, lock, lock_if_possible
 from aenv.schema.requirements import is_current
 
 
@@ -97,10 +97,30 @@ def test_an_unsatisfiable_requirement_is_reported_and_changes_nothing(project, w
 
 
 def test_a_missing_uv_is_reported_with_how_to_install_it(monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    monkeypatch.setattr("aenv.project.lock.uv_program", lambda: None)
     with pytest.raises(UsageError, match="uv") as caught:
         find_uv()
     assert caught.value.details["hint"] == "Install it: pip install uv"
+
+
+def test_without_uv_a_project_is_left_unlocked_with_a_warning(project, wheels, monkeypatch):
+    (project / "requirements.txt").write_text("wanted==1.0\n")
+    said = []
+    monkeypatch.setattr("aenv.project.lock.uv_program", lambda: None)
+    lock_if_possible(project, say=said.append)
+    assert len(said) == 1
+    assert "not locked, since uv is not installed" in said[0]
+    assert os.listdir(project) == ["requirements.txt"]
+
+
+def test_a_lock_that_is_current_needs_no_uv(project, wheels, monkeypatch):
+    (project / "requirements.txt").write_text("wanted==1.0\n")
+    said = []
+    lock_if_possible(project, say=said.append)
+    assert said == ["locked the requirements"]
+    monkeypatch.setattr("aenv.project.lock.uv_program", lambda: None)
+    lock_if_possible(project, say=said.append)
+    assert said == ["locked the requirements"]
 
 
 SETUP = """
@@ -177,6 +197,42 @@ def test_a_requirement_that_would_run_code_on_the_host_is_rejected(project, whee
         lock(project)
     assert not mark.exists()
     assert not (project / "requirements.lock").exists()
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize(
+    "line",
+    [
+        "--index-url http://127.0.0.1:9/${HOME}/simple\nwanted",
+        "--extra-index-url=http://${HOME}@127.0.0.1:9/\nwanted",
+        "-f http://127.0.0.1:9/${HOME}\nwanted",
+        "-r ${HOME}/names.txt",
+        "-c ${HOME}/names.txt\nwanted",
+        "-r more.txt",
+    ],
+)
+def test_no_variable_of_the_user_is_put_into_a_requirement(project, wheels, line, monkeypatch):
+    home = project.parent / "home"
+    home.mkdir()
+    (home / "names.txt").write_text("needed\n")
+    monkeypatch.setenv("HOME", str(home))
+    (project / "${HOME}").mkdir()
+    (project / "${HOME}" / "names.txt").write_text("wanted\n")
+    (project / "more.txt").write_text("-f http://127.0.0.1:9/${HOME}\nwanted\n")
+    (project / "requirements.txt").write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match="variables are not expanded"):
+        lock(project)
+
+
+@pytest.mark.attack("build")
+@pytest.mark.parametrize("option", ["-r", "-c"])
+def test_uv_reads_no_line_that_a_comment_hides_from_the_check(project, wheels, option):
+    """For uv a comment ends with its line, even after a backslash."""
+    url = (wheels / "needed-3.1-py3-none-any.whl").as_uri()
+    (project / "more.txt").write_text(f"# hidden \\\nneeded @ {url}\n")
+    (project / "requirements.txt").write_text(f"{option} more.txt\nwanted\n")
+    assert lock(project)
+    assert locked(project) == ["needed==3.1", "wanted==1.1"]
 
 
 @pytest.mark.attack("build")

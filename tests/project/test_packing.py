@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from aenv.errors import ConfigError, Conflict, EnvironmentError, InvalidBundle, UsageError
-from aenv.project import archive, scaffold
-from aenv.project.archive import Archive
-from aenv.project.packing import pack
-from aenv.project.unpack import unpack
+from aenv.project import scaffold
+from aenv.project.bundles import archive
+from aenv.project.bundles.archive import Archive
+from aenv.project.bundles.packing import pack
+from aenv.project.bundles.unpack import unpack
 from aenv.schema.bundle import BLOB_LIMIT, Bundle, digest_of
 
 
@@ -148,7 +149,7 @@ def test_a_blob_that_does_not_match_its_digest_leaves_nothing(tmp_path, lie):
 
 def test_a_bundle_larger_than_the_free_space_is_not_unpacked(project, tmp_path, monkeypatch):
     full = shutil._ntuple_diskusage(10**9, 10**9 - 1000, 1000)
-    monkeypatch.setattr("aenv.project.unpack.shutil.disk_usage", lambda path: full)
+    monkeypatch.setattr("aenv.project.bundles.unpack.shutil.disk_usage", lambda path: full)
     with pytest.raises(EnvironmentError, match="do not fit"):
         carried(project, tmp_path / "new" / "copy")
     assert os.listdir(tmp_path) == ["hello"]

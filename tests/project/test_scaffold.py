@@ -193,4 +193,4 @@ def test_compiled_templates_are_not_copied(tmp_path: Path) -> None:
     template = shutil.copytree(Path(scaffold.__file__).parent / "templates" / "default", tmp_path / "template")
     subprocess.run([sys.executable, "-m", "compileall", "-q", str(template)], check=True)
     assert list(template.rglob("*.pyc"))
-    assert not [path for path, _ in scaffold._template_files(template) if "__pycache__" in path.parts]
+    assert not [path for path, _ in scaffold.template_files(template) if "__pycache__" in path.parts]

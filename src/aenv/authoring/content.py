@@ -5,9 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, ItemsView, Iterable, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Literal, NamedTuple
 
 from pydantic_core import from_json, to_json
@@ -26,6 +26,9 @@ _MAGIC = (
 )
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
 _MCP_BLOCKS = ("text", "image", "audio", "resource", "resource_link")
+_MCP_PACKAGES = ("mcp.", "mcp_types.", "fastmcp.")
+_TO_CONTENT = ("to_image_content", "to_audio_content", "to_resource_content")
+"""Methods of the classes Image, Audio and File of FastMCP and of the MCP SDK."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,14 @@ def _converted(value: Any) -> Any:
     """Convert values that pydantic cannot: of numpy, torch and jax, and the ``...`` of an unfinished tool."""
     if value is ...:
         return "..."
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, memoryview):
+        return value.tobytes()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, range | KeysView | ValuesView | ItemsView):
+        return list(value)
     if hasattr(type(value), "tolist") and hasattr(value, "dtype"):  # an array or a scalar of numpy, torch, jax
         return value.tolist()
     raise ValueError(f"Unable to serialize unknown type: {type(value)}")
@@ -189,7 +200,7 @@ def mime_type_of(data: bytes) -> str:
 def is_content(kind: Any) -> bool:
     """Return whether results of this type are sent as content blocks, without a JSON value to describe in a schema."""
     kind = getattr(kind, "__origin__", kind)  # Annotated
-    return isinstance(kind, type) and (issubclass(kind, File) or kind.__module__.startswith(("mcp.", "mcp_types.")))
+    return isinstance(kind, type) and (issubclass(kind, File) or kind.__module__.startswith(_MCP_PACKAGES))
 
 
 def _sendable(text: str) -> str:
@@ -203,7 +214,9 @@ def _sendable(text: str) -> str:
 
 
 def _is_block(value: Any) -> bool:
-    return isinstance(value, File | bytes | bytearray) or _is_mcp(value, "type") or hasattr(type(value), "_repr_png_")
+    if isinstance(value, File | bytes | bytearray) or hasattr(type(value), "_repr_png_"):
+        return True
+    return _is_mcp(value, "type") or _converter(value) is not None
 
 
 def _as_block(value: Any) -> Block | None:
@@ -213,6 +226,9 @@ def _as_block(value: Any) -> Block | None:
         return File(bytes(value)).block()
     if _is_mcp(value, "type") and value.type in _MCP_BLOCKS:
         return _dump_model(value)
+    convert = _converter(value)
+    if convert is not None:
+        return _dump_model(convert())
     if hasattr(type(value), "_repr_png_"):  # Pillow's images, and whatever else a notebook shows as a picture
         png = value._repr_png_()
         return Image(png, "image/png").block() if png else None
@@ -224,8 +240,13 @@ def _as_result(value: Any) -> Content | None:
     from aenv.authoring.results import ToolResult
 
     if isinstance(value, ToolResult):
-        dump([value.content, value.structured])  # blocks built by the author may contain anything
-        return Content(value.content, is_error=value.is_error, structured=value.structured)
+        # Blocks and structured content built by the author may contain anything.
+        blocks, structured = from_json(dump([value.content, value.structured]))
+        is_json = value.is_json and _is_json_text(blocks)
+        return Content(blocks, is_json=is_json, is_error=value.is_error, structured=structured)
+    if type(value).__module__.startswith("fastmcp.") and hasattr(value, "structured_content"):
+        blocks = [block for item in value.content for block in to_content(item).blocks]
+        return Content(blocks, is_error=bool(getattr(value, "is_error", False)), structured=value.structured_content)
     if _is_mcp(value, "content"):
         dumped = _dump_model(value)
         return Content(
@@ -236,9 +257,26 @@ def _as_result(value: Any) -> Content | None:
     return None
 
 
+def _is_json_text(blocks: list[Block]) -> bool:
+    if len(blocks) != 1 or blocks[0].get("type") != "text":
+        return False
+    try:
+        from_json(blocks[0]["text"])
+    except ValueError:
+        return False
+    return True
+
+
 def _is_mcp(value: Any, attribute: str) -> bool:
-    """Return whether ``value`` is a model of the MCP SDK, without importing the SDK."""
-    return type(value).__module__.startswith(("mcp.", "mcp_types.")) and hasattr(value, attribute)
+    """Return whether ``value`` is of the MCP SDK or FastMCP, without importing either."""
+    return type(value).__module__.startswith(_MCP_PACKAGES) and hasattr(value, attribute)
+
+
+def _converter(value: Any) -> Callable[[], Any] | None:
+    """Return the method that makes a content block of an Image, Audio or File of FastMCP or the MCP SDK."""
+    if not type(value).__module__.startswith(_MCP_PACKAGES):
+        return None
+    return next((getattr(value, name) for name in _TO_CONTENT if hasattr(value, name)), None)
 
 
 def _dump_model(value: Any) -> Block:

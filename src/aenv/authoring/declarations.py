@@ -1,4 +1,4 @@
-"""The decorators ``register_tool``, ``register_function``, ``register_reward`` and ``register_health``.
+"""Decorators: ``register_tool``, ``register_function``, ``register_reward``, ``register_health``, ``register_tasks``.
 
 They record a function and return it unchanged, so a module that uses them can be imported in a unit test or a
 notebook without a server. Schemas and validators are compiled on first use.
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
     from aenv.authoring.tool import Tool
 
 F = TypeVar("F", bound=Callable[..., Any])
-Kind = Literal["tool", "function", "reward", "health"]
+Kind = Literal["tool", "function", "reward", "health", "tasks"]
 
 HTTP_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REWARD_ENDPOINT = "/task/reward"
 HEALTH_ENDPOINT = "/health"
+TASKS_ENDPOINT = "/task/list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._by_kind: dict[Kind, dict[str, Declaration]] = {
-            "tool": {}, "function": {}, "reward": {}, "health": {},
+            "tool": {}, "function": {}, "reward": {}, "health": {}, "tasks": {},
         }  # fmt: skip
 
     def add(self, declaration: Declaration) -> None:
@@ -122,6 +123,11 @@ class Registry:
         """Health checks by name."""
         return self._by_kind["health"]
 
+    @property
+    def tasks(self) -> dict[str, Declaration]:
+        """The function that lists the tasks, by name."""
+        return self._by_kind["tasks"]
+
     def clear(self) -> None:
         """Remove all declarations; for tests."""
         for names in self._by_kind.values():
@@ -168,6 +174,35 @@ class Registry:
             for names in (self.functions, self.rewards, self.health)
             for declaration in names.values()
         }
+
+    def list_functions_simple(self) -> dict[str, str]:
+        """Return the endpoints of functions, rewards and health checks, by name."""
+        return {name: about["endpoint"] for name, about in self.list_functions().items()}
+
+    def register_function(
+        self,
+        func: F,
+        endpoint: str | None = None,
+        method: str = "POST",
+        name: str | None = None,
+        description: str | None = None,
+    ) -> F:
+        """Record a function."""
+        _check(func, "register_function")
+        verb = method.upper()
+        if verb not in HTTP_METHODS:
+            raise ValueError(f"invalid method {method!r}; expected one of {', '.join(HTTP_METHODS)}")
+        own_name = name or _name_of(func)
+        path = endpoint or f"/functions/{own_name}"
+        path = path if path.startswith("/") else f"/{path}"
+        self.add(Declaration("function", own_name, func, description, path, verb))
+        return func
+
+    def set_server(self, server: object) -> None:
+        """Do nothing: declarations need no server. Kept for existing code."""
+
+    def get_server(self) -> None:
+        """Return None: there is no server to register with. Kept for existing code."""
 
 
 _current = Registry()
@@ -285,15 +320,7 @@ def register_function(
     """
 
     def record(f: F) -> F:
-        _check(f, "register_function")
-        verb = method.upper()
-        if verb not in HTTP_METHODS:
-            raise ValueError(f"invalid method {method!r}; expected one of {', '.join(HTTP_METHODS)}")
-        own_name = name or _name_of(f)
-        path = endpoint or f"/functions/{own_name}"
-        path = path if path.startswith("/") else f"/{path}"
-        _current.add(Declaration("function", own_name, f, description, path, verb))
-        return f
+        return _current.register_function(f, endpoint, method, name, description)
 
     return record(func) if func is not None else record
 
@@ -361,17 +388,57 @@ def register_health(func: F | None = None, /) -> F | Callable[[F], F]:
 
     def record(f: F) -> F:
         _check(f, "register_health")
-        declaration = Declaration("health", _name_of(f), f, None, HEALTH_ENDPOINT, "GET")
-        for other in _current.health.values():
-            if not declaration.replaces(other):
-                raise ValueError(
-                    "an environment can have only one health check, and two are declared: "
-                    f"'{other.name}' at {other.where} and '{declaration.name}' at {declaration.where}"
-                )
-        _current.add(declaration)
+        _add_only(Declaration("health", _name_of(f), f, None, HEALTH_ENDPOINT, "GET"), "health check")
         return f
 
     return record(func) if func is not None else record
+
+
+@overload
+def register_tasks(func: F, /) -> F: ...
+@overload
+def register_tasks() -> Callable[[F], F]: ...
+def register_tasks(func: F | None = None, /) -> F | Callable[[F], F]:
+    """Make a function the list of the environment's tasks, for `aenv tasks` and `aenv rollout`. Agents do not see it.
+
+    The function returns or yields rows: dicts with the fields of `Task`, or `Task` objects. It may have parameters,
+    such as a split. Rows may come from files below ``private/``, which programs of agents cannot read.
+
+    Args:
+        func: The function, when the decorator is used without parentheses.
+
+    Raises:
+        ValueError: the environment has another function that lists its tasks.
+        TypeError: the decorated object is not a function.
+
+    Example:
+        ```python
+        @register_tasks
+        def tasks():
+            for line in private("tasks.jsonl").read_text().splitlines():
+                yield json.loads(line)
+        ```
+    """
+
+    def record(f: F) -> F:
+        from aenv.authoring.task_rows import listing
+
+        _check(f, "register_tasks")
+        _add_only(Declaration("tasks", _name_of(f), listing(f), None, TASKS_ENDPOINT), "list of tasks")
+        return f
+
+    return record(func) if func is not None else record
+
+
+def _add_only(declaration: Declaration, what: str) -> None:
+    """Record a declaration of which an environment can have only one."""
+    for other in _current._by_kind[declaration.kind].values():
+        if not declaration.replaces(other):
+            raise ValueError(
+                f"an environment can have only one {what}, and two are declared: "
+                f"'{other.name}' at {other.where} and '{declaration.name}' at {declaration.where}"
+            )
+    _current.add(declaration)
 
 
 def _name_of(func: Callable[..., Any]) -> str:

@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from aenv.authoring.agent_time import agent_code
 from aenv.authoring.destroyed_state import raising_state_destroyed
+from aenv.authoring.python_variables import package_folders
 from aenv.errors import InvalidUse
 from aenv.isolation.files.trees import remove_tree
 
@@ -34,6 +35,7 @@ import json, os, sys
 request, answer = (int(number) for number in sys.argv[1:3])
 with open(request, "rb") as file:
     task = json.load(file)
+sys.path[:0] = task["layers"]
 if task["memory"] is not None:
     import resource
     resource.setrlimit(resource.RLIMIT_AS, (task["memory"],) * 2)
@@ -85,6 +87,8 @@ def run_python(
 ) -> PythonRun:
     """Run code in a new interpreter, then kill its process group.
 
+    The code can import the packages of requirements.txt, but no module of the environment.
+
     Args:
         code: Python source.
         call: Name of a function that the code defines. It is called, and its return value is the run's ``value``.
@@ -92,7 +96,8 @@ def run_python(
         stdin: Standard input of the code.
         timeout: Seconds until the run is stopped.
         memory: Limit of the address space in bytes; None means no limit below the instance's own.
-        directory: Working directory; by default an empty folder, which is removed afterwards.
+        directory: Working directory; by default an empty folder, which is removed afterwards. Modules in it are found
+            only if the code adds it to `sys.path`.
         variables: Environment variables. Those of the environment's own process are not passed on, since they may
             contain secrets.
 
@@ -107,11 +112,14 @@ def run_python(
         ```
     """
     _check(call, stdin, timeout, memory, directory, variables)
-    try:
-        task = json.dumps({"code": code, "call": call, "arguments": list(arguments), "memory": memory})
-    except (TypeError, ValueError) as error:
-        raise InvalidUse(f"run_python: arguments: JSON cannot carry them: {error}") from None
-    inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    task = _encode({"code": code, "call": call, "memory": memory, "layers": package_folders()}, arguments)
+    environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ} | dict(variables or {})
+    return _run(task, stdin, timeout, directory, environment, has_value=call is not None)
+
+
+def _run(
+    task: str, stdin: str, timeout: float, directory: str | None, environment: dict[str, str], *, has_value: bool
+) -> PythonRun:
     with (
         raising_state_destroyed("no folder for temporary files"),
         tempfile.TemporaryFile() as request,
@@ -124,16 +132,34 @@ def run_python(
         for file, text in ((request, task), (standard_input, stdin)):
             file.write(text.encode(errors="replace"))
             file.seek(0)
-        files = (request.fileno(), answer.fileno())
         with raising_state_destroyed(f"code cannot run in {directory or empty}"), agent_code():
-            process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _HARNESS, *map(str, files)],
-                stdin=standard_input, stdout=out, stderr=err, pass_fds=files, start_new_session=True,
-                cwd=directory or empty, env={**inherited, **(variables or {})},
-            )  # fmt: skip
+            process = _start((request, answer), (standard_input, out, err), directory or empty, environment)
             exit_code = _wait(process, timeout)
-        value = _value(answer) if exit_code == 0 and call is not None else None
+        value = _value(answer) if exit_code == 0 and has_value else None
         return PythonRun(exit_code, _text(out), _text(err), value, exit_code is None)
+
+
+def _encode(task: dict[str, Any], arguments: Sequence[Any]) -> str:
+    try:
+        return json.dumps({**task, "arguments": list(arguments)})
+    except (TypeError, ValueError) as error:
+        raise InvalidUse(f"run_python: arguments: JSON cannot carry them: {error}") from None
+
+
+def _start(
+    channels: tuple[IO[bytes], IO[bytes]],
+    standard_files: tuple[IO[bytes], IO[bytes], IO[bytes]],
+    directory: str,
+    environment: dict[str, str],
+) -> subprocess.Popen[bytes]:
+    """Start the interpreter as the leader of a process group. ``channels``: the task, and the file for its value."""
+    fds = [file.fileno() for file in channels]
+    stdin, stdout, stderr = standard_files
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", _HARNESS, *map(str, fds)],
+        stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=fds, start_new_session=True, cwd=directory,
+        env=environment,
+    )  # fmt: skip
 
 
 def _check(call: object, stdin: object, timeout: object, memory: object, directory: object, variables: object) -> None:

@@ -44,7 +44,7 @@ class ToolResult:
         ```
     """
 
-    __slots__ = ("_data", "_is_json", "content", "fault", "is_error", "structured")
+    __slots__ = ("_data", "content", "fault", "is_error", "is_json", "structured")
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class ToolResult:
         self.fault = fault
         """Responsible party of an error: ``policy`` (bad arguments, no such tool) or ``env`` (the tool raised)."""
         self.structured = structured
-        self._is_json = is_json
+        self.is_json = is_json
         self._data = _UNSET
 
     @property
@@ -86,7 +86,7 @@ class ToolResult:
         if len(self.content) != 1 or self.content[0].get("type") != "text":
             return None
         text = self.content[0]["text"]
-        if not self._is_json:
+        if not self.is_json:
             return text
         from pydantic_core import from_json
 

@@ -19,8 +19,8 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import CoreSchema, SchemaValidator, core_schema, to_json, to_jsonable_python
 from typing_extensions import TypedDict
 
-from aenv.authoring import docstrings
-from aenv.authoring.content import is_content
+from aenv.authoring import docstrings, leniency
+from aenv.authoring.output_schema import output_schema
 from aenv.errors import InvalidArguments, LoadError
 
 JsonSchema = dict[str, Any]
@@ -59,12 +59,13 @@ class Signature:
         """
         fields = {}
         for p in self._named:
-            schema = _plain(self._kinds[p.name])
+            schema = plain_schema(self._kinds[p.name])
             if schema is None:
                 return None
             fields[p.name] = core_schema.typed_dict_field(schema, required=p.default is p.empty)
         extra: Any = "allow" if self._open else "forbid"
-        return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior=extra))
+        config = core_schema.CoreConfig(coerce_numbers_to_str=True)  # where validation is lenient
+        return SchemaValidator(core_schema.typed_dict_schema(fields, extra_behavior=extra), config)
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:
@@ -77,7 +78,7 @@ class Signature:
         make: Any = TypedDict  # type checkers accept only literal TypedDicts
         arguments = make("arguments", fields)
         arguments.__pydantic_config__ = ConfigDict(
-            extra="allow" if self._open else "forbid", arbitrary_types_allowed=False
+            extra="allow" if self._open else "forbid", arbitrary_types_allowed=False, coerce_numbers_to_str=True
         )
         try:
             return TypeAdapter(arguments)
@@ -104,22 +105,36 @@ class Signature:
 
     @cached_property
     def output_schema(self) -> JsonSchema | None:
-        """JSON Schema of the annotated return type if it is an object with properties, else None."""
-        returned = self._hints.get("return")
-        if returned is None or returned is Any or is_content(returned):
-            return None  # with a schema, clients reject results without structured content
-        try:
-            schema = TypeAdapter(returned).json_schema(schema_generator=_Schema, mode="serialization")
-        except (PydanticUserError, PydanticSchemaGenerationError, PydanticInvalidForJsonSchema):
-            return None
-        return schema if schema.get("type") == "object" and schema.get("properties") else None
+        """JSON Schema of the annotated return type: an object with properties, a scalar or a list; else None."""
+        return output_schema(self._hints.get("return"), _Schema)
 
-    def validate_json(self, body: bytes | bytearray) -> dict[str, Any]:
-        """Parse and check arguments from a JSON object. Raises InvalidArguments."""
+    def validate_json(self, body: bytes | bytearray, *, lenient: bool = False) -> dict[str, Any]:
+        """Parse and check arguments from a JSON object. Raises InvalidArguments.
+
+        ``lenient``: accept numbers and flags as text, and numbers where a text is expected; for functions and rewards.
+        """
         try:
             return self._validator.validate_json(body or b"{}", strict=True)  # type: ignore[no-any-return]
         except PydanticValidationError as error:
-            raise InvalidArguments(self._explain(error)) from None
+            return self._second_try(body or b"{}", error, lenient)
+
+    def _second_try(self, body: bytes | bytearray, first: PydanticValidationError, function: bool) -> dict[str, Any]:
+        """Validate arguments that are not exactly of the declared types; see `aenv.authoring.leniency`.
+
+        ``function``: they are of a function or a reward.
+        """
+        lenient = function or leniency.is_lenient()
+        again = body if lenient else leniency.with_whole_numbers(body, first.errors(include_url=False))
+        try:
+            if again is not None:
+                return self._validator.validate_json(again, strict=not lenient)  # type: ignore[no-any-return]
+        except PydanticValidationError as error:
+            first = error
+        if function and leniency.is_lenient():
+            unconverted = leniency.as_sent(body, first.errors(include_url=False))
+            if unconverted is not None:
+                return unconverted
+        raise InvalidArguments(self._explain(first)) from None
 
     def validate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Check arguments from a parsed JSON object, by the rules of `validate_json`."""
@@ -145,7 +160,8 @@ class Signature:
             elif e["type"] == "missing":
                 lines.append(f"{path}: missing")
             else:
-                lines.append(f"{path}: {e['msg']}, got {_short(e['input'])}")
+                problem = leniency.advice(e) or f"{e['msg']}, got {_short(e['input'])}"
+                lines.append(f"{path}: {problem}")
         return "; ".join(lines)
 
 
@@ -160,14 +176,14 @@ _PLAIN: dict[Any, Callable[[], CoreSchema]] = {
 }
 
 
-def _plain(kind: Any) -> CoreSchema | None:
+def plain_schema(kind: Any) -> CoreSchema | None:
     """Return the schema of a plain JSON type, or of a list, dict or optional of such types; else None."""
     try:
         if kind in _PLAIN:
             return _PLAIN[kind]()
     except TypeError:  # the annotation is not hashable
         return None
-    origin, inner = get_origin(kind), [_plain(part) for part in get_args(kind) if part is not type(None)]
+    origin, inner = get_origin(kind), [plain_schema(part) for part in get_args(kind) if part is not type(None)]
     if not inner or None in inner:
         return None
     if origin is list:

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from aenv.authoring.declarations import Declaration
+from aenv.authoring.output_schema import is_wrapped, wrapped
 from aenv.authoring.signature import Signature
 
 
@@ -31,15 +32,21 @@ class Tool(BaseModel):
             hidden=declaration.hidden,
         )
 
-    def get_mcp_tool(self) -> Any:
-        """Return the tool as an object of the MCP SDK."""
+    def get_mcp_tool(self, *, any_output: bool = False) -> Any:
+        """Return the tool as an object of the MCP SDK.
+
+        ``any_output``: the client speaks MCP 2026-07-28 or newer, where results need not be objects.
+        """
+        output = self.outputSchema
+        if output is not None and is_wrapped(output, any_output=any_output):
+            output = wrapped(output)
         from importlib import import_module  # importing the SDK takes a second of CPU, so do it on demand
 
         return import_module("mcp.types").Tool(
             name=self.name,
             description=self.description,
             inputSchema=self.inputSchema,
-            outputSchema=self.outputSchema,
+            outputSchema=output,
         )
 
     def get_openai_tool(self) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from aenv.config import UserBuildConfig as BuildSettings
 from aenv.errors import BuildFailed, ConfigError
-from aenv.project import archive, image_build, manifest
+from aenv.project import image_build, manifest
+from aenv.project.bundles import archive
+from aenv.project.bundles.packing import Packed, pack
 from aenv.project.image_build import ImageOptions
-from aenv.project.lock import lock
-from aenv.project.packing import Packed, pack
+from aenv.project.lock import lock_if_possible
 
 FOLDER = "dist"
 
@@ -47,8 +48,8 @@ def build(
     """
     root = root.absolute()
     loaded = manifest.load(root)
-    if locked and lock(root, upgrade=upgrade):
-        say("locked the requirements")
+    if locked:
+        lock_if_possible(root, upgrade=upgrade, say=say)
     images: tuple[str, ...] = ()
     problem: str | None = None
     if want_image is not False:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from aenv.errors import (
@@ -16,9 +15,11 @@ from aenv.errors import (
     LoadError,
     Unavailable,
 )
+from aenv.isolation.files.scratch_folders import scratch_folder
 from aenv.schema import paths
 from aenv.schema.envhub import Schemas
 from aenv.sdk.placement import PlatformPlacement
+from aenv.subprocesses import run_async
 
 SANDBOX_SECONDS = 600.0
 """Start-up timeout; the project's packages may have to be installed first."""
@@ -26,19 +27,19 @@ PLAIN_SECONDS = 60.0
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 
 
-async def describe(root: Path, name: str, *, sandbox: bool = True) -> Schemas:
+async def describe(root: Path, name: str, *, sandbox: bool = True, packages: Sequence[str] = ()) -> Schemas:
     """Load the project in an instance of the local platform, and return the schemas of its declarations.
 
     The instance is a sandbox, unless ``AENV_ENGINE=process`` makes instances of the local platform plain processes.
     ``sandbox=False`` runs its code as the calling user, in a plain process with a time limit. Only the user may choose
-    that; it is never a fallback.
+    that; it is never a fallback. It then imports from the folders ``packages`` as well.
 
     Raises:
         LoadError: the project's code cannot be loaded, ends the instance, or takes too long.
         Unavailable: this machine cannot create a sandbox, or not at the moment.
     """
     if not sandbox:
-        return await _describe_in_process(root)
+        return await _describe_in_process(root, packages)
     try:
         return await _describe_in_sandbox(root, name)
     except AEnvError as error:
@@ -84,35 +85,26 @@ async def _describe_in_sandbox(root: Path, name: str) -> Schemas:
     )
 
 
-async def _describe_in_process(root: Path) -> Schemas:
-    with tempfile.TemporaryDirectory(prefix="aenv-describe-") as folder:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "aenv.runtime.describe", str(root),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-            cwd=folder, env={**{name: os.environ[name] for name in _PASSED_ON if name in os.environ}, "HOME": folder},
-            start_new_session=True,
-        )  # fmt: skip
-        communication = asyncio.ensure_future(process.communicate())
+async def _describe_in_process(root: Path, packages: Sequence[str]) -> Schemas:
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    if packages:
+        passed["PYTHONPATH"] = os.pathsep.join([*packages, *filter(None, [passed.get("PYTHONPATH")])])
+    with scratch_folder("describe") as folder:
         try:
-            done, _ = await asyncio.wait({communication}, timeout=PLAIN_SECONDS)
-        finally:
-            _kill_group(process)
-            stdout, stderr = await communication
-    if not done:
-        raise LoadError(f"loading the environment took longer than {PLAIN_SECONDS:g} s")
+            done = await run_async(
+                [sys.executable, "-P", "-m", "aenv.runtime.describe", str(root)],
+                cwd=folder,
+                env={**passed, "HOME": folder},
+                timeout=PLAIN_SECONDS,
+                own_group=True,
+            )
+        except TimeoutError:
+            raise LoadError(f"loading the environment took longer than {PLAIN_SECONDS:g} s") from None
     try:
-        found = json.loads(stdout)
+        found = json.loads(done.stdout)
     except ValueError:
-        tail = stderr.decode(errors="replace").strip()[-1500:]
-        raise LoadError(f"loading the environment ended with exit code {process.returncode}:\n{tail}") from None
+        tail = done.stderr.strip()[-1500:]
+        raise LoadError(f"loading the environment ended with exit code {done.code}:\n{tail}") from None
     if "error" in found:
         raise LoadError(found["error"])
     return Schemas.model_validate(found)
-
-
-def _kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kill the process group, which the process leads."""
-    try:
-        os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        return

@@ -6,11 +6,13 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from aenv.errors import InvalidBundle, NotFound
-from aenv.project.unpack import unpack
+from aenv.errors import InvalidBundle
+from aenv.project import registered
+from aenv.project.bundles.unpack import unpack
 from aenv.schema.bundle import Bundle, parse
 from aenv.schema.envhub import EnvVersion, Hub
 from aenv.schema.ref import is_digest
+from aenv.storage.cache_folders import CacheFolder
 
 Progress = Callable[[int], None]
 
@@ -24,7 +26,7 @@ async def bundle_of(hub: Hub, version: EnvVersion) -> Bundle:
     """
     title = f"{version.name}@{version.version}"
     if not version.digest:
-        raise NotFound(f"{title} has no files in the hub: it was registered without a bundle")
+        raise registered.no_files(version)
     try:
         bundle = parse(await hub.get_blob(version.digest))
     except ValueError as error:
@@ -46,6 +48,8 @@ async def fetch(hub: Hub, version: EnvVersion, target: Path, progress: Progress 
 async def cached(hub: Hub, version: EnvVersion, folder: Path) -> Path:
     """Return a read-only folder with the version's files in a cache. Concurrent processes may race: the first wins.
 
+    A version without files that has an image gives a folder with its config.json alone.
+
     Raises:
         NotFound: the version was registered without files.
         InvalidBundle: the hub sent something else, or an invalid digest.
@@ -54,13 +58,23 @@ async def cached(hub: Hub, version: EnvVersion, folder: Path) -> Path:
         raise InvalidBundle(
             f"{version.name}@{version.version}: the hub sent the invalid digest {version.digest[:100]!r}"
         )
-    target = folder / "bundles" / version.digest.replace(":", "-")
-    if version.digest and target.is_dir():
-        return target
-    bundle = await bundle_of(hub, version)
-    try:
-        await unpack(bundle, hub.get_blob, target, read_only=True)
-    except Exception:
-        if not await asyncio.to_thread(target.is_dir):  # else another process was faster
-            raise
-    return target
+    if not version.digest and registered.has_image(version):
+        return await asyncio.to_thread(registered.folder_of, version, folder)
+    bundles = cache(folder)
+    name = version.digest.replace(":", "-")
+    found = bundles.use(name) if name else None
+    while found is None:
+        bundle = await bundle_of(hub, version)
+        target = bundles.folder / name
+        try:
+            await unpack(bundle, hub.get_blob, target, read_only=True)
+        except Exception:
+            if not await asyncio.to_thread(target.is_dir):  # else another process was faster
+                raise
+        found = bundles.use(name)
+    return found
+
+
+def cache(folder: Path) -> CacheFolder:
+    """Return the cache of unpacked bundles in a cache folder."""
+    return CacheFolder("bundles", folder / "bundles", "environments from the hub")

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
 from aenv.isolation.network.policy import Network
-from aenv.project import quantities
-from aenv.schema import duration
+from aenv.schema import duration, quantities
 from aenv.schema.names import STATUSES, Name, Version, check_name, check_version, shown, suggest_name
 from aenv.schema.ref import EnvRef
 

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,8 +17,10 @@ from typing import Any
 from aenv.config import RegistryConfig
 from aenv.config import UserBuildConfig as BuildSettings
 from aenv.errors import BuildFailed, ConfigError
+from aenv.isolation.files.scratch_folders import scratch_folder
 from aenv.project import manifest
 from aenv.project.manifest import Artifact, Loaded
+from aenv.subprocesses import run
 
 BUILDERS = ("docker", "podman", "buildah")
 PATIENCE = 15.0
@@ -80,16 +81,14 @@ def find_builder(settings: BuildSettings) -> Builder | str:
         builder = Builder(program, kind, _variables(kind, settings))
         question = [program, "version"] if kind == "docker" else [program, "info"]  # both query the daemon or storage
         try:
-            done = subprocess.run(
-                question, env=builder.variables, capture_output=True, timeout=PATIENCE, check=False, text=True
-            )
-        except (OSError, subprocess.TimeoutExpired):
+            done = run(question, env=builder.variables, timeout=PATIENCE)
+        except OSError:  # TimeoutError is one, too
             reasons.append(f"{kind} does not answer")
             continue
-        if done.returncode == 0:
+        if done.ok:
             return builder
-        lines = (done.stderr or done.stdout).strip().splitlines()
-        reasons.append(f"{kind} does not work ({lines[-1][:200] if lines else f'exit code {done.returncode}'})")
+        lines = done.tail().splitlines()
+        reasons.append(f"{kind} does not work ({lines[-1][:200] if lines else f'exit code {done.code}'})")
     return "; ".join(reasons) or "docker, podman and buildah are not installed"
 
 
@@ -216,7 +215,7 @@ def _logged_in(builder: Builder, registry: RegistryConfig) -> Iterator[Builder]:
     key = base64.b64encode(f"{registry.username}:{registry.password}".encode()).decode()
     host = registry.host.removeprefix("https://").partition("/")[0]
     host = "https://index.docker.io/v1/" if host == "docker.io" and builder.kind == "docker" else host
-    with tempfile.TemporaryDirectory(prefix="aenv-image-") as folder:
+    with scratch_folder("image") as folder:
         known = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
         document = _own_config(known / "config.json") if builder.kind == "docker" else {}
         document["auths"] = {**document.get("auths", {}), host: {"auth": key}}

@@ -29,6 +29,10 @@ class Located:
     root: Path
     code: Path
     loaded: manifest.Loaded | None
+    digest: str = ""
+    """Digest of its bundle, if it comes from a hub."""
+    notices: tuple[str, ...] = ()
+    """Notices for users of this version, such as that it is deprecated."""
 
     @property
     def variables(self) -> dict[str, str]:

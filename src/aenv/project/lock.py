@@ -13,14 +13,16 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shutil
-import subprocess
 import sys
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from aenv.errors import ConfigError, UsageError
-from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current, stamp
+from aenv.images.uv_program import uv_program
+from aenv.isolation.files.scratch_folders import scratch_folder
+from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current, lists_others, stamp
+from aenv.subprocesses import run
+from aenv.tracing.waits import waiting_for
 
 PYTHON = "3.11"
 """The oldest Python that environments run on."""
@@ -59,8 +61,8 @@ def lock(root: Path, *, upgrade: bool = False) -> bool:
     before = target.read_text() if target.is_file() else ""
     if is_current(before, raw) and not upgrade:
         return False
-    _check(root, wanted, lines, set())
-    text = f"{stamp(raw)}\n{_compile(root, lines, '' if upgrade else before)}"
+    lines, limits = _resolved(root, wanted, lines, set())
+    text = f"{stamp(raw)}\n{_compile(root, lines, limits, '' if upgrade else before)}"
     if text == before:
         return False
     temporary = target.with_name(f".{LOCK}.{secrets.token_hex(4)}")
@@ -72,20 +74,40 @@ def lock(root: Path, *, upgrade: bool = False) -> bool:
     return True
 
 
+def lock_if_possible(root: Path, *, upgrade: bool = False, say: Callable[[str], None]) -> None:
+    """Lock the project; without uv, say that it is not locked.
+
+    Raises:
+        UsageError: the lock should be upgraded, and uv is not installed.
+        ConfigError: as for `lock`.
+    """
+    if upgrade or uv_program() is not None:
+        if lock(root, upgrade=upgrade):
+            say("locked the requirements")
+        return
+    wanted = root / REQUIREMENTS
+    raw = wanted.read_bytes() if wanted.is_file() else b""
+    locked = root / LOCK
+    if lists_others(raw.decode(errors="replace")) and not (locked.is_file() and is_current(locked.read_text(), raw)):
+        say(
+            f"Warning: {REQUIREMENTS} is not locked, since uv is not installed: packages are installed in their newest "
+            "versions that fit. To lock them: pip install uv"
+        )
+
+
 def find_uv() -> str:
-    """Return the path of uv, from this interpreter's environment or else from PATH.
+    """Return the path of uv.
 
     Raises:
         UsageError: uv is not installed.
     """
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    found = shutil.which("uv", path=path)
+    found = uv_program()
     if found is None:
         raise UsageError(
             f"{REQUIREMENTS} lists packages, and locking them needs uv",
             {"hint": "Install it: pip install uv"},
         )
-    return found
+    return str(found)
 
 
 def settings_of_uv() -> list[str]:
@@ -105,36 +127,55 @@ def _lines(text: str) -> list[str]:
     return [line for line in lines if line and re.split(r"[\s\[<>=!~;@]", line, maxsplit=1)[0].lower() != OWN]
 
 
-def _check(root: Path, file: Path, lines: list[str], seen: set[Path]) -> None:
-    """Reject requirements that would run code of the project, or of a repository or URL that it names."""
+def _resolved(root: Path, file: Path, lines: list[str], seen: set[tuple[bool, Path]]) -> tuple[list[str], list[str]]:
+    """Return the requirements and the constraints, with those of included files in their place.
+
+    Files are included here and not by uv, so that uv reads exactly the lines that were checked.
+
+    Raises:
+        ConfigError: a line would run code of the project, or of a repository or URL that it names.
+    """
+    wanted, limits = list[str](), list[str]()
     for line in lines:
+        if "${" in line:  # uv would put the user's variables into a URL
+            raise _refused(root, file, line, "variables are not expanded", {})
         included = _INCLUDE.fullmatch(line)
         if included is not None:
-            _check_included(root, file, included["path"].strip(), seen)
+            is_limit = line.startswith(("-c", "--c"))
+            more, further = _included(root, file, included["path"].strip(), is_limit, seen)
+            (limits if is_limit else wanted).extend(more)
+            limits += further
             continue
         word = re.split(r"[\s=]", line, maxsplit=1)[0]
         plain = _HASHES.sub("", line)
-        if _OPTION.fullmatch(word) or (_PLAIN.fullmatch(plain) and " -" not in plain and not _ARCHIVE.search(plain)):
-            continue
-        raise ConfigError(
-            f"{os.path.relpath(file, root)}: '{line[:200]}' cannot be locked: only names and versions of packages can, "
-            "since building a package from a path or a URL would run its code outside of a sandbox",
-            {"hint": HINT},
-        )
+        if not _OPTION.fullmatch(word) and (not _PLAIN.fullmatch(plain) or " -" in plain or _ARCHIVE.search(plain)):
+            reason = (
+                "only names and versions of packages can, since building a package from a path or a URL would run its "
+                "code outside of a sandbox"
+            )
+            raise _refused(root, file, line, reason, {"hint": HINT})
+        wanted.append(line)
+    return wanted, limits
 
 
-def _check_included(root: Path, file: Path, name: str, seen: set[Path]) -> None:
+def _included(
+    root: Path, file: Path, name: str, is_limit: bool, seen: set[tuple[bool, Path]]
+) -> tuple[list[str], list[str]]:
     path = file.parent / name
     if not path.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"{os.path.relpath(file, root)}: {name} is outside of the project")
-    if path.resolve() in seen:
-        return
-    seen.add(path.resolve())
+    if (is_limit, path.resolve()) in seen:
+        return [], []
+    seen.add((is_limit, path.resolve()))
     try:
         lines = _lines(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{os.path.relpath(file, root)}: {name} cannot be read: {error}") from None
-    _check(root, path, lines, seen)
+    return _resolved(root, path, lines, seen)
+
+
+def _refused(root: Path, file: Path, line: str, reason: str, details: dict[str, str]) -> ConfigError:
+    return ConfigError(f"{os.path.relpath(file, root)}: '{line[:200]}' cannot be locked: {reason}", details)
 
 
 def _remove(target: Path) -> bool:
@@ -144,21 +185,24 @@ def _remove(target: Path) -> bool:
     return True
 
 
-def _compile(root: Path, lines: list[str], before: str) -> str:
+def _compile(root: Path, lines: list[str], limits: list[str], before: str) -> str:
     """Run uv and return the lock. uv writes to a temporary folder, so that the project never has a partial lock."""
-    with tempfile.TemporaryDirectory(prefix="aenv-lock-") as folder:
+    with scratch_folder("lock") as folder:
         output = Path(folder) / LOCK
         output.write_text(before)  # locked versions are kept where possible
-        done = subprocess.run(
-            [
-                find_uv(), *settings_of_uv(), "pip", "compile", "-", "--universal", "--python-version", PYTHON,
-                "--python", sys.executable, "--no-build", "--generate-hashes",
-                "--no-header", "--no-annotate", "--no-emit-index-url", "--no-progress", "--color", "never",
-                "--output-file", str(output),
-            ],
-            input="\n".join(lines), cwd=root, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
+        command = [
+            find_uv(), *settings_of_uv(), "pip", "compile", "-", "--universal", "--python-version", PYTHON,
+            "--python", sys.executable, "--no-build", "--generate-hashes",
+            "--no-header", "--no-annotate", "--no-emit-index-url", "--no-progress", "--color", "never",
+            "--output-file", str(output),
+        ]  # fmt: skip
+        if limits:
+            constraints = Path(folder) / "constraints.txt"
+            constraints.write_text("\n".join(limits))
+            command += ["--constraint", str(constraints)]
+        with waiting_for("uv, which looks up the packages of requirements.txt"):
+            done = run(command, stdin="\n".join(lines), cwd=root)
+        if not done.ok:
             details = {"hint": HINT} if "building source distributions is disabled" in done.stderr.lower() else {}
             raise ConfigError(f"{REQUIREMENTS} cannot be locked:\n{done.stderr.strip()[-3000:]}", details)
         return output.read_text()

@@ -30,7 +30,7 @@ from pydantic.alias_generators import to_camel
 
 from aenv.errors import ConfigError
 from aenv.isolation.network.policy import Network
-from aenv.project import jsontext, problems, quantities
+from aenv.project import jsontext, problems
 from aenv.project.fields import (
     AbsolutePath,
     BaseName,
@@ -46,7 +46,7 @@ from aenv.project.fields import (
     Version,
 )
 from aenv.project.problems import Problem
-from aenv.schema import duration
+from aenv.schema import duration, quantities
 
 FILE_NAME = "config.json"
 DEFAULT_TEMPLATE = "singleContainer"
@@ -122,6 +122,15 @@ class TestConfig(Block):
     """A shell command for `aenv test`, run in the project's directory. Empty: pytest on `tests/`."""
 
 
+class Timeouts(Block):
+    """Time limits that the environment sets itself. A caller's own limits apply as well."""
+
+    startup: Ttl | None = None
+    """Time limit for starting an instance, like `2m`. Default: the caller's."""
+    call: Ttl | None = None
+    """Time limit of one call of a tool, function or reward, like `90s`. Default: the caller's."""
+
+
 class ServiceKeys(Block):
     """Options of a long-lived service. Read from `deployConfig.service`, then from `deployConfig` itself."""
 
@@ -155,7 +164,11 @@ class DeployConfig(ServiceKeys):
     memory: Size | None = None
     """Memory, as request and limit: `2Gi`, `512Mi`. Default: 2Gi."""
     ephemeral_storage: Size | None = None
-    """Scratch space on disk: `5Gi`. Default: 5Gi."""
+    """Size of the files that an instance writes: `5Gi`. Default: 5Gi. Where they live in memory, they count against
+    `memory`, and half of that is the limit if it is lower."""
+    ephemeral_storage_medium: Literal["auto", "memory", "disk"] = "auto"
+    """Medium of the files that an instance writes: `memory`, `disk`, or the one that the engine uses (`auto`). An
+    engine that cannot do it refuses to create the instance."""
     os: Literal["linux"] = "linux"
     """Operating system."""
     environment_variables: Variables = Field(default_factory=dict)
@@ -174,6 +187,9 @@ class DeployConfig(ServiceKeys):
     """Allow instances to be forks of a process that has imported the environment already, which takes milliseconds.
     Forks share the address layout, stack canaries, hash seed, and random state of native code from the import. With
     `false`, each instance is a new process with its own, which takes some 0.4 s."""
+    environments: list[Dependency] = Field(default_factory=list)
+    """Environments that code in an instance may open with `Environment(...)`, like `tau2` or `tau2@^1.2`. They run
+    beside it, for the same user, and end with it."""
     service: ServiceConfig = Field(default_factory=ServiceConfig)
     """Options of `aenv service create`."""
     image_prefix: str | None = None
@@ -264,6 +280,17 @@ class Manifest(Block):
     """Stage of the environment."""
     failure_reward: float | dict[str, Any] | None = None
     """Reward of an agent that has destroyed what it would be graded on. Default: 0.0."""
+    argument_types: Literal["strict", "lenient"] = "strict"
+    """`lenient`: tools accept numbers and flags that are sent as text. Functions and rewards always do, and then get
+    what cannot be converted as it was sent."""
+    compatibility: Literal["0.1"] | None = None
+    """`0.1`: behave as version 0.1 where it matters: `argumentTypes` is lenient, and of several rewards the first
+    answers a caller who names none."""
+    protocol_version: Literal["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28"] | None = None
+    """Oldest MCP revision that clients of the environment have to speak, such as `2025-06-18`. For people and for
+    clients: the server speaks them all."""
+    timeouts: Timeouts = Field(default_factory=Timeouts)
+    """Time limits that the environment sets itself."""
     code_url: str = ""
     """URL of the source code. `aenv push` writes it."""
     artifacts: list[Artifact] = Field(default_factory=list)
@@ -299,12 +326,29 @@ class Manifest(Block):
     def variables(self) -> dict[str, str]:
         """Return the instance's environment variables as strings."""
         deploy = self.deploy_config
-        merged = {**deploy.environment_variables, **deploy.injected_variables}
+        merged = {**deploy.environment_variables, **deploy.injected_variables, **self._choices()}
         return {name: as_text(value) for name, value in merged.items()}
+
+    def _choices(self) -> dict[str, str]:
+        """Return the variables that tell the runtime about the author's choices."""
+        choices = {}
+        if self.argument_types == "lenient" or self.compatibility:
+            choices["AENV_ARGUMENT_TYPES"] = "lenient"
+        if self.compatibility:
+            choices["AENV_COMPATIBILITY"] = self.compatibility
+        if self.timeouts.call:
+            choices["AENV_CALL_TIMEOUT"] = f"{duration.parse(self.timeouts.call).seconds:g}"
+        if self.deploy_config.environments:
+            choices["AENV_ENVIRONMENTS"] = ",".join(self.deploy_config.environments)
+        return choices
 
     def ttl(self) -> duration.Duration | None:
         """Return the time to live; None if the file does not set it."""
         return duration.parse(self.deploy_config.ttl) if self.deploy_config.ttl else None
+
+    def startup_seconds(self) -> float | None:
+        """Return the time limit for starting an instance; None if the file does not set it."""
+        return duration.parse(self.timeouts.startup).seconds if self.timeouts.startup else None
 
     def network(self) -> Network:
         """Return the network policy of an instance."""

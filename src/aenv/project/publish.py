@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from aenv.errors import ConfigError, Conflict, InvalidBundle, NotFound
 from aenv.project import manifest
+from aenv.project.bundles.packing import Packed
 from aenv.project.fetch import bundle_of
-from aenv.project.packing import Packed
 from aenv.schema.bundle import differences
 from aenv.schema.envhub import MISSING_LIMIT, RELEASED, EnvVersion, Hub, Pushed, PushRequest, Schemas
 from aenv.schema.requirements import LOCK
@@ -71,6 +71,8 @@ async def refuse_other_content(hub: Hub, packed: Packed, known: EnvVersion) -> N
         Conflict: the version exists with other content.
     """
     if known.digest == packed.bundle.digest():
+        return
+    if not known.digest and known.status != RELEASED:  # the earlier CLI registered it without files
         return
     title = f"{known.name}@{known.version}"
     differs = differences(await bundle_of(hub, known), packed.bundle) if known.digest else []

@@ -66,7 +66,7 @@ def render(name: str, version: str, template: str, *, config_only: bool) -> dict
     """Return the files of a new project."""
     values = {"{{name}}": name, "{{version}}": version}
     files: dict[PurePosixPath, bytes] = {}
-    for path, source in _template_files(resources.files("aenv.project") / "templates" / template):
+    for path, source in template_files(resources.files("aenv.project") / "templates" / template):
         text = source.read_text(encoding="utf-8")
         for mark, value in values.items():
             text = text.replace(mark, value)
@@ -93,7 +93,7 @@ def _check(name: str, version: str, template: str) -> None:
         raise UsageError(f"unknown template {template!r}; expected one of {', '.join(TEMPLATES)}")
 
 
-def _template_files(folder: Traversable) -> list[tuple[PurePosixPath, Traversable]]:
+def template_files(folder: Traversable) -> list[tuple[PurePosixPath, Traversable]]:
     """Return the files of the template. ``dot-x`` stands for ``.x``, which git would apply in this repository."""
     found: list[tuple[PurePosixPath, Traversable]] = []
     for entry in folder.iterdir():
@@ -101,7 +101,7 @@ def _template_files(folder: Traversable) -> list[tuple[PurePosixPath, Traversabl
             continue
         name = f".{entry.name.removeprefix('dot-')}" if entry.name.startswith("dot-") else entry.name
         if entry.is_dir():
-            found += [(name / path, source) for path, source in _template_files(entry)]
+            found += [(name / path, source) for path, source in template_files(entry)]
         else:
             found.append((PurePosixPath(name), entry))
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from aenv.authoring.declarations import get_registry
-from aenv.runtime.endpoints import EndpointCatalog
+from aenv.runtime.calls.endpoints import EndpointCatalog
 from aenv.runtime.loader import load
 from aenv.runtime.serve import ServeOptions, check_address, serve_catalog
 

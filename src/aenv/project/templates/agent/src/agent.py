@@ -17,6 +17,10 @@ INSTRUCTIONS = os.environ.get("AGENT_INSTRUCTIONS", "You are a helpful agent. An
 MAX_HISTORY = 40  # messages per session that are sent to the model
 TIMEOUT = 120  # seconds for one reply of the model
 
+if os.environ.get("http_proxy", "").startswith("http://127.0.0.1:"):
+    # In a sandbox, a proxy leads to the hosts of "network" in config.json: also to a model on this machine.
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ""
+
 Message = dict[str, str]
 _sessions: defaultdict[str, list[Message]] = defaultdict(list)
 _lock = threading.Lock()  # tools may run in several threads at once

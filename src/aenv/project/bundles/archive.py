@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from aenv.errors import InvalidBundle, UsageError
-from aenv.project.packing import Packed
+from aenv.project.bundles.packing import Packed
 from aenv.project.project_files import BUNDLE_SUFFIX
 from aenv.schema.bundle import MANIFEST_LIMIT, Bundle, parse
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from aenv.errors import EnvironmentError, InvalidBundle, UsageError
-from aenv.project.packing import config_text
+from aenv.project.bundles.packing import config_text
 from aenv.schema.bundle import BLOB_LIMIT, CONFIG, Bundle, digest_of
 
 AT_ONCE = 8
