@@ -5,6 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from mcp.types import CallToolResult, TextContent
@@ -134,6 +139,58 @@ def wait_for_giving_up(key: str) -> str:
     while key not in given_up:
         time.sleep(0.001)
     return "given up"
+
+
+class Grade(Enum):
+    GOOD = "good"
+    POOR = "poor"
+
+
+@dataclass
+class Order:
+    at: datetime
+    price: Decimal
+    file: Path
+    grade: Grade
+    tags: set[str]
+    raw: bytes
+
+
+@register_tool
+def order() -> Order:
+    """Return values that JSON does not have."""
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    return Order(at, Decimal("12.50"), Path("/a/b"), Grade.GOOD, {"x"}, b"\x00\x01")
+
+
+@register_tool
+def due() -> datetime:
+    """Return a time."""
+    return datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@register_tool
+def grade() -> Grade:
+    """Return a member of an enum."""
+    return Grade.POOR
+
+
+@register_tool
+def maybe(there: bool) -> int | None:
+    """Return a number, or nothing."""
+    return 3 if there else None
+
+
+@register_tool
+def words() -> list[str]:
+    """Return a list."""
+    return ["a", "b"]
+
+
+@register_tool
+def lies() -> int:
+    """Return something else than the annotation says."""
+    return "three"  # type: ignore[return-value]
 
 
 @register_tool

@@ -21,6 +21,8 @@ def test_tools_are_listed_and_called(server: str, mode: str) -> None:
             assert found.data == {"query": "mcp", "limit": 10, "tags": None}
             place = await client.call_tool("find_place", {"name": "Ulm"})
             assert (place.data.name, place.data.population) == ("Ulm", 7)  # built from the output schema
+            assert (await client.call_tool("count_letters", {"text": "abc"})).data == 3
+            assert (await client.call_tool("repeat", {"text": "a", "times": 2})).data == "aa"
             (picture,) = (await client.call_tool("give", {"what": "image"})).content
             assert (picture.type, picture.mime_type) == ("image", "image/png")
 

@@ -105,7 +105,7 @@ def test_functions_answer_in_the_envelope_of_existing_clients(server: Server) ->
     status, body = fetch(server.url, "/functions/fails_too", {})
     assert status == 500
     assert (body["success"], body["error"], body["fault"]) == (False, "no good", "env")
-    status, body = fetch(server.url, "/functions/add", {"a": 1, "b": "2"})
+    status, body = fetch(server.url, "/functions/add", {"a": 1, "b": "two"})
     assert (status, body["fault"], body["code"]) == (422, "caller", "invalid_arguments")
     status, body = fetch(server.url, "/functions/nothing", {})
     assert (status, body["code"]) == (404, "not_found")

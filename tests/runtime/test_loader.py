@@ -122,7 +122,7 @@ def test_a_broken_file_is_refused_with_its_line(tmp_path: Path, text: str, line:
 
 
 def test_a_tool_that_cannot_be_served_is_refused_with_its_line(tmp_path: Path) -> None:
-    from aenv.runtime.endpoints import EndpointCatalog
+    from aenv.runtime.calls.endpoints import EndpointCatalog
 
     text = "import socket\nfrom aenv import register_tool\n@register_tool\ndef t(s: socket.socket): ...\n"
     write(tmp_path, {"src/bad.py": text})

@@ -13,6 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from aenv.errors import Forbidden
+from aenv.http.guard import refuse_web_pages
+from aenv.http.messages import Request
+from aenv.isolation.host_support import unsupported_reason
+from aenv.runtime.container_command import has_own_network, is_container_command
 from aenv.testing import running
 from tests.conftest import ENVS, fetch
 
@@ -41,6 +46,83 @@ def test_an_open_address_needs_a_token_or_a_flag() -> None:
     assert done.returncode == 2
     assert "AENV_TOKEN" in done.stderr
     assert "--no-auth" in done.stderr
+
+
+def _as_container_command(folder: Path, *options: str, **variables: str) -> subprocess.Popen[str]:
+    """Start the server as process 1 in a network of its own, as a container's runtime does."""
+    reason = unsupported_reason()
+    if reason is not None:
+        pytest.skip(f"no namespaces here: {reason}")
+    (folder / "env.py").write_text(
+        "from aenv import register_tool\n\n@register_tool\ndef one() -> int:\n    return 1\n"
+    )
+    return subprocess.Popen(
+        ["unshare", "-Urpnf", "--kill-child", sys.executable, "-m", "aenv.main", str(folder), "--port", "0", *options],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        env={**os.environ, "KUBERNETES_SERVICE_HOST": "10.0.0.1", **variables},
+    )  # fmt: skip
+
+
+def _announced(process: subprocess.Popen[str]) -> str:
+    """Return its output until it serves, and end it."""
+    with process:
+        assert process.stdout is not None
+        said = ""
+        for line in process.stdout:
+            said += line
+            if "serving" in line:
+                break
+        process.kill()
+        return said
+
+
+def test_the_command_of_a_container_serves_at_every_address_and_says_so(tmp_path: Path) -> None:
+    said = _announced(_as_container_command(tmp_path))
+    assert "at http://0.0.0.0:" in said
+    assert "without a token" in said
+    assert "without a token" not in _announced(_as_container_command(tmp_path, AENV_TOKEN="t"))
+    assert "at http://127.0.0.1:" in _announced(_as_container_command(tmp_path, AENV_HOST="127.0.0.1"))
+
+
+def test_a_program_on_a_machine_serves_on_loopback(tmp_path: Path) -> None:
+    with running(ENVS / "everything.py", log=tmp_path / "log") as server:
+        assert "127.0.0.1" in server.url
+
+
+@pytest.mark.parametrize(
+    ("pid", "parent", "marker", "expected"),
+    [(1, 0, "", True), (7, 1, ".dockerenv", True), (7, 0, "run/.containerenv", True), (7, 3, ".dockerenv", False),
+     (7, 1, "", False)],
+)  # fmt: skip
+def test_a_container_is_recognised_by_its_first_process(
+    tmp_path: Path, pid: int, parent: int, marker: str, expected: bool
+) -> None:
+    if marker:
+        (tmp_path / marker).parent.mkdir(exist_ok=True)
+        (tmp_path / marker).touch()
+    assert is_container_command(tmp_path, pid, parent) is expected
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [(["lo", "eth0"], True), (["lo", "eth0/device"], False), (["lo", "docker0/bridge", "eth0"], False), ([], True)],
+)
+def test_the_network_of_a_host_has_a_card_or_bridges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: list[str], expected: bool
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    for path in paths:
+        (tmp_path / "sys/class/net" / path).mkdir(parents=True)
+    assert has_own_network(tmp_path) is expected
+
+
+def test_a_web_page_from_elsewhere_cannot_use_an_open_server_without_a_token() -> None:
+    request = Request()
+    request.headers = [(b"host", b"box:8081"), (b"origin", b"https://evil.example")]
+    with pytest.raises(Forbidden):
+        refuse_web_pages(request, "", names=(b"origin",))
+    request.headers = [(b"host", b"box:8081"), (b"origin", b"http://localhost:6274")]
+    refuse_web_pages(request, "", names=(b"origin",))
 
 
 @pytest.mark.parametrize(("flags", "variables"), [(["--no-auth"], {}), ([], {"AENV_TOKEN": "t"})])

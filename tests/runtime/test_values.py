@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import date
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -45,6 +48,26 @@ class Step:
 )
 def test_arrays_and_scalars_are_converted_wherever_they_are(value: Any, json: bytes) -> None:
     assert dump(value) == dump_finite(value) == json
+
+
+def test_values_of_the_standard_library_are_converted() -> None:
+    value = {
+        "pure": PurePosixPath("/a"),
+        "memory": memoryview(b"ab"),
+        "mapping": ChainMap({"a": 1}),
+        "range": range(2),
+        "keys": {"k": 1}.keys(),
+        "decimal": Decimal("1.50"),
+    }
+    assert dump(value) == (
+        b'{"pure":"/a","memory":"YWI=","mapping":{"a":1},"range":[0,1],"keys":["k"],"decimal":"1.50"}'
+    )
+
+
+def test_an_explicit_result_may_contain_numpy_and_dates() -> None:
+    numpy = pytest.importorskip("numpy")
+    made = to_content(ToolResult([], structured={"scores": numpy.array([0.5]), "at": date(2026, 1, 2)}))
+    assert made.structured == {"scores": [0.5], "at": "2026-01-02"}
 
 
 def test_values_of_numpy_itself_are_converted() -> None:

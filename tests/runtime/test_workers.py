@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from aenv.authoring.call import Call
-from aenv.runtime.workers import Workers
+from aenv.runtime.calls.workers import Workers
 from tests.conftest import run
 
 

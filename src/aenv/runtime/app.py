@@ -9,26 +9,33 @@ from urllib.parse import parse_qsl
 
 from pydantic_core import from_json, to_json
 
-from aenv.authoring.call import Call
+from aenv.authoring.call import Call, Progress
 from aenv.authoring.content import dump, dump_finite
 from aenv.authoring.signature import Signature
 from aenv.errors import (
     AEnvError,
     FunctionFailed,
+    InvalidArguments,
     NotFound,
     Unauthorized,
     problem,
 )
 from aenv.http.guard import refuse_web_pages
 from aenv.http.messages import Answer, ASGIApp, Request, Response, Stream, Timing
-from aenv.runtime import reward_deadline
-from aenv.runtime.endpoints import Endpoint, EndpointCatalog
+from aenv.runtime.calls import reward_deadline
+from aenv.runtime.calls.endpoints import OUT_OF_MEMORY, Endpoint, EndpointCatalog
+from aenv.runtime.calls.progress_stream import progress_stream
 from aenv.runtime.sandbox_routes import SandboxRoutes
 from aenv.schema import paths
 from aenv.tracing.context import HEADER, SpanContext
 
 _TOOL_PREFIX = paths.TOOLS + "/"
 _FUNCTION_PREFIX = paths.FUNCTIONS + "/"
+_NO_MEMORY = to_json(
+    {"success": False, "error": OUT_OF_MEMORY, "code": FunctionFailed.code, "fault": FunctionFailed.fault}
+)
+"""Made ahead: there may be no memory for it when it is needed."""
+_PROGRESS = paths.PROGRESS_QUERY.encode()
 
 
 TakeVariables = Callable[[dict[str, str]], None]
@@ -53,6 +60,7 @@ class App:
         *,
         token: str | None = None,
         only_loopback: bool = True,
+        no_pages: bool = False,
         inside: SandboxRoutes | None = None,
     ) -> None:
         self.catalog = catalog
@@ -61,6 +69,7 @@ class App:
         self._mcp = mcp
         self._bearer = b""
         self._only_loopback = only_loopback
+        self._no_pages = no_pages
         if token:
             self.lock(token)
         self._fixed: dict[tuple[str, str], Callable[[Request], Awaitable[Answer]]] = {
@@ -70,7 +79,9 @@ class App:
             ("GET", paths.STATS): self._stats,
             ("POST", paths.SETTLE): self._set_variables,
             ("POST", paths.REWARD): self._reward,
+            ("POST", paths.TASK_LIST): self._list_tasks,
         }
+        self._task_rows: tuple[bytes, list[dict[str, Any]]] | None = None  # of the last arguments
 
     def lock(self, token: str, take_variables: TakeVariables | None = None) -> None:
         """Require this token from now on. ``take_variables``: called once, with variables that come later."""
@@ -85,6 +96,8 @@ class App:
             return await (self._timed(request, traced) if traced else self._route(request))
         except AEnvError as error:
             return Response(error.status, _problem(error))
+        except MemoryError:
+            return Response(500, _NO_MEMORY)
 
     def _authorise(self, request: Request) -> None:
         if self._bearer:
@@ -93,6 +106,8 @@ class App:
                 raise Unauthorized("send this instance's token as 'Authorization: Bearer <token>'")
         elif self._only_loopback:
             refuse_web_pages(request, "Start with a token (AENV_TOKEN) to be reached under other names.")
+        elif self._no_pages:
+            refuse_web_pages(request, "Start with a token (AENV_TOKEN) to serve web pages.", names=(b"origin",))
 
     async def _timed(self, request: Request, traced: bytes) -> Answer:
         """Answer a request that is traced: the sandbox records no spans, so the answer has the durations."""
@@ -136,11 +151,19 @@ class App:
         take(from_json(request.body))
         return Response(200, b'{"success":true,"data":null}')
 
-    async def _tool(self, name: str, request: Request) -> Response:
+    async def _tool(self, name: str, request: Request) -> Answer:
+        if request.query == _PROGRESS:
+
+            async def run(report: Progress) -> bytes:
+                return (await self._tool_result(name, request, Call(name, report))).body
+
+            return Stream(progress_stream(run))
+        return await self._tool_result(name, request, _call(name, request.timing))
+
+    async def _tool_result(self, name: str, request: Request, call: Call) -> Response:
         def read(signature: Signature) -> dict[str, Any]:
             return signature.validate_json(request.body)
 
-        call = _call(name, request.timing)
         outcome = await self.catalog.call_tool(name, read, call)
         if request.timing is not None:
             request.timing.mark_tool_end()
@@ -186,7 +209,10 @@ class App:
     async def _reward(self, request: Request) -> Response:
         query = dict(parse_qsl(request.query.decode("latin-1")))
         endpoint = self.catalog.reward(query.get(paths.REWARD_QUERY))
-        arguments, call = endpoint.signature.validate_json(request.body), _call(endpoint.name, request.timing)
+        arguments, call = (
+            endpoint.signature.validate_json(request.body, lenient=True),
+            _call(endpoint.name, request.timing),
+        )
         work = self._value(endpoint, arguments, call, request.timing)
         seconds = reward_deadline.parse_seconds(query.get(paths.TIMEOUT_QUERY))
         value = await (work if seconds is None else reward_deadline.within(seconds, call, work))
@@ -196,6 +222,21 @@ class App:
             return Response(200, b'{"success":true,"data":%s}' % dump_finite(value))
         except ValueError as error:
             raise FunctionFailed(f"reward '{endpoint.name}': {error}") from None
+
+    async def _list_tasks(self, request: Request) -> Response:
+        """Return a page of the tasks. The function that lists them runs once for all pages."""
+        if self._task_rows is None or self._task_rows[0] != request.body:
+            endpoint = self.catalog.task_list()
+            arguments = endpoint.signature.validate_json(request.body)
+            rows = await self._value(endpoint, arguments, _call(endpoint.name, request.timing), request.timing)
+            self._task_rows = request.body, rows
+        query, rows = dict(parse_qsl(request.query.decode("latin-1"))), self._task_rows[1]
+        try:
+            start = int(query.get(paths.START_QUERY, "0"))
+            end = start + int(query[paths.LIMIT_QUERY]) if paths.LIMIT_QUERY in query else None
+        except ValueError:
+            raise InvalidArguments("start and limit must be integers") from None
+        return _success({"total": len(rows), "tasks": rows[start:end]})
 
     async def _health(self, request: Request) -> Response:
         if self._bearer and not hmac.compare_digest(request.header(b"authorization"), self._bearer):
@@ -230,7 +271,7 @@ def _call(name: str, timing: Timing | None) -> Call:
 def _arguments(signature: Signature, request: Request) -> dict[str, Any]:
     if request.method in ("GET", "DELETE") and not request.body:
         return signature.validate_strings(_query(request))
-    return signature.validate_json(request.body)
+    return signature.validate_json(request.body, lenient=True)
 
 
 def _query(request: Request) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydantic_core import to_json
 
 from aenv.errors import AEnvError
-from aenv.runtime.endpoints import EndpointCatalog
+from aenv.runtime.calls.endpoints import EndpointCatalog
 from aenv.runtime.loader import load
 
 

@@ -22,6 +22,7 @@ from types import ModuleType
 from aenv.authoring.declarations import Registry, get_registry
 from aenv.errors import LoadError, UsageError
 from aenv.runtime.imports import Imports
+from aenv.schema.requirements import REQUIREMENTS, lists_package
 
 _NOT_OURS = {
     "__pycache__", "node_modules", "site-packages", "venv", "env", "build", "dist", "vendor", "third_party",
@@ -193,5 +194,19 @@ def _explain(error: BaseException, file: Path, root: Path) -> str:
     line = f"\n    {own[-1].line}" if own and own[-1].line else ""
     hint = ""
     if isinstance(error, ModuleNotFoundError):
-        hint = f"\nInstall it, or add it to requirements.txt: pip install {error.name}"
+        hint = f"\n{_advice(str(error.name), root)}"
     return f"{at}: {type(error).__name__}: {error}{line}{hint}"
+
+
+def _advice(module: str, root: Path) -> str:
+    """Return what to do about a missing module."""
+    package = module.partition(".")[0]
+    for folder in (root, root.parent):
+        try:
+            text = (folder / REQUIREMENTS).read_text(errors="replace")
+        except OSError:
+            continue
+        if lists_package(text, package):
+            return f"{REQUIREMENTS} lists it, but it is not installed here: pip install -r {folder / REQUIREMENTS}"
+        return f"Install it, and add the package that contains it to {REQUIREMENTS}: pip install {package}"
+    return f"Install it, or add it to {REQUIREMENTS}: pip install {package}"

@@ -13,14 +13,17 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import from_json
 
 from aenv.authoring.call import Call
+from aenv.authoring.content import Content
+from aenv.authoring.output_schema import fits, is_object, is_wrapped
 from aenv.authoring.signature import Signature
+from aenv.runtime.calls.endpoints import ToolOutcome
 from aenv.runtime.mcp_generations import Report, ToolHandlers, session_manager
 
 if TYPE_CHECKING:
     import mcp.types as types
 
     from aenv.http.messages import ASGIApp, Message, Receive, Scope, Send
-    from aenv.runtime.endpoints import EndpointCatalog, ToolOutcome
+    from aenv.runtime.calls.endpoints import EndpointCatalog
 
 FAULT_META = "aenv/fault"
 MODERN = "2026-07-28"
@@ -62,8 +65,12 @@ class McpEndpoint:
         return _plain_when_possible(app)
 
     def _build(self) -> Any:
-        handlers = ToolHandlers(self._list_tools, self._call_tool, self._catalog.input_schema)
-        return session_manager(self._name, self._version, handlers, max_body=self._max_body)
+        return session_manager(self._name, self._version, self.handlers, max_body=self._max_body)
+
+    @property
+    def handlers(self) -> ToolHandlers:
+        """Functions for an MCP server on another transport."""
+        return ToolHandlers(self._list_tools, self._call_tool, self._catalog.input_schema)
 
     async def close(self) -> None:
         """End all sessions."""
@@ -72,8 +79,8 @@ class McpEndpoint:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    def _list_tools(self) -> list[Any]:
-        return [tool.get_mcp_tool() for tool in self._catalog.listed_tools]
+    def _list_tools(self, protocol: str) -> list[Any]:
+        return [tool.get_mcp_tool(any_output=protocol >= MODERN) for tool in self._catalog.listed_tools]
 
     async def _call_tool(
         self, name: str, arguments: dict[str, Any], report: Report, protocol: str
@@ -96,7 +103,7 @@ class McpEndpoint:
         await asyncio.sleep(0)  # progress of a brief tool is still on its way to the loop
         while sending:  # progress that comes after the result would be a protocol error
             await asyncio.gather(*sending, return_exceptions=True)
-        return _result(outcome, any_json=protocol >= MODERN)
+        return mcp_result(name, outcome, self._catalog.output_schema(name), any_json=protocol >= MODERN)
 
 
 _EVENT = b'event: message\r\ndata: {"jsonrpc":"2.0","id":'
@@ -146,14 +153,20 @@ def _is_stream(message: Message) -> bool:
     return any(name.lower() == b"content-type" and b"event-stream" in value for name, value in message["headers"])
 
 
-def _result(outcome: ToolOutcome, *, any_json: bool) -> types.CallToolResult:
+def mcp_result(
+    name: str, outcome: ToolOutcome, schema: dict[str, Any] | None, *, any_json: bool
+) -> types.CallToolResult:
     """Return the MCP result. Before protocol 2026-07-28 structured content had to be an object."""
     from mcp.types import CallToolResult
 
     content = outcome.content
     structured = content.structured
-    if content.is_json:
-        value = from_json(content.blocks[0]["text"])
+    value = _value(content)
+    if schema is not None and not is_object(schema) and structured is None and not content.is_error:
+        if not fits(schema, value):
+            return mcp_result(name, _misfit(name, value, schema), None, any_json=any_json)
+        structured = {"result": value} if is_wrapped(schema, any_output=any_json) else value
+    elif content.is_json:
         structured = value if any_json or isinstance(value, dict) else None
     return CallToolResult.model_validate(
         {
@@ -163,3 +176,17 @@ def _result(outcome: ToolOutcome, *, any_json: bool) -> types.CallToolResult:
             "_meta": {FAULT_META: outcome.fault} if outcome.fault else None,
         }
     )
+
+
+def _value(content: Content) -> Any:
+    """Return the value that the tool returned; None if it is content of another kind than text."""
+    if len(content.blocks) != 1 or content.blocks[0].get("type") != "text":
+        return None
+    text = content.blocks[0]["text"]
+    return from_json(text) if content.is_json else text
+
+
+def _misfit(name: str, value: Any, schema: dict[str, Any]) -> ToolOutcome:
+    """Return the error in place of a result that MCP clients reject, since it is not of the annotated type."""
+    text = f"Error calling tool '{name}': it returned {value!r:.80}, which its annotation does not allow ({schema})"
+    return ToolOutcome(Content([{"type": "text", "text": text}], is_error=True), "env")

@@ -1,8 +1,9 @@
 """Construct an MCP server with either generation of the MCP SDK.
 
 The SDK lives in the caller's environment, where other packages pin it: some need 1.x, some exactly 2.0. The two
-generations register handlers and report progress differently; everything else here is the same. Generation 1 speaks
-the protocol up to 2025-11-25, generation 2 also 2026-07-28. Only this module and `aenv.runtime.mcp` import the SDK.
+generations register handlers and report progress differently; everything else here is the same. Generation 1 speaks the
+protocol up to 2025-11-25, generation 2 also 2026-07-28. Only this module, `aenv.runtime.mcp` and `aenv.runtime.stdio`
+import the SDK.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ Report = Callable[[float, float | None, str | None], Awaitable[None]]
 class ToolHandlers:
     """Functions of an environment that an MCP server calls."""
 
-    list_tools: Callable[[], list[Any]]
+    list_tools: Callable[[str], list[Any]]
+    """Protocol version (empty before it is known) to tools."""
     call_tool: Callable[[str, dict[str, Any], Report, str], Awaitable[Any]]
     """Name, arguments, progress, protocol version (empty before it is known) to a ``CallToolResult``."""
     input_schema: Callable[[str], Any]
@@ -32,12 +34,9 @@ class ToolHandlers:
 
 def session_manager(name: str, version: str, handlers: ToolHandlers, *, max_body: int) -> Any:
     """Build the SDK's session manager, whichever generation is installed."""
-    from mcp.server.lowlevel import Server
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
-    known = inspect.signature(Server.__init__).parameters
-    build = _second_generation if "on_call_tool" in known else _first_generation
-    server = build(Server, name, version, handlers)
+    server = build_server(name, version, handlers)
     accepted = inspect.signature(StreamableHTTPSessionManager.__init__).parameters
     options: dict[str, Any] = {}
     if "max_request_body_size" in accepted:  # our own HTTP server bounds the body in any case
@@ -47,11 +46,20 @@ def session_manager(name: str, version: str, handlers: ToolHandlers, *, max_body
     return StreamableHTTPSessionManager(server, **options)
 
 
+def build_server(name: str, version: str, handlers: ToolHandlers) -> Any:
+    """Build the SDK's server, whichever generation is installed."""
+    from mcp.server.lowlevel import Server
+
+    known = inspect.signature(Server.__init__).parameters
+    build = _second_generation if "on_call_tool" in known else _first_generation
+    return build(Server, name, version, handlers)
+
+
 def _second_generation(server: Any, name: str, version: str, handlers: ToolHandlers) -> Any:
     from mcp.types import ListToolsResult
 
     async def list_tools(ctx: Any, params: Any) -> Any:
-        return ListToolsResult(tools=handlers.list_tools())
+        return ListToolsResult(tools=handlers.list_tools(ctx.protocol_version))
 
     async def call_tool(ctx: Any, params: Any) -> Any:
         report = ctx.session.report_progress
@@ -68,7 +76,7 @@ def _first_generation(server: Any, name: str, version: str, handlers: ToolHandle
     made = server(name, version=version)
 
     async def list_tools(request: Any) -> Any:
-        return types.ServerResult(types.ListToolsResult(tools=handlers.list_tools()))
+        return types.ServerResult(types.ListToolsResult(tools=handlers.list_tools("")))
 
     async def call_tool(request: Any) -> Any:
         context = made.request_context

@@ -26,7 +26,9 @@ Start = Callable[..., Any]
 
 
 class Orphans:
-    """Call `watch` before the environment's code runs, and `reap_from_now_on` in the event loop that serves it.
+    """Reaps orphans, and leaves the environment's own child processes to its code.
+
+    Call `watch` before that code runs, and `reap_from_now_on` in the event loop that serves it.
 
     ``plain``: replace no private function of Python, see `cpython_internals`. Programs that ``subprocess`` starts are
     not recorded then, so orphans cannot be told from them, and are not reaped.
@@ -57,7 +59,7 @@ class Orphans:
     def _recording(self, start: Start) -> Start:
         @functools.wraps(start)
         def recorded(*arguments: Any, **options: Any) -> Any:
-            with self.victims.born():
+            with self.victims.starting():
                 made = start(*arguments, **options)
             pid = made[0] if isinstance(made, tuple) else made  # forkpty returns a descriptor as well
             if pid:

@@ -61,8 +61,8 @@ class OomVictims:
         self._own = b"%d" % own if own < _MOST else b""
 
     @contextlib.contextmanager
-    def born(self) -> Iterator[None]:
-        """Start processes within ``with`` as the first to be killed."""
+    def starting(self) -> Iterator[None]:
+        """Processes started within ``with`` are the first to be killed."""
         if not self._own:
             yield
             return

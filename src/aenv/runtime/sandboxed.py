@@ -26,11 +26,12 @@ from pydantic_core import from_json
 
 from aenv.authoring import private_files
 from aenv.errors import AEnvError
+from aenv.http import handed_connections
 from aenv.isolation.files import private_folder
-from aenv.isolation.forking.forkable import VariablesRead, Watch
+from aenv.isolation.forking.forkable import ForkWatch, VariablesRead
 from aenv.isolation.kernel import linux
 from aenv.runtime import warm_up
-from aenv.runtime.endpoints import EndpointCatalog
+from aenv.runtime.calls.endpoints import EndpointCatalog
 from aenv.runtime.forked_loop import ForkedLoop
 from aenv.runtime.imports import Imports
 from aenv.runtime.loader import load
@@ -136,8 +137,8 @@ def _import_packages(names: list[str]) -> None:
     for name in names:
         with contextlib.suppress(Exception, SystemExit):
             importlib.import_module(name)
-    if Watch.current is not None:
-        Watch.current.packages_are_imported()
+    if ForkWatch.current is not None:
+        ForkWatch.current.packages_are_imported()
     for name, value in before.items():
         if value is None:
             os.environ.pop(name, None)
@@ -178,6 +179,7 @@ async def _serve(
 
     listener, own = begin()
     orphans.victims.begin()
+    handed_connections.expect()
     linux.set_dumpable(False)  # or programs that a tool starts could read and change this memory
     token = own["token"]
     if own["pooled"]:  # there is no request yet, so there is time

@@ -17,8 +17,9 @@ from aenv.errors import LoadError, UsageError
 from aenv.http.server import HttpServer
 from aenv.isolation.files import private_folder
 from aenv.isolation.files.rootfs import PROJECT
+from aenv.isolation.forking import cpython_internals
 from aenv.runtime.app import App
-from aenv.runtime.endpoints import EndpointCatalog
+from aenv.runtime.calls.endpoints import EndpointCatalog
 from aenv.runtime.imports import Imports
 from aenv.runtime.loader import load
 from aenv.runtime.mcp import McpEndpoint
@@ -41,9 +42,12 @@ class ServeOptions:
     uds: str | None = None
     """A unix socket to listen on, in place of host and port."""
     name: str = "aenv-server"
+    """Name of the server in MCP, and after an ``@`` its version."""
     token: str | None = None
     no_auth: bool = False
     """Serve beyond loopback without a token."""
+    refuse_web_pages: bool = False
+    """Without a token, refuse requests of web pages that are not of this machine, also beyond loopback."""
     snapshot: str | None = None
     """In a sandbox: where the project is mounted a second time, read-only, to import its modules from."""
     withheld: str | None = None
@@ -114,8 +118,16 @@ class EnvServer:
     def __init__(self, options: ServeOptions, catalog: EndpointCatalog) -> None:
         inside = SandboxRoutes(catalog.workers) if options.sandboxed else None
         only_loopback = options.uds is None and is_loopback(options.host)
-        self._mcp = McpEndpoint(catalog, name=options.name, version=__version__, max_body=options.max_body)
-        self.app = App(catalog, self._mcp, token=options.token, only_loopback=only_loopback, inside=inside)
+        name, _, version = options.name.partition("@")
+        self._mcp = McpEndpoint(catalog, name=name, version=version or __version__, max_body=options.max_body)
+        self.app = App(
+            catalog,
+            self._mcp,
+            token=options.token,
+            only_loopback=only_loopback,
+            no_pages=options.refuse_web_pages,
+            inside=inside,
+        )
         unbounded = takes_any_body if inside is not None else None
         self.server = HttpServer(self.app, max_body=options.max_body, prompt=lambda request: True, unbounded=unbounded)
         self._catalog = catalog
@@ -131,7 +143,7 @@ class EnvServer:
         """Serve until a signal to stop, then until running calls have ended; return the exit code."""
         signals = self._signals
         await signals.stop.wait()
-        log.info("stopping; running calls have %g s", self._grace)
+        log.info("stopping; running calls have %g s; a second signal (Ctrl-C) stops at once", self._grace)
         closing = asyncio.create_task(self.server.close(self._grace))
         hurrying = asyncio.create_task(signals.hurry.wait())
         await asyncio.wait({closing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,7 +184,8 @@ class _Signals:
         for number in _STOPPING:
             signal.signal(number, signal.SIG_IGN)
             # The loop must not reset it, now or when it is closed: a signal could then end the process for a moment.
-            getattr(self._loop, "_signal_handlers", {}).pop(number, None)
+            if cpython_internals.is_tested():
+                getattr(self._loop, "_signal_handlers", {}).pop(number, None)
 
 
 def is_loopback(host: str) -> bool:

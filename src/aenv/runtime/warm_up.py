@@ -16,7 +16,7 @@ from pathlib import Path
 from aenv.authoring.call import Call
 from aenv.authoring.declarations import fresh_registry, register_tool
 from aenv.http.server import HttpServer
-from aenv.runtime.endpoints import EndpointCatalog
+from aenv.runtime.calls.endpoints import EndpointCatalog
 from aenv.runtime.serve import EnvServer, ServeOptions
 
 TIMES = 12

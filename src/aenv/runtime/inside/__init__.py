@@ -1,0 +1,1 @@
+"""Commands and files inside an instance, for callers with its token. Imported on first use."""
