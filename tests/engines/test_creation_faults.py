@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from aenv.engines.base import SandboxRef, SandboxSpec
+from aenv.engines.base import Exit, SandboxRef, SandboxSpec
 from aenv.engines.native import zygote_handle
 from aenv.engines.native.engine import NativeEngine
+from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.errors import AEnvError
 from aenv.testing.contracts import SOURCE
 from tests.isolation.host import Process, processes
-from tests.waiting import wait_while
+from tests.waiting import wait_until, wait_while
 
 SECONDS = 120.0
 """A create that takes longer hangs: each wait on its way is bounded by less."""
@@ -107,6 +108,58 @@ def test_a_create_ends_when_the_zygote_hangs_for_good(folder: Path, monkeypatch:
             os.kill(process.pid, signal.SIGSTOP)
         assert await _attempt(engine, spec) is None
         await _works_again(engine, spec)
+
+    _scenario(folder, hurt)
+
+
+async def _preloaded_parent(refs: list[SandboxRef], before: set[int]) -> Process:
+    """Wait for the preloaded parent. While it is traced, which it is for each fork, it does not count as one."""
+    found: list[Process] = []
+
+    def look() -> bool:
+        found.extend(p for p in taking_part(refs, before) if p.is_preloaded)
+        return bool(found)
+
+    await wait_until(look)
+    return found[0]
+
+
+@pytest.mark.parametrize("hung", ["parent", "zygote"])
+def test_a_parent_that_is_killed_is_replaced_by_another_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, hung: str
+) -> None:
+    """Its end is reported before the requests fail that wait for it: the code is not to blame.
+
+    While the zygote hangs, the requests reach it before the parent's end does; while the parent hangs, after it.
+    """
+    ended: list[SandboxHandle] = []
+    note_end = SandboxHandle.ended
+
+    def note_order(handle: SandboxHandle, end: Exit) -> None:
+        ended.append(handle)
+        note_end(handle, end)
+
+    monkeypatch.setattr(SandboxHandle, "ended", note_order)
+
+    async def hurt(engine: NativeEngine, spec: SandboxSpec, before: set[int]) -> None:
+        refs = [await engine.start(spec) for _ in range(4)]
+        parent = await _preloaded_parent(refs, before)
+        stopped = parent.pid if hung == "parent" else parent.parent
+        sockets = len(list((folder / "native").glob("*.sock")))
+        os.kill(stopped, signal.SIGSTOP)
+        if hung == "zygote":
+            os.kill(parent.pid, signal.SIGKILL)
+            await wait_until(lambda: not parent.alive)
+        creates = [asyncio.ensure_future(_attempt(engine, spec)) for _ in range(3)]
+        await wait_until(lambda: len(list((folder / "native").glob("*.sock"))) == sockets + len(creates))
+        os.kill(*((parent.pid, signal.SIGKILL) if hung == "parent" else (stopped, signal.SIGCONT)))
+        assert None not in await asyncio.gather(*creates)
+        first, *requests = ended
+        assert first.reads is not None, "a request failed while its parent seemed to be alive"
+        assert requests, "no request waited for the parent"
+        for _ in range(2):  # the first one starts another parent, for which the second one waits
+            assert await _attempt(engine, spec) is not None
+        assert (await _preloaded_parent(refs, before)).pid != parent.pid
 
     _scenario(folder, hurt)
 

@@ -69,8 +69,7 @@ def test_a_holder_belongs_to_one_server_and_gives_all_to_the_next(runtime: Path)
         assert await asyncio.to_thread(os.read, ended, 1) == b""
         for fd in (*second_owner.held["mine"], writing, ended):
             os.close(fd)
-        assert first._own is not None
-        first._own.wait()
+        assert await first.wait() is not None
 
     run(main())
 
@@ -83,8 +82,7 @@ def test_a_holder_without_a_server_waits_for_the_next_only_when_asked_to(runtime
         made.leave()
         assert await asyncio.to_thread(os.read, ended, 1) == b""
         os.close(ended)
-        assert made._own is not None
-        assert made._own.wait() == 0
+        assert await made.wait() == 0
         assert await FdHolderClient.connect(runtime, 60) is None
 
     run(main())

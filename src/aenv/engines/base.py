@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from aenv.client.caller_variables import package_index
 from aenv.engines.exits import Exit as Exit
@@ -15,6 +16,9 @@ from aenv.images.base_systems import PROJECT_LIMIT
 from aenv.isolation.files.volumes import Volume
 from aenv.isolation.limits.cgroups import Limits
 from aenv.isolation.network.policy import Mode, Network
+
+Resource = Literal["cpu", "memory", "storage", "gpu"]
+StorageMedium = Literal["memory", "disk"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +48,31 @@ class SandboxSpec:
     with an address layout, stack canaries and hash seed of its own."""
     volume: Volume | None = None
     """A folder that outlives the sandbox. No other sandbox has it mounted at the same time."""
+    disk_layer: str = ""
+    """Keep the files that the sandbox writes on disk. Engines that make the layer themselves give each sandbox another
+    name here. Empty: the engine's own choice."""
+    ttl: str = field(default="", compare=False)
+    """Time to live of the instance, for engines that enforce or show it, too."""
+    labels: dict[str, str] = field(default_factory=dict, compare=False)
+    """Labels of the instance, for engines that show them."""
+    requested_at: float = field(default_factory=time.monotonic, compare=False, repr=False)
+    """Monotonic time of the request: its files are those of this moment, or of a later one."""
+    gpus: int = 0
+    """Number of GPUs."""
+    image: str = field(default="", compare=False)
+    """Container image of the environment, for engines that run images."""
+    template: str = field(default="", compare=False)
+    """``deployConfig.podTemplate``, for engines that have templates. Empty: their default."""
+    requests: Limits | None = field(default=None, compare=False)
+    """Amounts to reserve, for engines that tell them from the limits. None: the limits."""
     fetching: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     """The caller's proxies, certificates and package index, for installing packages. The sandbox does not get them."""
 
     @property
     def family(self) -> str:
         """Key of all specs that differ in nothing but their variables."""
-        place = (self.project, self.code, self.base, self.tenant, self.mcp, self.fork, self.volume)
+        place = (self.project, self.code, self.base, self.tenant, self.mcp, self.fork, self.volume, self.gpus)
         return repr((*place, self.arguments, self.limits, self.network, package_index(self.fetching)))
-
-    @property
-    def key(self) -> str:
-        """Key of all equal specs."""
-        return f"{sorted(self.variables.items())!r} {self.family}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +101,20 @@ class Capabilities:
     """A sandbox can see another root file system than the host's."""
     volumes: bool = False
     """A sandbox can have a folder that outlives it."""
+    resources: frozenset[Resource] = frozenset()
+    """Resources of which a create request may set the amount for one sandbox."""
+    pools: bool = False
+    """Sandboxes can be kept ready on request: the engine implements `Engine.hold` and `held`."""
+    images: bool = False
+    """The engine runs the container image of an environment, so that the environment needs no files in the hub."""
+    storage_media: frozenset[StorageMedium] = frozenset()
+    """Media for the files that a sandbox writes: its memory, where they count, or disk."""
+    second_container: bool = False
+    """A sandbox can have a second container beside it: ``podTemplate: dualContainer``."""
+    nested: bool = False
+    """Code in a sandbox can open other environments: ``deployConfig.environments``."""
+    on_this_machine: bool = False
+    """Sandboxes use this machine's memory and processes, and descriptors of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +171,32 @@ class Engine(ABC):
         """
         return ""
 
+    def adjustable(self) -> frozenset[Resource]:
+        """Return the resources of which a request may set the amount, on this host."""
+        return self.capabilities.resources
+
     def claim(self, spec: SandboxSpec) -> SandboxRef | None:
         """Return a pooled sandbox, at once and without waiting; None where `start` has to make one."""
         return None
+
+    def storage_refusal(self, medium: StorageMedium) -> str | None:
+        """Return why files of sandboxes cannot be kept in this medium on this host; None if they can."""
+        if medium in self.capabilities.storage_media:
+            return None
+        kept = " and ".join(sorted(self.capabilities.storage_media)) or "a place of its own choice"
+        return f"this platform's engine keeps the files of instances in {kept}"
+
+    async def hold(self, spec: SandboxSpec, size: int) -> None:
+        """Keep ``size`` sandboxes like this ready, and return once one is; 0 ends them. Needs the capability `pools`.
+
+        Raises:
+            LoadError: the author's code cannot be imported.
+        """
+        raise NotImplementedError
+
+    def held(self, spec: SandboxSpec) -> int:
+        """Return how many sandboxes like this are ready."""
+        return 0
 
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> SandboxRef:

@@ -17,14 +17,16 @@ from typing import Literal
 from aenv.errors import Fault
 from aenv.schema.exit_codes import STOPPED_BY_SIGNAL
 
-Cause = Literal["out_of_memory", "killed", "crashed", "exited", "signalled", "lost"]
-"""``out_of_memory``: the kernel killed it at its memory limit. ``killed``: from outside of the sandbox.
+Cause = Literal["out_of_memory", "out_of_storage", "killed", "crashed", "exited", "signalled", "lost"]
+"""``out_of_memory``: the kernel killed it at its memory limit. ``out_of_storage``: it was ended because it wrote more
+than its storage limit. ``killed``: from outside of the sandbox.
 ``crashed``: by a signal that it caused itself, such as SIGSEGV. ``exited``: the environment's code ended the process.
 ``signalled``: a program in the sandbox sent the runtime a signal to stop; not every engine can prevent that.
 ``lost``: it vanished, and the reason is not known."""
 
 FAULTS: dict[Cause, Fault] = {
     "out_of_memory": "policy",
+    "out_of_storage": "policy",
     "killed": "infra",
     "crashed": "env",
     "exited": "env",

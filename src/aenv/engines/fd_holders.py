@@ -30,7 +30,7 @@ CONNECT_SECONDS = 5.0
 """For the holder to notice that the previous server is gone."""
 
 
-class Process(Protocol):
+class ZygoteProcess(Protocol):
     """A process that a holder started."""
 
     @property
@@ -43,7 +43,7 @@ class Holder(ABC):
     """Starts processes, and holds file descriptors."""
 
     @abstractmethod
-    async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> Process:
+    async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> ZygoteProcess:
         """Start a process that gets ``channel`` as its last argument. It ends with the holder.
 
         Raises:
@@ -66,7 +66,7 @@ class Holder(ABC):
 class NoHolder(Holder):
     """No handover: processes end with this one, and descriptors are not held."""
 
-    async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> Process:
+    async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> ZygoteProcess:
         return await asyncio.create_subprocess_exec(
             *command, str(channel), pass_fds=[channel], stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log,
             cwd="/", env=env,
@@ -169,7 +169,7 @@ class FdHolderClient(Holder):
         self._listen(ours)
         self.on_started(self.pid)
 
-    async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> Process:
+    async def start(self, name: str, command: list[str], channel: int, log: int, env: dict[str, str]) -> ZygoteProcess:
         if self._connection is None:
             self.begin()
         started: asyncio.Future[_HeldProcess] = asyncio.get_running_loop().create_future()
@@ -177,7 +177,7 @@ class FdHolderClient(Holder):
         self.send({"op": "start", "name": name, "command": command, "env": env}, [channel, log])
         return await started
 
-    def process(self, name: str) -> Process | None:
+    def process(self, name: str) -> ZygoteProcess | None:
         """Return a running process by name."""
         return self._processes.get(name)
 
@@ -213,9 +213,12 @@ class FdHolderClient(Holder):
         self._ending = True
         self.send({"op": "end"})
         await self._gone.wait()
-        if self._own is not None:
-            await asyncio.to_thread(self._own.wait)
+        await self.wait()
         os.close(self._cleanup)
+
+    async def wait(self) -> int | None:
+        """Wait for the end of the holder and return its exit code; None at once if another server started it."""
+        return await asyncio.to_thread(self._own.wait) if self._own is not None else None
 
     def _listen(self, connection: socket.socket) -> None:
         self._connection = connection

@@ -11,19 +11,19 @@ import contextlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import IO, Any, Self
 
 from aenv.engines import package_layers
-from aenv.engines.base import Capabilities, EngineOptions, SandboxRef, SandboxSpec
+from aenv.engines.base import Capabilities, EngineOptions, Resource, SandboxRef, SandboxSpec
 from aenv.engines.process import ProcessEngine
 from aenv.errors import LoadError, Unavailable
 from aenv.isolation.files import private_folder, rootfs
 from aenv.isolation.files.trees import remove_tree
 from aenv.isolation.kernel import linux
 from aenv.isolation.limits.cgroups import Cgroup, Cgroups, group_name
+from aenv.subprocesses import run, run_async
 from aenv.tracing.logging import getLogger
 
 log = getLogger("gvisor")
@@ -39,13 +39,19 @@ _LEFT_OUT = shutil.ignore_patterns(
 class GvisorEngine(ProcessEngine):
     """A ``runsc run`` for each sandbox. It ends with the engine, and the sandbox with it."""
 
-    capabilities = Capabilities(networks=frozenset(("loopback",)))
+    capabilities = Capabilities(
+        networks=frozenset(("loopback",)), resources=frozenset(("cpu", "memory")), storage_media=frozenset(("memory",))
+    )
 
     def __init__(self, folder: Path, *, group: str = "") -> None:
         super().__init__(folder)
         self._runsc = find_runsc()
         self._cgroups = Cgroups(group or group_name())
         self._groups: dict[str, Cgroup] = {}
+
+    def adjustable(self) -> frozenset[Resource]:
+        """Return the resources that there is a control group for."""
+        return frozenset(name for name in self.capabilities.resources if name in self._cgroups.controllers)
 
     @classmethod
     def create(cls, folder: Path, options: EngineOptions) -> Self:
@@ -73,10 +79,7 @@ class GvisorEngine(ProcessEngine):
     async def _launch(
         self, name: str, spec: SandboxSpec, token: str, log_file: IO[bytes]
     ) -> asyncio.subprocess.Process:
-        wanted = package_layers.requirements_of(spec.project)
-        shown = (
-            [str(await package_layers.layer(wanted, package_layers.cache_folder(), spec.fetching))] if wanted else []
-        )
+        shown = await package_layers.folders_of(spec.project, network=spec.network, variables=spec.fetching)
         await asyncio.to_thread(_make_bundle, self._place(name), spec, token, shown)
         group = self._cgroups.make(spec.limits)
         joins = group.open_for_joining() if group else []
@@ -111,11 +114,7 @@ class GvisorEngine(ProcessEngine):
         if not place.is_dir():
             return
         with contextlib.suppress(OSError):
-            gone = await asyncio.create_subprocess_exec(
-                *self._command(ref.id), "delete", "--force", ref.id,
-                stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
-            )  # fmt: skip
-            await gone.wait()
+            await run_async([*self._command(ref.id), "delete", "--force", ref.id])
         await asyncio.to_thread(remove_tree, place)
         group = self._groups.pop(ref.id, None)
         if group is not None:
@@ -139,8 +138,7 @@ def find_runsc() -> str:
     found = shutil.which("runsc")
     if found is None:
         raise Unavailable("there is no runsc on the PATH; install gVisor, or use the native engine")
-    probed = subprocess.run([found, "--host-uds=create", "--version"], capture_output=True, text=True, check=False)
-    if probed.returncode != 0:
+    if not run([found, "--host-uds=create", "--version"]).ok:
         raise Unavailable(
             f"{found} is too old: it cannot share a socket with the host (--host-uds); install a newer one"
         )

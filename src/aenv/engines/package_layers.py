@@ -1,82 +1,146 @@
-"""Package layers: the packages of an environment, installed once per list of requirements and shared by all."""
+"""Package layers: the packages of an environment, installed once per list of requirements and shared by all.
+
+`Environment`, services, benchmarks, ``aenv run`` and ``aenv test`` all import an environment's packages from its layer.
+Which packages are missing is decided with `packaging`, which is imported only for projects that list packages.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import hashlib
-import importlib.metadata
+import ipaddress
 import os
-import re
-import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from aenv import config
-from aenv.client.caller_variables import package_index
+from aenv.client.caller_variables import caller_variables, package_index
 from aenv.errors import LoadError
 from aenv.isolation.files.atomic_folders import atomic_folder
-from aenv.schema.requirements import LOCK, OWN, REQUIREMENTS, is_current
+from aenv.isolation.network.allow_list import AllowList, EgressRefused
+from aenv.isolation.network.policy import Network
+from aenv.schema.requirements import REQUIREMENTS, lists_others
+from aenv.storage.cache_folders import CacheFolder
 from aenv.tracing.logging import getLogger
+from aenv.tracing.waits import waiting_for
+
+if TYPE_CHECKING:
+    from aenv.engines.requirement_lines import RequirementFile
 
 log = getLogger("layers")
 
-_LINE = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:==\s*(?P<version>[^\s;,]+))?\s*$")
-_PLAIN = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,\s-]+\])?\s*([<>=!~]=?[^/@:]*)?(;[^/@:]*)?$")
-"""A line with the name and version of a package only. Installing runs on the host, so paths and options are refused."""
-_HASHES = re.compile(r"(\s+--hash=sha256:[0-9a-f]{64})+$")
+PUBLIC_INDEX = ("pypi.org", "files.pythonhosted.org")
 
 
-def requirements_of(project: Path) -> list[str]:
-    """Return the project's requirements that this interpreter does not have.
+@dataclass(frozen=True, slots=True)
+class PackageList:
+    """The packages to install for a project, and where to look for them."""
 
-    They come from its lock, with versions and digests, where that is current.
+    lines: tuple[str, ...] = ()
+    options: tuple[tuple[str, str], ...] = ()
+    shown: tuple[str, ...] = ()
+    """The lines for people: without digests and passwords."""
+
+    def __bool__(self) -> bool:
+        return bool(self.lines)
+
+
+async def folders_of(
+    project: Path, *, network: Network | None = None, variables: Mapping[str, str] | None = None
+) -> list[str]:
+    """Return the folders to import the project's packages from; install them if necessary.
+
+    ``network``: the network rules of the sandbox; None: there is no sandbox. ``variables``: as for `layer`; None: those
+    of this process.
 
     Raises:
-        LoadError: a line is more than the name and version of a package.
+        LoadError: a requirement is refused or cannot be installed.
+        Unavailable: the package index cannot be reached.
     """
-    name, text = _read(project)
-    lines = [line.partition("#")[0].strip() for line in text.replace("\\\n", " ").splitlines()]
-    wanted = [line for line in lines if line and not _satisfied(_HASHES.sub("", line))]
-    for line in wanted:
-        plain = _HASHES.sub("", line)
-        if " -" in plain or not _PLAIN.match(plain):
-            raise LoadError(
-                f"{name}: '{line[:200]}': only names and versions of packages are installed for a sandbox, "
-                "like 'numpy>=2'; options, paths and addresses are not"
-            )
-    return wanted
+    variables = caller_variables() if variables is None else variables
+    wanted = packages_for(project, network, variables)
+    return [str(await layer(wanted, cache_folder(), variables))] if wanted else []
 
 
-def _read(project: Path) -> tuple[str, str]:
-    """Return the name and text of the lock if it is current, else of the requirements."""
+def on_python_path(folders: Sequence[str]) -> dict[str, str]:
+    """Return this process's environment variables, for a program that imports from these folders as well."""
+    if not folders:
+        return dict(os.environ)
+    before = os.environ.get("PYTHONPATH", "")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*folders, *([before] if before else [])])}
+
+
+def packages_for(
+    project: Path, network: Network | None = None, variables: Mapping[str, str] | None = None
+) -> PackageList:
+    """Return the project's requirements that this interpreter does not have.
+
+    Raises:
+        LoadError: a line is invalid, would run code on the host, or needs a host that the network rules do not allow.
+    """
     try:
-        raw = (project / REQUIREMENTS).read_bytes()
+        text = (project / REQUIREMENTS).read_text(errors="replace")
     except OSError:
-        return REQUIREMENTS, ""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        locked = (project / LOCK).read_text()
-        if is_current(locked, raw):
-            return LOCK, locked
-    return REQUIREMENTS, raw.decode(errors="replace")
+        return PackageList()
+    if not lists_others(text):
+        return PackageList()
+    from aenv.engines import installed_packages, requirement_lines
+
+    found = requirement_lines.read(project)
+    missing = [line for line in found.lines if not installed_packages.is_satisfied(line)]
+    for line in missing:
+        if line.refused:
+            raise LoadError(
+                f"{line.where}: '{line.shown[:200]}' cannot be installed: {line.refused}",
+                {"hint": f"To use it, {requirement_lines.HINT}"},
+            )
+    if not missing:
+        return PackageList()
+    if network is not None:
+        _check_hosts(found, {line.shown for line in missing}, network, variables or {})
+    return PackageList(
+        tuple(line.text for line in missing), tuple(found.options), tuple(line.shown for line in missing)
+    )
 
 
-def _satisfied(line: str) -> bool:
-    known = _LINE.match(line.partition(";")[0].strip())
-    if known is None:
-        return re.split(r"[\s\[<>=!~;]", line, maxsplit=1)[0].lower() == OWN
-    if known["name"].lower() == OWN:
-        return True
+def _check_hosts(found: RequirementFile, missing: set[str], network: Network, variables: Mapping[str, str]) -> None:
+    """Raise LoadError for a URL that the network rules do not allow, unless it is the platform's own index."""
+    from aenv.engines.requirement_lines import host_and_port
+
+    if network.mode == "host":
+        return
+    usual = {*PUBLIC_INDEX, *_index_hosts({**os.environ, **variables})}
+    allowed = AllowList(network.allow if network.mode == "egress" else ())
+    for url, line in found.urls:
+        if line not in missing and not line.startswith("-"):
+            continue  # it is installed already
+        try:
+            host, port = host_and_port(url)
+            if host not in usual:
+                _check_host(allowed, host, port)
+        except (ValueError, EgressRefused) as error:
+            raise LoadError(
+                f"requirements.txt: '{line[:200]}' cannot be installed: {error}",
+                {"hint": "Add the host to deployConfig.network in config.json, or configure the index where aenv runs"},
+            ) from None
+
+
+def _check_host(allowed: AllowList, host: str, port: int) -> None:
     try:
-        version = importlib.metadata.version(known["name"])
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return known["version"] in (None, version)
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        allowed.check_name(host, port)
+    else:
+        allowed.check_address(address, port)
 
 
-def _named(line: str) -> str:
-    return _HASHES.sub("", line).strip()
+def _index_hosts(variables: Mapping[str, str]) -> set[str]:
+    """Return the hosts of the package indexes that the caller has configured."""
+    words = [word for setting in package_index(variables) for word in setting.partition("=")[2].split()]
+    return {host for word in words if (host := urlsplit(word).hostname)}
 
 
 def cache_folder() -> Path:
@@ -84,54 +148,30 @@ def cache_folder() -> Path:
     return config.cache_folder() / "layers"
 
 
-async def layer(requirements: list[str], folder: Path, variables: Mapping[str, str] | None = None) -> Path:
+def cache(folder: Path | None = None) -> CacheFolder:
+    """Return the cache of layers."""
+    return CacheFolder("layers", folder or cache_folder(), "packages of requirements.txt")
+
+
+async def layer(packages: PackageList, folder: Path, variables: Mapping[str, str] | None = None) -> Path:
     """Return a folder with these packages; install them if it does not exist.
 
     ``variables``: the caller's proxies, certificates and package index. Another index has another layer.
 
     Raises:
         LoadError: they cannot be installed.
+        Unavailable: the package index cannot be reached.
     """
     python = f"{sys.implementation.cache_tag}-{os.uname().machine}"
-    wanted = [python, *sorted(requirements), *package_index(variables or {})]
-    digest = hashlib.sha256("\n".join(wanted).encode()).hexdigest()[:32]
-    target = folder / digest
-    if target.is_dir():
-        return target
-    with atomic_folder(target) as made:
-        made.chmod(0o755)
-        log.info("installing %s", ", ".join(map(_named, requirements)))
-        await _install(requirements, made, variables or {})
-    return target
+    key = [python, *sorted(packages.lines), *map(" ".join, packages.options), *package_index(variables or {})]
+    digest = hashlib.sha256("\n".join(key).encode()).hexdigest()[:32]
+    layers = cache(folder)
+    while (found := layers.use(digest)) is None:
+        from aenv.engines import package_installer
 
-
-async def _install(requirements: list[str], target: Path, variables: Mapping[str, str]) -> None:
-    """Install from wheels only: building a package would run its code outside of any sandbox."""
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
-    if uv:
-        command = [uv, "pip", "install", "--python", sys.executable, "--compile-bytecode", "--no-progress"]
-    else:
-        command = [sys.executable, "-P", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--quiet"]
-    if any("--hash=" in line for line in requirements):  # a lock is complete, so no other package is installed
-        command += ["--require-hashes", "--no-deps"]
-    wanted = target.with_name(f"{target.name}.txt")
-    wanted.write_text("".join(f"{line}\n" for line in requirements))
-    process = await asyncio.create_subprocess_exec(
-        *command, "--only-binary", ":all:", "--target", str(target), "--requirement", str(wanted),
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        cwd="/",  # so that no uv.toml or pip/ of the current folder is used
-        env={**os.environ, **variables},
-    )  # fmt: skip
-    try:
-        output, _ = await process.communicate()
-    except BaseException:
-        process.kill()
-        await process.wait()
-        raise
-    finally:
-        wanted.unlink(missing_ok=True)
-    if process.returncode:
-        tail = output.decode(errors="replace").strip()[-1500:]
-        if "No module named pip" in tail:
-            tail = "there is neither uv nor pip; install one: python -m ensurepip, or uv from your package manager"
-        raise LoadError(f"requirements.txt: {', '.join(map(_named, requirements))} cannot be installed:\n{tail}")
+        names = ", ".join(packages.shown)
+        with waiting_for(f"installing {names}"), atomic_folder(folder / digest) as made:
+            made.chmod(0o755)
+            log.info("installing %s", names)
+            await package_installer.install(packages.lines, packages.options, made, variables or {}, names)
+    return found

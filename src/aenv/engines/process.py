@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import secrets
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO
 
+from aenv.engines import package_layers
 from aenv.engines.base import Capabilities, Engine, Exit, SandboxRef, SandboxSpec
 from aenv.engines.exits import classify
 from aenv.errors import LoadError
@@ -25,7 +25,11 @@ STOP_SECONDS = 5.0
 class ProcessEngine(Engine):
     """Runs ``python -m aenv.main`` for each instance. The environment's code may do all that this user may."""
 
-    capabilities = Capabilities(networks=frozenset(("host",)))
+    capabilities = Capabilities(
+        networks=frozenset(("host",)),
+        storage_media=frozenset(("disk",)),
+        nested=True,  # on the local platform of the user
+    )
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -63,11 +67,13 @@ class ProcessEngine(Engine):
         self, name: str, spec: SandboxSpec, token: str, log_file: IO[bytes]
     ) -> asyncio.subprocess.Process:
         """Start a process that prints one line when it serves."""
+        packages = await package_layers.folders_of(spec.project, network=spec.network, variables=spec.fetching)
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", "aenv.main", str(spec.code), "--uds", str(self._socket(name)), "--name", spec.name,
             "--grace", "1", "--", *spec.arguments,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log_file,
-            cwd=spec.project, env={**os.environ, **spec.fetching, **spec.variables, "AENV_TOKEN": token},
+            cwd=spec.project,
+            env={**package_layers.on_python_path(packages), **spec.fetching, **spec.variables, "AENV_TOKEN": token},
         )  # fmt: skip
 
     def _socket(self, name: str) -> Path:

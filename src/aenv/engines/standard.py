@@ -37,8 +37,15 @@ _ENDED = (EnvStatus.FAILED, EnvStatus.TERMINATED)
 class StandardEngine(Engine):
     """Requests instances from a service."""
 
-    # The service gets the network mode of a request, and has to refuse one that it cannot give.
-    capabilities = Capabilities(networks=frozenset(("none", "loopback", "egress", "host")))
+    # The service gets the network mode and the resources of a request, and has to refuse what it cannot give.
+    # It also gets the environment's image and template.
+    capabilities = Capabilities(
+        networks=frozenset(("none", "loopback", "egress", "host")),
+        images=True,
+        second_container=True,
+        resources=frozenset(("cpu", "memory", "storage", "gpu")),
+        storage_media=frozenset(("memory", "disk")),  # the service gets the choice as part of deployConfig
+    )
 
     def __init__(self, url: str, token: str = "") -> None:
         self._url = ServerUrl.parse(url)
@@ -225,6 +232,10 @@ def environment_of(spec: SandboxSpec) -> dict[str, Any]:
         "ephemeralStorage": str(spec.limits.disk),
         "network": spec.network.config_value,
         "tenant": spec.tenant,
+        **({"gpu": spec.gpus} if spec.gpus else {}),
+        **({"ttl": spec.ttl} if spec.ttl else {}),
+        **({"labels": spec.labels} if spec.labels else {}),
+        **_second_image(given, spec.variables.get("AENV_DATASOURCE", "")),
     }
     known = ("description", "tags", "artifacts", "status")
     both = {
@@ -238,6 +249,13 @@ def environment_of(spec: SandboxSpec) -> dict[str, Any]:
         "id": spec.name, "name": name, "version": version, **{key: config[key] for key in known if key in config},
         **both, **{snake.get(key, "deploy_config"): value for key, value in both.items()},
     }  # fmt: skip
+
+
+def _second_image(deploy: Any, datasource: str) -> dict[str, str]:
+    """Return the image of the second container: prefix and datasource, or the datasource alone."""
+    if not isinstance(deploy, dict) or str(deploy.get("podTemplate", "")).lower() != "dualcontainer" or not datasource:
+        return {}
+    return {"secondImageName": f"{deploy.get('imagePrefix') or ''}{datasource}"}
 
 
 def _config(project: Path) -> dict[str, Any]:

@@ -10,12 +10,13 @@ of its own, this module, with limits (`packages_of`): a platform has other proje
 from __future__ import annotations
 
 import ast
-import asyncio
-import contextlib
 import json
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from aenv.subprocesses import run_async
 
 _IGNORED = {"tests", "test", "node_modules", "venv", "env", "vendor", "third_party", "__pycache__", "build", "dist"}
 
@@ -30,25 +31,12 @@ _MOST_NAMES, _LONGEST_NAME = 1000, 200
 async def packages_of(project: Path, only: Iterable[str] | None = None) -> list[str]:
     """Return what `imported_by` finds, in a process with limits; nothing if it exceeds them."""
     files = None if only is None else list(only)
+    command = [sys.executable, "-P", "-m", "aenv.engines.static_imports", str(project), json.dumps(files)]
     try:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-P", "-m", "aenv.engines.static_imports", str(project), json.dumps(files),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-            cwd="/",
-        )  # fmt: skip
-    except OSError:
+        done = await run_async(command, stderr=subprocess.DEVNULL, cwd="/", timeout=PARSE_WAIT)
+    except OSError:  # TimeoutError is one, too
         return []
-    try:
-        async with asyncio.timeout(PARSE_WAIT):
-            output, _ = await process.communicate()
-    except BaseException as error:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-        if not isinstance(error, TimeoutError):
-            raise
-        return []
-    return list(json.loads(output)) if process.returncode == 0 else []
+    return list(json.loads(done.stdout)) if done.ok else []
 
 
 def imported_by(project: Path, only: Iterable[str] | None = None) -> list[str]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import stat
 from dataclasses import replace
 from pathlib import Path
 
 from aenv.engines.base import Exit
 from aenv.engines.fd_holders import FdHolderClient
-from aenv.engines.native.handover_records import SANDBOX, ZYGOTE, SandboxRecord, ZygoteRecord
+from aenv.engines.native.handover_records import SANDBOX, SANDBOX_WITH_FILE, ZYGOTE, SandboxRecord, ZygoteRecord
 from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.engines.native.zygote_handle import ZygoteHandle
 from aenv.engines.sandbox_log import Log
@@ -50,7 +51,15 @@ class Adoption:
                 if name.startswith(ZYGOTE):
                     self._zygote(*held[name])
                 elif name.startswith(SANDBOX):
-                    await self._sandbox(egress, *held[name])
+                    sandbox_log = Log(held[name][0])
+                    record = SandboxRecord.model_validate_json(sandbox_log.read_record())
+                    await self._sandbox(egress, record, sandbox_log, held[name][1:])
+                elif name.startswith(SANDBOX_WITH_FILE):
+                    about, log_fd, *rest = held[name]
+                    record = SandboxRecord.read(about)
+                    adopted = await self._sandbox(egress, record, Log(log_fd), rest)
+                    adopted.hold_with(self._holder, record.note)
+                    self._holder.drop(name)
             except (ValueError, KeyError) as error:
                 log.warning("%s cannot be adopted, and is ended: %s", name, error)
                 self._holder.drop(name)
@@ -72,20 +81,20 @@ class Adoption:
             self._zygotes[name] = ZygoteHandle(record.spec, self._folder, self._holder, origin)
         return self._zygotes[name]
 
-    async def _sandbox(self, egress: EgressProcess, about: int, log: int, *fds: int) -> None:
-        record = SandboxRecord.read(about)
+    async def _sandbox(self, egress: EgressProcess, record: SandboxRecord, log: Log, fds: list[int]) -> SandboxHandle:
         zygote = self._zygote_of(record.zygote)
         group = Cgroup(record.groups, record.cpu_before) if record.groups else None
-        sandbox = SandboxHandle(record.id, record.spec, record.path, zygote, group, record.token, Log(log))
+        sandbox = SandboxHandle(record.id, record.spec, record.path, zygote, group, record.token, log)
         sandbox.ref = replace(sandbox.ref, healthy=record.healthy)
         zygote.sandboxes[record.id] = sandbox
         self.sandboxes.append(sandbox)
         self.notes[record.id] = record.note
-        rest = list(fds)
-        if record.logged:
-            sandbox.read_log_from(rest.pop(0))
-        if rest:
-            sandbox.egress = await egress.adopt(record.id, record.spec.network.allow, rest.pop())
+        for fd in fds:
+            if stat.S_ISFIFO(os.fstat(fd).st_mode):
+                sandbox.read_log_from(fd)
+            else:
+                sandbox.egress = await egress.adopt(record.id, record.spec.network.allow, fd)
+        return sandbox
 
     async def _adopt(self, name: str, zygote: ZygoteHandle) -> None:
         control = socket.socket(fileno=self._controls.pop(name)[1])

@@ -7,25 +7,40 @@ A create goes one of five ways; docs/design/instance-creation.md has the state d
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from aenv.engines.base import Capabilities, Engine, EngineOptions, Exit, SandboxRef, SandboxSpec
+from aenv.engines.base import (
+    Capabilities,
+    Engine,
+    EngineOptions,
+    Exit,
+    Resource,
+    SandboxRef,
+    SandboxSpec,
+    StorageMedium,
+)
 from aenv.engines.fd_holders import FdHolderClient
 from aenv.engines.native.adoption import Adoption
+from aenv.engines.native.machine_exhaustion import exhausted
 from aenv.engines.native.pool import MOST, Pool
 from aenv.engines.native.recent_requests import RecentRequests
 from aenv.engines.native.sandbox_factory import SandboxFactory
 from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.engines.native.sandbox_keys import SandboxKeys
 from aenv.engines.native.zygotes import Zygotes
-from aenv.errors import AEnvError, Unavailable
+from aenv.errors import AEnvError, Unavailable, UsageError
 from aenv.images.base_systems import PROJECT_LIMIT, BaseSystems
+from aenv.isolation.files import disk_layers
 from aenv.isolation.forking import cpython_internals
 from aenv.isolation.host_support import unsupported_reason
 from aenv.isolation.limits.cgroups import Cgroups, group_name
+from aenv.tracing.logging import getLogger
+
+log = getLogger("native")
 
 
 class NativeEngine(Engine):
@@ -37,6 +52,11 @@ class NativeEngine(Engine):
         forks=True,
         bases=True,
         volumes=True,
+        on_this_machine=True,
+        resources=frozenset(("cpu", "memory", "storage")),
+        storage_media=frozenset(("memory",)),
+        pools=True,
+        nested=True,
     )
 
     def __init__(
@@ -70,6 +90,11 @@ class NativeEngine(Engine):
         self._recent = RecentRequests()
         self._bases = BaseSystems(base_limit)
 
+    def adjustable(self) -> frozenset[Resource]:
+        """Return all but CPU where there is no control group for it; memory is then limited for each process."""
+        able = self.capabilities.resources
+        return able if "cpu" in self._factory.cgroups.controllers else able - {"cpu"}
+
     @classmethod
     def create(cls, folder: Path, options: EngineOptions) -> Self:
         return cls(folder, pool=options.pool, group=options.group, fork=options.fork, base_limit=options.base_limit)
@@ -82,7 +107,7 @@ class NativeEngine(Engine):
         return ""
 
     def claim(self, spec: SandboxSpec) -> SandboxRef | None:
-        if spec.base is not None:
+        if spec.base is not None or spec.disk_layer:
             return None
         key = self._keys.exact(self._allowed(spec))
         sandbox = self._pool.take(key) if self._pool.has(key) else None
@@ -92,7 +117,15 @@ class NativeEngine(Engine):
         return sandbox.ref
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
+        try:
+            return await self._start(spec)
+        except OSError as error:
+            raise exhausted(error.errno) or error from error
+
+    async def _start(self, spec: SandboxSpec) -> SandboxRef:
         spec = self._allowed(await self._with_base(spec))
+        if spec.disk_layer:
+            return await self._start_on_disk(spec)
         key, family = self._keys.exact(spec), self._keys.family(spec)
         if spec.volume is not None:  # a volume has one writer, so no sandbox with it is made ahead
             return (await self._factory.make(spec, key)).ref
@@ -104,6 +137,18 @@ class NativeEngine(Engine):
             sandbox = await self._factory.make(spec, key)
         self._expect(family, key, spec)
         return sandbox.ref
+
+    async def _start_on_disk(self, spec: SandboxSpec) -> SandboxRef:
+        """Start a sandbox with a zygote of its own, which has the layer and ends with it."""
+        spec = replace(spec, disk_layer=uuid.uuid4().hex)
+        try:
+            return (await self._factory.make(spec, self._keys.exact(spec))).ref
+        finally:
+            await asyncio.shield(self._zygotes.retire(spec))
+
+    def storage_refusal(self, medium: StorageMedium) -> str | None:
+        """Return why files cannot be on disk, if they cannot: only root can limit their size."""
+        return disk_layers.unsupported_reason() if medium == "disk" else super().storage_refusal(medium)
 
     def _allowed(self, spec: SandboxSpec) -> SandboxSpec:
         return spec if self._may_fork or not spec.fork else replace(spec, fork=False)
@@ -142,6 +187,18 @@ class NativeEngine(Engine):
 
     async def _make_pooled(self, key: str) -> SandboxHandle:
         return await self._factory.make(self._recent.spec(key), key, pooled=True)
+
+    async def hold(self, spec: SandboxSpec, size: int) -> None:
+        if spec.disk_layer:
+            raise UsageError(f"{spec.name}: instances with files on disk are not kept ready")
+        spec = self._allowed(await self._with_base(spec))
+        key = self._keys.exact(spec)
+        if size:
+            self._recent.add(self._keys.family(spec), key, spec)
+        await self._pool.hold(key, size)
+
+    def held(self, spec: SandboxSpec) -> int:
+        return self._pool.held(self._keys.exact(self._allowed(spec)))
 
     def _forget(self, key: str) -> None:
         """End the preloaded parents that only a key without recent requests needed."""
@@ -198,7 +255,10 @@ class NativeEngine(Engine):
     def keep(self, ref: SandboxRef, note: str) -> None:
         sandbox = self._factory.sandboxes.get(ref.id)
         if sandbox is not None and sandbox.exit is None:
-            sandbox.hold_with(self._zygotes.holder, note)
+            try:
+                sandbox.hold_with(self._zygotes.holder, note)
+            except OSError as error:  # such as too many open files
+                log.warning("%s will end with this server: %s", sandbox.id, error)
 
     async def leave(self) -> None:
         self._factory.cancel_timers()

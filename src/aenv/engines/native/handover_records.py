@@ -1,6 +1,7 @@
 """Handover records: what the next server needs to find a zygote or a sandbox again, beside its descriptors.
 
-They are held in memory files by the fd holder, and never written to a disk: they contain variables and tokens.
+They are held in memory files by the fd holder, and never written to a disk: they contain variables and tokens. The
+record of a sandbox is in the file of its log.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from pydantic import BaseModel, ConfigDict
 
 from aenv.engines.base import SandboxSpec
 
-ZYGOTE, SANDBOX = "zygote/", "sandbox/"
+ZYGOTE, SANDBOX = "zygote/", "logged/"
 """Prefixes of the names that descriptors are held under."""
+SANDBOX_WITH_FILE = "sandbox/"
+"""Prefix of sandboxes of servers up to 0.3.0, whose record is in a file of its own, before the log."""
 
 
 class _Record(BaseModel):
@@ -50,7 +53,7 @@ class ZygoteRecord(_Record):
 
 class SandboxRecord(_Record):
     """Record of a sandbox. Held with it: its log, then the pipe for its output and its egress listener, if it has
-    these.
+    these, in any order.
     """
 
     id: str
@@ -62,6 +65,5 @@ class SandboxRecord(_Record):
     """CPU time of earlier sandboxes in the same control group; see `Cgroup`."""
     token: str
     healthy: bool
-    logged: bool
     note: str
     """The note that `Engine.keep` was given."""

@@ -1,7 +1,7 @@
 """A pool of sandboxes that are ready, which means that their environment answers, before they are requested.
 
-Only sandboxes like those of recent requests are pooled: one fewer than were requested in the last `WINDOW` seconds, at
-most `MOST`. So the first request for a key makes none.
+Sandboxes like those of recent requests are pooled: one fewer than were requested in the last `WINDOW` seconds, at most
+`MOST`. So the first request for a key makes none. A key that is held has a number of its own, and is not forgotten.
 Ways 1 and 2 of docs/design/instance-creation.md take from it.
 """
 
@@ -51,6 +51,31 @@ class Pool(Generic[T]):
         self._filling: dict[str, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Future[None]] = set()
         self._expiring: dict[str, asyncio.TimerHandle] = {}
+        self._held: dict[str, int] = {}
+
+    async def hold(self, key: str, size: int) -> None:
+        """Keep ``size`` ready until further notice, and return once one is; 0: only what recent requests need.
+
+        Those beyond that are ended.
+
+        Raises:
+            Exception: of ``make``; nothing is held then.
+        """
+        if size and not self.has(key):
+            made = await self._make(key)
+            self._ready[key].append(made)  # looked up afterwards: `drop` may have replaced it meanwhile
+        if size:
+            self._held[key] = size
+        else:
+            self._held.pop(key, None)
+        ready = self._ready[key]
+        while len(ready) > max(self._wanted(key), 0):
+            self._end_later(ready.pop())
+        self.refill(key)
+
+    def held(self, key: str) -> int:
+        """Return how many are ready for a key."""
+        return sum(1 for one in self._ready.get(key, ()) if self._alive(one))
 
     def has(self, key: str) -> bool:
         """Return whether any is ready."""
@@ -72,13 +97,14 @@ class Pool(Generic[T]):
 
     def refill(self, key: str) -> None:
         """Make what will probably be requested next, in the background."""
-        if key not in self._filling and self._most > 0:
+        if key not in self._filling and (self._most > 0 or key in self._held):
             task = asyncio.create_task(self._fill(key))
             self._filling[key] = task
             task.add_done_callback(lambda _: self._filling.pop(key, None))
         if key in self._expiring:
-            self._expiring[key].cancel()
-        self._expiring[key] = asyncio.get_running_loop().call_later(KEPT, self._expire, key)
+            self._expiring.pop(key).cancel()
+        if key not in self._held:
+            self._expiring[key] = asyncio.get_running_loop().call_later(KEPT, self._expire, key)
 
     def ready(self) -> Iterable[T]:
         """Return all that are ready."""
@@ -95,6 +121,7 @@ class Pool(Generic[T]):
     async def close(self) -> None:
         """Stop making sandboxes. The caller ends those that are ready."""
         self._most = 0
+        self._held.clear()
         for timer in self._expiring.values():
             timer.cancel()
         tasks = list(self._filling.values())
@@ -106,7 +133,8 @@ class Pool(Generic[T]):
         requests = self._requests[key]
         while requests and requests[0] < self._clock() - WINDOW:
             requests.popleft()
-        return min(len(requests) - 1, self._most)  # a single request may stay the only one
+        demand = min(len(requests) - 1, self._most)  # a single request may stay the only one
+        return max(demand, self._held.get(key, 0))
 
     async def _fill(self, key: str) -> None:
         await asyncio.sleep(PATIENCE)
@@ -122,6 +150,9 @@ class Pool(Generic[T]):
         self._expiring.pop(key, None)
         self._forget(key)
         for one in self._ready.pop(key, ()):
-            task = asyncio.ensure_future(self._end(one))
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._end_later(one)
+
+    def _end_later(self, one: T) -> None:
+        task = asyncio.ensure_future(self._end(one))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)

@@ -7,10 +7,10 @@ These are ways 3, 4 and 5 of docs/design/instance-creation.md; ways 1 and 2, whi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 import secrets
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,10 @@ from aenv.tracing.logging import getLogger
 
 log = getLogger("native")
 
+IDLE_SECONDS = 10.0
+"""Seconds without the end of a sandbox after which idle control groups are removed."""
+TRIM_PAUSE = 0.05
+"""Seconds between removals of some control groups each."""
 PARENT_FAILURES = 24
 """Forks of preloaded parents that may fail in a row before an environment is no longer forked."""
 _READ_BY_NATIVE_CODE = re.compile(
@@ -50,19 +54,28 @@ class SandboxFactory:
         self._folder = folder
         self._keys = keys
         self._zygotes = zygotes
-        self._parents: PreloadedParents[SandboxHandle] = PreloadedParents(
-            self._preload, self._end_parent, lambda parent: parent.exit is None
-        )
+        self._parents = self._new_parents(self._preload)
         """Parents that have imported the environment's code."""
-        self._package_parents: PreloadedParents[SandboxHandle] = PreloadedParents(
-            partial(self._preload, packages_only=True), self._end_parent, lambda parent: parent.exit is None
-        )
+        self._package_parents = self._new_parents(partial(self._preload, packages_only=True))
         """Parents that have imported its packages only, for environments whose own code cannot be forked."""
         self._failures: Counter[str] = Counter()
         """Forks that failed in a row, by the parent's key."""
         self._parent_zygotes: set[ZygoteHandle] = set()
         """Zygotes that control one preloaded parent each."""
         self._spare_group: asyncio.TimerHandle | None = None
+        self._trimming: asyncio.TimerHandle | None = None
+        self._quiet_since = 0.0
+
+    def _new_parents(
+        self, preload: Callable[[SandboxSpec], Awaitable[SandboxHandle | None]]
+    ) -> PreloadedParents[SandboxHandle]:
+        return PreloadedParents(
+            preload,
+            self._end_parent,
+            lambda parent: parent.exit is None,
+            lambda parent: parent.zygote.forks_waiting,
+            lambda one, other: one.reads == other.reads,
+        )
 
     async def make(self, spec: SandboxSpec, key: str, *, pooled: bool = False) -> SandboxHandle:
         """Make a sandbox; return when it answers. ``pooled``: there is no request for it yet.
@@ -72,7 +85,7 @@ class SandboxFactory:
             Unavailable, EnvironmentTimeoutError: it could not be made.
         """
         zygote = await self._zygotes.get(spec)
-        if not spec.fork or spec.volume is not None:  # a volume has one writer, so no parent may hold it open
+        if not spec.fork or spec.volume is not None or spec.disk_layer:  # it has one writer: no parent may hold it open
             return await self._spawn(spec, zygote, "spawn", pooled)
         parent, parent_key = await self._parent_for(spec, key)
         if parent is not None:
@@ -86,11 +99,18 @@ class SandboxFactory:
             else:
                 self._failures.pop(parent_key, None)
                 return forked
+            finally:
+                self._parents.fork_ended(parent_key)
         if zygote.packages and self._parents.is_unfit(parent_key):
-            parent = await self._package_parents.get(self._keys.family(spec), replace(spec, variables={}))
+            family = self._keys.family(spec)
+            parent = await self._package_parents.get(family, replace(spec, variables={}))
             if parent is not None:
-                with contextlib.suppress(Unavailable):
+                try:
                     return await self._spawn(spec, parent.zygote, "branch", pooled)
+                except Unavailable:
+                    pass  # the code is imported by a sandbox of the zygote instead
+                finally:
+                    self._package_parents.fork_ended(family)
         return await self._spawn(spec, zygote, "spawn", pooled)
 
     async def _parent_for(self, spec: SandboxSpec, key: str) -> tuple[SandboxHandle | None, str]:
@@ -168,7 +188,11 @@ class SandboxFactory:
         group = self.cgroups.make(spec.limits)
         sandbox = SandboxHandle(name, spec, self._folder / f"{unique}.sock", zygote, group)
         if spec.network.mode == "egress":
-            sandbox.egress = self.egress.endpoint(name, spec.network.allow)
+            try:
+                sandbox.egress = self.egress.endpoint(name, spec.network.allow)
+            except BaseException:
+                self._clean(sandbox)
+                raise
         return sandbox
 
     async def end(self, sandbox: SandboxHandle) -> None:
@@ -185,6 +209,17 @@ class SandboxFactory:
         group, sandbox.group = sandbox.group, None
         if group is not None:
             self.cgroups.give_back(sandbox.spec.limits, group)
+            loop = asyncio.get_running_loop()
+            self._quiet_since = loop.time()
+            if self._trimming is None:
+                self._trimming = loop.call_later(IDLE_SECONDS, self._trim_groups)
+
+    def _trim_groups(self) -> None:
+        """Remove idle control groups, some at a time, once no sandbox has ended for a while."""
+        loop = asyncio.get_running_loop()
+        left = self._quiet_since + IDLE_SECONDS - loop.time()
+        more = left > 0 or self.cgroups.trim()
+        self._trimming = loop.call_later(max(left, TRIM_PAUSE), self._trim_groups) if more else None
 
     def drop_retired_parents(self) -> None:
         """End the preloaded parents of zygotes that are retired."""
@@ -201,9 +236,10 @@ class SandboxFactory:
             self.sandboxes[name].log.append(text.encode())
 
     def cancel_timers(self) -> None:
-        """Make no control group ahead of demand any more."""
-        if self._spare_group is not None:
-            self._spare_group.cancel()
+        """Neither create nor remove control groups in the background any more."""
+        for timer in (self._spare_group, self._trimming):
+            if timer is not None:
+                timer.cancel()
 
     async def close(self) -> None:
         """End all parents, sandboxes and zygotes."""

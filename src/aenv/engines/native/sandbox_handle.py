@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,13 @@ from aenv.schema import paths
 
 if TYPE_CHECKING:
     from aenv.engines.native.zygote_handle import ZygoteHandle
+
+
+@lru_cache(maxsize=256)
+def _shown_path(code: str, project: str) -> str:
+    """Return where a sandbox sees the code. Cached: this takes longer than all other parameters."""
+    return str(Path(PROJECT) / Path(code).relative_to(project))
+
 
 VARIABLES_SECONDS = 5.0
 """For a pooled sandbox to take its variables. After that another sandbox is made."""
@@ -57,12 +65,14 @@ class SandboxHandle:
         self.log = log or Log()
         self._pipe = -1
         """Read end of the pipe for its stdout and stderr; -1 when closed."""
+        self._held: list[int] = []
+        """The descriptors that the holder was given."""
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters for the runtime inside."""
         spec = self.spec
         return {
-            "path": str(Path(PROJECT) / spec.code.relative_to(spec.project)),
+            "path": _shown_path(str(spec.code), str(spec.project)),
             "directory": PROJECT,
             "snapshot": SNAPSHOT if spec.base is None else custom_rootfs.SNAPSHOT,
             "name": spec.name,
@@ -113,15 +123,20 @@ class SandboxHandle:
         return [self.egress.channel] if self.egress else []
 
     def hold_with(self, holder: Holder, note: str) -> None:
-        """Give the holder, which outlives this process, all that the next server needs to find it again."""
+        """Give the holder, which outlives this process, all that the next server needs to find it again.
+
+        The holder is told only if the descriptors are others than the last time.
+        """
         record = SandboxRecord(
             id=self.id, zygote=self.zygote.name, spec=self.spec, path=self.path, note=note, token=self.ref.token,
             groups=self.group.paths if self.group else [], cpu_before=self.group.before if self.group else 0,
-            healthy=self.ref.healthy, logged=self._pipe >= 0,
+            healthy=self.ref.healthy,
         )  # fmt: skip
-        fds = [self.log.fd, self._pipe, self.egress.listener if self.egress else -1]
-        with record.file() as file:
-            holder.hold(f"{SANDBOX}{self.id}", [file.fileno(), *(fd for fd in fds if fd >= 0)], wait_for_next=True)
+        self.log.write_record(record.model_dump_json().encode())
+        fds = [fd for fd in (self.log.fd, self._pipe, self.egress.listener if self.egress else -1) if fd >= 0]
+        if fds != self._held:
+            holder.hold(f"{SANDBOX}{self.id}", fds, wait_for_next=True)
+            self._held = fds
 
     def read_log_from(self, fd: int) -> None:
         """Copy everything that comes through a pipe into the log. The handle owns the descriptor."""

@@ -12,9 +12,10 @@ from aenv.engines.base import SandboxSpec
 from aenv.isolation.files import private_folder
 
 FRESH_SECONDS = 0.05
-"""Reuse a project's fingerprint for the same spec object for this many seconds: one create scans the files once."""
+"""Reuse a project's fingerprint for this many seconds, for requests that came before the scan: a batch of creates scans
+the files once."""
 BURST_SECONDS = 0.001
-"""Reuse it for any spec of the same files for this many seconds: a batch of creates scans the files once."""
+"""Reuse it for any request with the same files for this many seconds."""
 _IGNORED = {"__pycache__", ".git", ".venv", "venv", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
 
 
@@ -23,25 +24,34 @@ class SandboxKeys:
 
     def __init__(self) -> None:
         self._scanned: tuple[SandboxSpec | None, float, str] = (None, -1.0, "")
+        self._described: tuple[SandboxSpec | None, str, str] = (None, "", "")
+        """The last spec, its key and its family: one create needs them several times."""
 
     def exact(self, spec: SandboxSpec) -> str:
         """Return the key of sandboxes that are interchangeable."""
-        return f"{self.fingerprint(spec)} {spec.key}"
+        return f"{self.fingerprint(spec)} {self._describe(spec)[1]}"
 
     def family(self, spec: SandboxSpec) -> str:
         """Return the key of sandboxes that differ in nothing but their variables."""
-        return f"{self.fingerprint(spec)} family {spec.family}"
+        return f"{self.fingerprint(spec)} family {self._describe(spec)[2]}"
+
+    def _describe(self, spec: SandboxSpec) -> tuple[SandboxSpec | None, str, str]:
+        if self._described[0] is not spec:
+            family = spec.family
+            self._described = spec, f"{sorted(spec.variables.items())!r} {family}", family
+        return self._described
 
     def fingerprint(self, spec: SandboxSpec) -> str:
         """Return the fingerprint of the spec's project, from the last scan if that is recent enough."""
         scanned, at, found = self._scanned
         age = time.monotonic() - at
-        if (scanned is spec and age < FRESH_SECONDS) or (
-            scanned is not None and _same_files(scanned, spec) and age < BURST_SECONDS
-        ):
-            return found
+        if scanned is not None and (scanned is spec or _same_files(scanned, spec)):
+            came_before = scanned is spec or spec.requested_at <= at
+            if age < (FRESH_SECONDS if came_before else BURST_SECONDS):
+                return found
+        began = time.monotonic()
         found = fingerprint(spec.project, spec.files)
-        self._scanned = spec, time.monotonic(), found
+        self._scanned = spec, began, found
         return found
 
 

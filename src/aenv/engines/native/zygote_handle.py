@@ -18,11 +18,13 @@ from typing import Any
 
 from aenv.engines.base import Exit, SandboxSpec
 from aenv.engines.exits import classify
-from aenv.engines.fd_holders import Holder, Process
+from aenv.engines.fd_holders import Holder, ZygoteProcess
 from aenv.engines.native.handover_records import ZYGOTE, ZygoteRecord
+from aenv.engines.native.machine_exhaustion import exhausted
 from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.files.rootfs import PROJECT
+from aenv.isolation.files.volumes import Volume
 from aenv.isolation.forking.zygote_spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
 from aenv.tracing.logging import getLogger
 
@@ -69,12 +71,14 @@ class ZygoteHandle:
         """The zygote that this one was forked from, if any."""
         self._offshoots: set[ZygoteHandle] = set()
         self._control: socket.socket | None = None
-        self._process: Process | None = None
+        self._process: ZygoteProcess | None = None
         self._started: asyncio.Future[None] | None = None
         self._listed: asyncio.Future[set[str]] | None = None
         self.sandboxes: dict[str, SandboxHandle] = {}
         self.packages: list[str] = origin.packages if origin is not None else []
         """Third-party modules that the project imports."""
+        self.forks_waiting = 0
+        """Requests for forks of its preloaded parent that are not answered yet."""
         self.alive = False
 
     @property
@@ -137,11 +141,12 @@ class ZygoteHandle:
             "aenv.runtime.sandboxed:rehearse",
             shown,
             project=str(self._project),
-            user=os.stat(volume.source).st_uid if volume is not None and os.geteuid() == 0 else None,
+            user=_owner(volume) if os.geteuid() == 0 else None,
             host_network=self.spec.network.mode == "host",
             files=None if self.spec.files is None else list(self.spec.files),
             base=self.spec.base,
             volume=volume,
+            disk=self.spec.limits.disk if self.spec.disk_layer else None,
             plain=self.plain,
         )
 
@@ -170,7 +175,7 @@ class ZygoteHandle:
         if self.origin is not None:
             self.origin._offshoots.add(self)
 
-    async def adopt(self, name: str, control: socket.socket, process: Process | None) -> set[str]:
+    async def adopt(self, name: str, control: socket.socket, process: ZygoteProcess | None) -> set[str]:
         """Take over a zygote of the previous server. It ends all but those in ``sandboxes``; return the ids of those.
 
         Raises:
@@ -205,6 +210,15 @@ class ZygoteHandle:
         if not self.alive:
             self.forget(sandbox.id)
             raise Unavailable(f"the zygote of {self._project} is gone; try again")
+        if op != "branch":
+            return await self._spawn(sandbox, op, imports_code=imports_code)
+        self.forks_waiting += 1
+        try:
+            return await self._spawn(sandbox, op, imports_code=imports_code)
+        finally:
+            self.forks_waiting -= 1
+
+    async def _spawn(self, sandbox: SandboxHandle, op: str, *, imports_code: bool) -> dict[str, Any]:
         status = await self._request(sandbox, op)
         if sandbox.egress is not None:
             try:
@@ -228,28 +242,36 @@ class ZygoteHandle:
 
     async def _request(self, sandbox: SandboxHandle, op: str) -> int:
         """Send the zygote a request with the descriptors of a new sandbox; return the read end of its status pipe."""
-        listener = socket.socket(socket.AF_UNIX)
-        status, status_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        log_pipe, log_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        os.set_blocking(log_end, True)
-        os.set_blocking(status_end, True)
-        parameters = parameters_file(sandbox.parameters())
-        joins = sandbox.group.open_for_joining() if sandbox.group else []
+        ours: list[int] = []
+        theirs: list[int] = []  # each is noted as soon as it is open: any of these calls may fail
+        listener = None
         spec = sandbox.spec
         try:
+            listener = socket.socket(socket.AF_UNIX)
+            for _ in ("status", "log"):
+                end, other_end = os.pipe2(os.O_CLOEXEC)
+                ours.append(end)
+                theirs.append(other_end)
+                os.set_blocking(end, False)
+            theirs.append(parameters_file(sandbox.parameters()))
+            channels = sandbox.channels
+            joins = sandbox.group.open_for_joining() if sandbox.group else []
+            theirs += joins
             listener.bind(str(sandbox.path))
             listener.listen(512)
-            fds = [listener.fileno(), status_end, log_end, parameters, *sandbox.channels, *joins]
+            fds = [listener.fileno(), *theirs[:3], *channels, *joins]
             await self._send(spawn_message(Spawn(sandbox.id, spec.limits, op, spec.network.mode, spec.fork)), fds)
         except BaseException:
-            os.close(status)
-            os.close(log_pipe)
+            for fd in ours:
+                os.close(fd)
             self.forget(sandbox.id)
             raise
         finally:
-            listener.close()
-            for fd in (status_end, log_end, parameters, *joins):
+            if listener is not None:
+                listener.close()
+            for fd in theirs:
                 os.close(fd)
+        status, log_pipe = ours
         sandbox.read_log_from(log_pipe)
         return status
 
@@ -262,16 +284,23 @@ class ZygoteHandle:
         if not isinstance(message, dict):
             raise Unavailable("the sandbox did not report whether it started")
         if "error" in message:
+            if message.get("code") == "zygote" and (error := exhausted(message.get("errno"))) is not None:
+                raise error
             text = str(message["error"]).replace(PROJECT + "/", f"{self._project}/")
             raise (LoadError if message.get("code") in ("load", "usage") else Unavailable)(text)
         return message
 
     async def until_gone(self, sandbox: SandboxHandle) -> None:
         """Wait for the end of a killed sandbox. End a zygote that does not report it, with all that it forked."""
+        if sandbox.gone.is_set():
+            return
+        # `asyncio.timeout` takes three times as long to set up.
+        timer = asyncio.get_running_loop().call_later(GONE_SECONDS, sandbox.gone.set)
         try:
-            async with asyncio.timeout(GONE_SECONDS):
-                await sandbox.gone.wait()
-        except TimeoutError:
+            await sandbox.gone.wait()
+        finally:
+            timer.cancel()
+        if sandbox.exit is None:
             log.warning("the zygote of %s does not answer; it is ended with all its sandboxes", self._project)
             await self.end()
 
@@ -424,3 +453,8 @@ def _start_error(sandbox: SandboxHandle, op: str) -> LoadError | Unavailable:
 def _quote(text: str) -> str:
     tail = text.strip()[-2000:]
     return f"\n{tail}" if tail else ""
+
+
+def _owner(volume: Volume | None) -> int | None:
+    """Return the user that sandboxes have to be, to use a volume; None: any."""
+    return None if volume is None or volume.any_user else os.stat(volume.source).st_uid

@@ -16,6 +16,7 @@ from aenv.engines.fd_holders import Holder, NoHolder
 from aenv.engines.native.sandbox_keys import SandboxKeys
 from aenv.engines.native.zygote_handle import ZygoteHandle
 from aenv.engines.static_imports import packages_of
+from aenv.tracing.waits import waiting_for
 
 IDLE_ZYGOTES = 8
 """Zygotes without sandboxes that stay alive; the least recently used one ends first."""
@@ -49,7 +50,15 @@ class Zygotes:
             EnvironmentTimeoutError: the zygote did not start in time.
         """
         key = (zygote_place(spec), self._keys.fingerprint(spec))
+        running = self._current.get(key)
+        if running is not None and running.alive and key not in self._starting:
+            self._current[key] = self._current.pop(key)  # the most recently used one comes last
+            return running
         lock = self._starting.setdefault(key, asyncio.Lock())
+        if lock.locked():
+            with waiting_for(f"another request that prepares {spec.name}"):
+                async with lock:
+                    pass
         async with lock:
             zygote = self._current.get(key)
             if zygote is None or not zygote.alive:
@@ -64,10 +73,7 @@ class Zygotes:
         return zygote
 
     async def _start(self, spec: SandboxSpec) -> ZygoteHandle:
-        wanted = package_layers.requirements_of(spec.project)
-        shown = (
-            [str(await package_layers.layer(wanted, package_layers.cache_folder(), spec.fetching))] if wanted else []
-        )
+        shown = await package_layers.folders_of(spec.project, network=spec.network, variables=spec.fetching)
         zygote = ZygoteHandle(spec, self._folder, self.holder, plain=self._plain)
         packages = asyncio.ensure_future(packages_of(spec.project, spec.files))
         try:
@@ -79,6 +85,13 @@ class Zygotes:
             await zygote.end()
             raise
         return zygote
+
+    async def retire(self, spec: SandboxSpec) -> None:
+        """Let the zygotes of this place make no more sandboxes; each ends with its last one."""
+        place = zygote_place(spec)
+        for key in [key for key in self._current if key[0] == place]:
+            self.retired.add(self._current.pop(key))
+        await self.end_unused()
 
     async def end_unused(self) -> None:
         """End retired zygotes without sandboxes, and idle ones beyond `IDLE_ZYGOTES`."""
@@ -103,6 +116,7 @@ def zygote_place(spec: SandboxSpec) -> str:
     place = f"{place} of {spec.tenant}" if spec.tenant else place
     place = place if spec.mcp else f"{place} without MCP"
     place = f"{place} with {spec.volume}" if spec.volume else place
+    place = f"{place} on disk {spec.disk_layer}" if spec.disk_layer else place
     index = package_index(spec.fetching)
     place = f"{place} from {index}" if index else place
     return f"{place} in the host's network" if spec.network.mode == "host" else place

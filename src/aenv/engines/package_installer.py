@@ -1,0 +1,103 @@
+"""Install packages into a folder with uv, or with pip where there is no uv.
+
+Only wheels are installed: building a package would run its code outside of any sandbox.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aenv.engines.requirement_lines import redacted
+from aenv.errors import LoadError, StorageFull, Unavailable
+from aenv.images.uv_program import uv_program
+from aenv.subprocesses import run_async
+
+_NO_NETWORK = re.compile(
+    r"(?i)dns error|failed to lookup|name resolution|name or service not known|network is unreachable|no route to host"
+    r"|tcp connect error|connection (refused|reset|aborted)|failed to establish a new connection|error sending request"
+    r"|(operation|connection|connect|read) timed out|proxyerror|tunnel|http status server error"
+)
+_NO_ROOM = re.compile(r"(?i)no space left on device|os error 28\b|disk quota exceeded")
+_PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar=off")
+_GET = "Install one: python -m ensurepip, or uv from your package manager"
+
+
+async def install(
+    lines: Sequence[str], options: Sequence[tuple[str, str]], target: Path, variables: Mapping[str, str], names: str
+) -> None:
+    """Install the packages of a requirements file into a folder. ``options``: as `RequirementFile.options`.
+
+    Raises:
+        LoadError: there is no such package or version, or it has no wheel.
+        StorageFull: there is no room for it.
+        Unavailable: the package index cannot be reached.
+    """
+    wanted = target.with_name(f"{target.name}.txt")
+    limits = target.with_name(f"{target.name}.constraints.txt")
+    command = [*_installer(), "--only-binary", ":all:", "--target", str(target)]
+    if any("--hash=" in line for line in lines):  # a lock is complete, so no other package is installed
+        command += ["--require-hashes", "--no-deps"]
+    for name, value in options:
+        if name == "--constraint":
+            continue
+        if name == "--pre" and "--python" in command:  # uv
+            name = "--prerelease=allow"
+        command += [name, value] if value else [name]
+    constraints = "".join(value for name, value in options if name == "--constraint")
+    if constraints:
+        limits.write_text(constraints)
+        command += ["--constraint", str(limits)]
+    wanted.write_text("".join(f"{line}\n" for line in lines))
+    try:
+        done = await run_async(
+            [*command, "--requirement", str(wanted)],
+            stderr=subprocess.STDOUT,
+            cwd="/",  # so that no uv.toml or pip/ of the current folder is used
+            env={**os.environ, **variables},
+        )
+    finally:
+        wanted.unlink(missing_ok=True)
+        limits.unlink(missing_ok=True)
+    if not done.ok:
+        raise _failure(done.stdout.strip(), names)
+
+
+def _installer() -> list[str]:
+    """Return the start of an install command: uv of this interpreter or PATH, else pip, else the pip of ensurepip."""
+    uv = uv_program()
+    if uv is not None:
+        return [str(uv), "pip", "install", "--python", sys.executable, "--compile-bytecode", "--no-progress"]
+    pip = ["-m", "pip"]
+    if importlib.util.find_spec("pip") is None:
+        bundled = importlib.util.find_spec("ensurepip")
+        folder = Path(bundled.origin).parent / "_bundled" if bundled is not None and bundled.origin else Path("/")
+        wheel = next(folder.glob("pip-*.whl"), None)
+        if wheel is None:
+            raise LoadError("requirements.txt: there is neither uv nor pip to install packages with", {"hint": _GET})
+        pip = [str(wheel / "pip")]
+    return [sys.executable, "-P", *pip, "install", *_PIP_OPTIONS]
+
+
+def _failure(output: str, names: str) -> LoadError | StorageFull | Unavailable:
+    if _NO_ROOM.search(output):
+        return StorageFull(
+            f"requirements.txt: {names} cannot be installed: no space left on device",
+            details={"hint": "Free space, for example with: aenv cache prune"},
+        )
+    lines = [line for line in redacted(output).splitlines() if not line.startswith("WARNING: Retrying")]
+    tail = "\n".join(lines)[-1500:]
+    if _NO_NETWORK.search(output):
+        return Unavailable(
+            f"requirements.txt: {names} cannot be installed, because the package index cannot be reached:\n{tail}",
+            details={"hint": "Check the network, or the index and proxy: UV_INDEX_URL, HTTPS_PROXY"},
+        )
+    return LoadError(
+        f"requirements.txt: {names} cannot be installed:\n{tail}",
+        {"hint": "Check the names and versions in requirements.txt"},
+    )
