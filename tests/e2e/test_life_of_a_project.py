@@ -59,7 +59,7 @@ def test_an_environment_runs_by_its_name_from_the_hub(person, sandboxes):
     for name in ("hello@1.0.0", "hello", "hello@1", f"hello@{digest}"):
         assert me.python(USE.format(name=name)).startswith('{"result":"hi"}'), name
     cached = me.home / ".cache/aenv/bundles" / digest.replace(":", "-")
-    assert [path.name for path in cached.parent.iterdir()] == [cached.name]
+    assert [path.name for path in cached.parent.glob("sha256-*")] == [cached.name]
     writable = [p for p in cached.rglob("*") if p.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)]
     assert not writable
     said = me.python(
@@ -87,7 +87,7 @@ def test_many_processes_may_want_the_same_environment_at_once(person, sandboxes)
     with ThreadPoolExecutor(4) as pool:
         said = list(pool.map(lambda _: me.python(USE.format(name="hello")), range(4)))
     assert [line.split()[0] for line in said] == ['{"result":"hi"}'] * 4
-    assert len(list((me.home / ".cache/aenv/bundles").iterdir())) == 1
+    assert len(list((me.home / ".cache/aenv/bundles").glob("sha256-*"))) == 1
 
 
 def test_a_published_version_does_not_change(person, sandboxes):
@@ -136,7 +136,9 @@ def test_code_that_does_not_load_is_not_published(person, sandboxes):
     source.write_text(good + "\nimport helper\n")
     (me.home / "hello/src/helper.py").touch()
     (me.home / "hello/.aenvignore").write_text("helper.py\n")
-    assert "No module named 'helper'" in me.aenv("push", cwd=me.home / "hello", code=4).stderr
+    said = me.aenv("push", cwd=me.home / "hello", code=4).stderr
+    assert "No module named 'helper'" in said
+    assert f"{me.home / 'hello'}/src/" in said, "it names the copy that was loaded"
     assert "hello" not in [each["name"] for each in me.json("list", "-f", "json")]
     assert me.json("push", "--no-load", "-o", "json", cwd=me.home / "hello")["tools"] == []
 
@@ -219,6 +221,14 @@ def test_push_refuses_another_projects_name(person):
     me.aenv("init", "hello")
     assert "is called hello, not bye" in me.aenv("push", "bye", cwd=me.home / "hello", code=2).stderr
     assert me.json("push", "hello", "--no-load", "-o", "json", cwd=me.home / "hello")["outcome"] == "created"
+
+
+def test_push_takes_the_folder_of_a_project(person):
+    me = person()
+    me.aenv("init", "hello")
+    assert me.json("push", "hello", "--no-load", "-o", "json")["outcome"] == "created"
+    assert me.json("push", "./hello/", "--no-load", "-o", "json")["outcome"] == "unchanged"
+    assert "no config.json" in me.aenv("push", "bye", code=3).stderr
 
 
 def test_a_bundles_file_needs_no_hub(person):

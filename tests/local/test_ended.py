@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from aenv import Environment
-from aenv.client.platform_client import ApiClient
 from aenv.errors import InstanceEnded
 from aenv.isolation.limits.cgroups import Cgroups
-from aenv.sdk.placement import PlatformPlacement
 from tests.conftest import run
+from tests.local_instances import instance_of, local_api
 
 DEADLY = """
 import os
@@ -70,13 +69,6 @@ async def ended(env: Environment) -> InstanceEnded:
     return caught.value
 
 
-def control(env: Environment) -> tuple[ApiClient, str]:
-    assert isinstance(env._placement, PlatformPlacement)
-    assert env._placement._api is not None
-    assert env._instance is not None
-    return env._placement._api, env._instance.id
-
-
 def aenv(*words: str) -> str:
     done = subprocess.run([sys.executable, "-m", "aenv.cli", *words], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -86,9 +78,11 @@ def aenv(*words: str) -> str:
 def test_the_end_of_its_time_to_live_is_a_timeout(deadly: Path) -> None:
     async def main() -> None:
         async with Environment(str(deadly), ttl="1s") as env:
-            api, name = control(env)
-            while (await api.get_env_instance(name)).status == "Running":  # noqa: ASYNC110
+            info = await env.get_env_info()
+            name = info["instance_id"]
+            while info["status"] == "Running":
                 await asyncio.sleep(0.05)
+                info = await env.get_env_info()
             error = await ended(env)
             assert error.message == f"instance {name} has ended: it has reached its time to live of 1s"
             assert (error.fault, error.details["ended_by"]) == ("timeout", "ttl")
@@ -99,9 +93,10 @@ def test_the_end_of_its_time_to_live_is_a_timeout(deadly: Path) -> None:
 def test_a_deletion_is_reported(deadly: Path) -> None:
     async def main() -> None:
         async with Environment(str(deadly)) as env:
-            api, name = control(env)
+            name = (await instance_of(env)).id
             await env.call_tool("count")
-            await api.delete_env_instance(name)
+            async with local_api() as api:
+                await api.delete_env_instance(name)
             error = await ended(env)
             assert error.message == f"instance {name} has ended: deleted"
             assert (error.fault, error.details["ended_by"]) == ("infra", "deleted")
@@ -112,7 +107,7 @@ def test_a_deletion_is_reported(deadly: Path) -> None:
 def test_the_exit_code_and_the_log_of_a_fatal_call_are_reported(deadly: Path) -> None:
     async def main() -> str:
         async with Environment(str(deadly)) as env:
-            _, name = control(env)
+            name = (await instance_of(env)).id
             with pytest.raises(InstanceEnded, match="exit code 7") as caught:
                 await env.call_tool("leave", {"code": 7})
             assert caught.value.details == {"ended_by": "exited", "sent": True}
@@ -152,10 +147,10 @@ def test_exceeding_the_memory_limit_is_the_agents_fault(deadly: Path) -> None:
 def test_a_kill_from_outside_is_infra(deadly: Path) -> None:
     async def main() -> None:
         async with Environment(str(deadly)) as env:
-            assert env._instance is not None
-            assert env._instance.data_url is not None
+            data_url = (await instance_of(env)).data_url
+            assert data_url is not None
             await env.call_tool("count")
-            await asyncio.to_thread(kill_listener, Path(env._instance.data_url.removeprefix("unix:")))
+            await asyncio.to_thread(kill_listener, Path(data_url.removeprefix("unix:")))
             while (await env.get_env_info())["status"] == "Running":  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             error = await ended(env)

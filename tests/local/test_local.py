@@ -19,6 +19,7 @@ from aenv import Environment, SyncEnvironment
 from aenv.client import local_lease
 from aenv.errors import AEnvError, ConfigError, EnvironmentError, LoadError, NotFound
 from tests.conftest import fetch, run, stop_all
+from tests.local_instances import instance_of, local_api
 
 
 def test_the_path_of_a_project_is_enough(project: Path) -> None:
@@ -145,20 +146,22 @@ def test_an_mcp_client_may_connect_unannounced(project: Path) -> None:
 
     async def main(**options: bool) -> str:
         async with Environment(str(project), **options) as env:
-            assert env._instance is not None
-            assert env._instance.data_url is not None
-            reader, writer = await asyncio.open_unix_connection(env._instance.data_url.removeprefix("unix:"))
+            instance = await instance_of(env)
+            assert instance.data_url is not None
+            reader, writer = await asyncio.open_unix_connection(instance.data_url.removeprefix("unix:"))
             writer.write(
                 b"POST /mcp HTTP/1.1\r\nhost: localhost\r\naccept: application/json, text/event-stream\r\n"
                 b"connection: close\r\nauthorization: Bearer %s\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%s" % ((env._instance.token or "").encode(), len(asked), asked)
+                b"content-length: %d\r\n\r\n%s" % ((instance.token or "").encode(), len(asked), asked)
             )
             answer = await reader.read()
             writer.close()
             return answer.decode()
 
     for options in ({}, {"mcp": True}):
-        assert '"protocolVersion":"2025-11-25"' in run(main(**options))
+        said = run(main(**options))
+        assert '"protocolVersion":"2025-11-25"' in said
+        assert '"serverInfo":{"name":"counter","version":"1.2.0"}' in said
 
 
 def test_a_batch_is_yielded_as_its_instances_get_ready(project: Path) -> None:
@@ -197,8 +200,7 @@ def test_changed_sources_are_seen_by_the_next_instance(project: Path) -> None:
 def test_the_time_to_live_is_the_callers_then_the_projects_then_the_default(project: Path) -> None:
     async def lives(**options: Any) -> str | None:
         async with Environment(str(project), **options) as env:
-            assert env._instance is not None
-            return env._instance.ttl
+            return (await instance_of(env)).ttl
 
     assert (run(lives()), run(lives(ttl="3m"))) == ("30m", "3m")
     config = json.loads((project / "config.json").read_text())
@@ -211,9 +213,9 @@ def test_an_instance_ends_at_its_time_to_live(project: Path) -> None:
     async def main() -> None:
         env = Environment(str(project), ttl="1s")
         await env.initialize()
-        assert env._placement._api is not None
-        while await env._placement._api.list_env_instances():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+        async with local_api() as api:
+            while await api.list_env_instances():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
         assert (await env.get_env_info())["status"] == "Terminated"
         with pytest.raises(AEnvError):
             await env.call_tool("increment")
@@ -229,9 +231,8 @@ def test_a_cancelled_start_leaves_no_instance(project: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        async with Environment(str(project)) as env:
-            assert env._placement._api is not None
-            while len(await env._placement._api.list_env_instances()) > 1:  # noqa: ASYNC110
+        async with Environment(str(project)), local_api() as api:
+            while len(await api.list_env_instances()) > 1:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     run(main())
@@ -276,7 +277,7 @@ def test_required_packages_are_installed(
             [sys.executable, "-c", code, str(project)], env=variables, capture_output=True, text=True, check=False
         )
         assert done.stdout == "6.1\n", done.stderr
-    assert len(list((tmp_path / "cache" / "aenv" / "layers").iterdir())) == 1
+    assert len(list((tmp_path / "cache" / "aenv" / "layers").glob("[!.]*"))) == 1
 
 
 def test_the_process_engine_is_selected_by_name(

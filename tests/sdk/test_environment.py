@@ -61,6 +61,7 @@ def test_the_constructor_has_every_parameter_and_default() -> None:
         "arguments": None, "aenv_url": None, "timeout": 60.0, "startup_timeout": 500.0, "max_retries": 10,
         "api_key": None, "skip_for_healthy": False, "owner": None, "labels": None, "enable_data_plane": True,
         "mount_points": None, "network": None, "instance_id": None, "keep_alive": False, "mcp": False,
+        "seed": None, "cpu": None, "memory": None, "storage": None, "gpu": None,
     }  # fmt: skip
 
 
@@ -80,6 +81,12 @@ def test_the_new_variable_overrides_its_older_alias(server: Server, monkeypatch:
     assert Environment("e").dummy_instance_ip == server.url
     monkeypatch.setenv("AENV_INSTANCE_URL", "")
     assert Environment("e").dummy_instance_ip == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("option", [{"cpu": 2}, {"memory": "1Gi"}, {"storage": "1Gi"}, {"gpu": 1}])
+def test_the_resources_of_a_running_server_cannot_be_chosen(option: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=rf"{next(iter(option))}: AENV_INSTANCE_URL .* names a server"):
+        run(Environment("e", **option).initialize())
 
 
 def test_the_network_of_a_running_server_cannot_be_chosen() -> None:
@@ -165,7 +172,7 @@ def test_tools_are_listed_under_qualified_names() -> None:
         return await env.list_tools()
 
     tools = in_env(use, "mini@1.0.1")
-    assert all(set(t) == {"name", "description", "inputSchema"} for t in tools)
+    assert all(set(t) - {"outputSchema"} == {"name", "description", "inputSchema"} for t in tools)
     assert tools[0]["name"] == "mini@1.0.1/echo"
 
 
@@ -196,7 +203,7 @@ def test_errors_have_a_fault() -> None:
             await env.call_function("fails_too", {})
         assert (failed.value.fault, failed.value.env_name) == ("env", "everything@1.0.0")
         with pytest.raises(InvalidArguments) as invalid:
-            await env.call_function("add", {"a": 1, "b": "2"})
+            await env.call_function("add", {"a": 1, "b": "two"})
         assert invalid.value.fault == "caller"
         assert isinstance(invalid.value, EnvironmentError | ValidationError)
         with pytest.raises(NotFound, match="no function 'nothing'"):
@@ -256,25 +263,15 @@ def test_a_cancelled_call_raises_and_the_tool_sees_it() -> None:
     in_env(use)
 
 
-def test_concurrent_first_calls_initialise_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    created = 0
-    create = Environment._create
-
-    async def counting(self: Environment) -> None:
-        nonlocal created
-        created += 1
-        await asyncio.sleep(0.01)
-        await create(self)
-
-    monkeypatch.setattr(Environment, "_create", counting)
-
+def test_concurrent_first_calls_initialise_once(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         env = Environment("e")
         await asyncio.gather(*(env.list_tools() for _ in range(10)))
         await env.release()
 
-    run(main())
-    assert created == 1
+    with caplog.at_level(logging.INFO, "aenv"):
+        run(main())
+    assert caplog.text.count("Environment is running") == 1
 
 
 def test_release_is_idempotent_and_final_until_initialised_again() -> None:
@@ -407,8 +404,8 @@ def test_the_breaker_opens_and_a_probe_closes_it(monkeypatch: pytest.MonkeyPatch
         listener = await asyncio.start_server(flaky, "127.0.0.1", 0)
         monkeypatch.setenv("AENV_INSTANCE_URL", f"127.0.0.1:{listener.sockets[0].getsockname()[1]}")
         now = 100.0
+        monkeypatch.setattr("aenv.sdk.instance_session.CircuitBreaker", lambda: CircuitBreaker(clock=lambda: now))
         async with Environment("e") as env:
-            env._breaker = CircuitBreaker(clock=lambda: now)
             for _ in range(5):
                 with pytest.raises(ToolServerError):
                     await env.call_tool("t", {})
@@ -495,13 +492,12 @@ def test_the_blocking_environment_works() -> None:
 
 def test_the_blocking_environment_has_all_methods() -> None:
     def methods(cls: type) -> set[str]:
-        return {n for n, m in vars(cls).items() if callable(m) and not n.startswith("_")}
+        return {name for name in dir(cls) if callable(getattr(cls, name)) and not name.startswith("_")}
 
     assert methods(Environment) - {"sync", "list_openai_tools"} <= methods(SyncEnvironment)
-    for name in methods(Environment) & methods(SyncEnvironment) - {"destroy", "call_function"}:
-        assert str(inspect.signature(getattr(Environment, name))) == str(
-            inspect.signature(getattr(SyncEnvironment, name))
-        )
+    for name in methods(Environment) & methods(SyncEnvironment) - {"destroy", "call_function", "exec"}:
+        blocking = str(inspect.signature(getattr(SyncEnvironment, name)))
+        assert str(inspect.signature(getattr(Environment, name))) == blocking.replace("'Sync", "'")
     of_calls = [inspect.signature(cls.call_function).parameters for cls in (Environment, SyncEnvironment)]
     assert of_calls[0] == of_calls[1]
 

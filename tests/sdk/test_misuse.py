@@ -12,8 +12,10 @@ import pytest
 from aenv import Environment, SyncEnvironment
 from aenv.client import local_lease
 from aenv.errors import AEnvError, EnvironmentError, InvalidUse, UsageError
+from aenv.http.url import Planes
 from aenv.schema.instances import EnvInstance, EnvStatus
 from aenv.sdk.batch import Batch
+from aenv.sdk.placement import PlatformPlacement
 from tests.conftest import run
 
 NOTHING = object()
@@ -21,7 +23,7 @@ NOTHING = object()
 
 @pytest.fixture(autouse=True)
 def _nothing_can_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(local_lease, "_lease", None)
+    monkeypatch.setattr(local_lease, "lease", lambda: None)
     monkeypatch.setenv("AENV_RUNTIME_DIR", "/dev/null/nowhere")
     for name in ("AENV_INSTANCE_URL", "DUMMY_INSTANCE_IP", "AENV_SYSTEM_URL", "AENV_API_KEY"):
         monkeypatch.delenv(name, raising=False)
@@ -44,6 +46,14 @@ def test_an_invalid_name_or_version_is_the_callers_fault(name: Any) -> None:
         assert len(caught.value.message) < 1500
 
 
+def test_with_in_place_of_async_with_is_told_what_to_write() -> None:
+    handles: list[Any] = [Environment("env"), Environment.batch("env", 2)]
+    for handle, twin in zip(handles, ("SyncEnvironment(...)", "SyncEnvironment.batch(...)"), strict=True):
+        with pytest.raises(InvalidUse) as caught, handle:
+            pass
+        assert caught.value.message.endswith(f"needs 'async with'; without async, use 'with {twin}'")
+
+
 WRONG: dict[str, list[Any]] = {
     "datasource": [7, b"x", ["x"], NOTHING, "\ud800"],
     "ttl": [60, 60.0, True, None, b"60s", ["60s"], "0", "0s", "1d", "-1s", "soon", "1h 30m", "60 s", "9" * 40 + "h"],
@@ -64,6 +74,11 @@ WRONG: dict[str, list[Any]] = {
     "instance_id": [7, b"x", "", ["x"]],
     "keep_alive": ["yes", 2, None],
     "mcp": ["yes", 2, None],
+    "seed": ["7", 1.5, -1, True, NOTHING],
+    "cpu": [[1], True, "", b"1", NOTHING, -1, 0, "-1", "two", "1 core", math.nan, math.inf, 1e-9],
+    "memory": [["1Gi"], False, "", b"1Gi", NOTHING, "2 gigs", "2 GB", -1, "-2Gi", 0, 2, math.inf],
+    "storage": [["1Gi"], False, "", b"1Gi", NOTHING, "2 gigs", -1, 5, "many"],
+    "gpu": [0, -1, "1", 1.5, True, NOTHING],
 }  # fmt: skip
 
 
@@ -89,6 +104,14 @@ def test_every_option_has_invalid_values_in_these_tests() -> None:
 def test_a_numeric_ttl_is_rejected_with_how_to_write_it() -> None:
     with pytest.raises(InvalidUse, match="'60s'"):
         Environment("env", ttl=60)  # type: ignore[arg-type]
+
+
+def test_an_invalid_amount_is_rejected_with_how_to_write_it() -> None:
+    with pytest.raises(InvalidUse, match="memory: '2 gigs' is not a size; write it like 2Gi"):
+        Environment("env", memory="2 gigs")
+    with pytest.raises(InvalidUse, match=r"cpu: '-1' is not an amount of CPU; write it like 1, 0.5 or 500m"):
+        Environment("env", cpu=-1)
+    assert Environment("env", cpu=0.5, memory="2Gi", storage=2**30).resources["cpu"] == "0.5"
 
 
 def test_a_secret_is_not_shown_in_the_error() -> None:
@@ -117,6 +140,21 @@ def test_unambiguous_values_are_converted() -> None:
 def test_an_invalid_batch_size_is_the_callers_fault(n: Any) -> None:
     with pytest.raises(InvalidUse, match="n must be"):
         Environment.batch("env", n)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"items": [{"ttl": "1h"}]}, r"items\[0\] has 'ttl'; expected datasource, environment_variables"),
+        ({"items": [{}, "x"]}, r"items\[1\] must be a dict, not str"),
+        ({"n": 2, "items": [{}]}, "n is 2, but there are 1 items"),
+        ({"items": [{"seed": -1}]}, "seed must be at least 0"),
+        ({"items": [{"labels": {"a": 1}}]}, r"labels\['a'\] must be a str"),
+    ],
+)
+def test_an_invalid_item_of_a_batch_is_the_callers_fault(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidUse, match=words):
+        Environment.batch("env", **arguments)
 
 
 Use = Callable[[Any], Any]
@@ -154,7 +192,10 @@ CALLS: list[Use] = [
     lambda env: env.exec("ls", "5"),
     lambda env: env.exec("ls", 0),
     lambda env: env.exec("ls", cwd=7),
-    lambda env: env.exec("ls", stdin=b"x"),
+    lambda env: env.exec("ls", stdin=["x"]),
+    lambda env: env.exec("ls", interactive=True),
+    lambda env: env.exec("ls", tty=True, background=True),
+    lambda env: env.exec("ls", env={"A=B": "c"}),
     lambda env: env.exec("ls", stdin=None),
     lambda env: env.upload(7, "/x"),
     lambda env: env.upload(None, "/x"),
@@ -252,6 +293,7 @@ def test_a_batch_after_its_release_is_the_callers_fault() -> None:
 @pytest.mark.attack("platform")
 @pytest.mark.parametrize("answer", ["unix:/var/run/docker.sock", "unix:///run/systemd/private"])
 def test_a_remote_platform_cannot_name_a_local_socket(answer: str) -> None:
-    placement = Environment("env", aenv_url="http://platform.example:8080")._placement
+    planes = Planes.parse("http://platform.example:8080")
+    placement = PlatformPlacement(planes, timeout=1.0, startup_timeout=1.0, max_retries=0, token=None)
     client = placement.client(EnvInstance(id="i", status=EnvStatus.RUNNING, data_url=answer, token="t"))
     assert (client.url.host, client.url.uds) == ("platform.example", None)

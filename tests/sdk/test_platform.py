@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from aenv import Environment, EnvironmentError, register_reward, register_tool
 from aenv.authoring.declarations import Registry
 from aenv.client.scheduler_client import AEnvSchedulerClient
-from aenv.errors import EnvironmentTimeoutError, InstanceUnreachable, NotFound
+from aenv.errors import ConfigError, EnvironmentTimeoutError, InstanceUnreachable, NotFound
 from aenv.http.messages import Request, Response
 from tests.conftest import run
 from tests.sdk.platform import Platform, platform, unavailable
@@ -162,6 +163,20 @@ def test_an_unreachable_platform_is_reported_with_what_to_do() -> None:
     with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
         run(Environment("e", aenv_url="http://127.0.0.1:9", max_retries=0).initialize())
     assert "AENV_INSTANCE_URL" in caught.value.message
+
+
+def test_an_address_without_a_host_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting does not help: `max_retries` is not used up."""
+    lookups: list[object] = []
+
+    def unknown(host: object, *_: object, **__: object) -> None:
+        lookups.append(host)
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(ConfigError, match=r"there is no host 'nonsense'.*aenv_url") as caught:
+        run(Environment("e", aenv_url="nonsense").initialize())
+    assert (caught.value.fault, lookups) == ("caller", ["nonsense"])
 
 
 def test_the_client_works_under_its_old_name(registry: Registry) -> None:

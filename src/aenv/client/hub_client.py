@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
+from aenv.client import first_contact
 from aenv.client.backoff import backoff
 from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NetworkError, Unavailable, from_answer
 from aenv.http.client import ClientResponse, HttpClient
@@ -32,6 +34,7 @@ from aenv.schema.envhub import (
     PushRequest,
     StorageUsage,
 )
+from aenv.tracing.waits import waiting_for
 
 LONGEST_PAUSE = 5.0
 BLOB_SECONDS = 300.0
@@ -52,19 +55,25 @@ class HubClient(Hub):
         retries: int = 6,
         behalf: str = "",
         certificates: str = "",
+        restart: float | None = None,
     ) -> None:
-        """``behalf``: the user to whose rights every request is limited."""
+        """``behalf``: the user to whose rights every request is limited.
+
+        ``restart``: seconds that queries wait for a hub that answered before and at whose address nothing listens now;
+        None: until the retries end.
+        """
         bare = "://" not in url  # a full URL has the port of its scheme, a bare host the default port of a hub
         self.url = ServerUrl.parse(url, default_port=paths.HUB_PORT if bare else None)
         self._timeout = timeout
         self._retries = retries
+        self._restart = restart
         headers = [("accept", "application/json")]
         if behalf:
             headers.append((paths.BEHALF_HEADER, quote(behalf, safe="")))
         self._http = HttpClient(self.url, token=token, headers=headers, certificates=certificates)
         self._others: dict[str, HubClient] = {}
         self._narrowed = functools.partial(
-            HubClient, url, token, timeout=timeout, retries=retries, certificates=certificates
+            HubClient, url, token, timeout=timeout, retries=retries, certificates=certificates, restart=restart
         )
 
     async def missing(self, digests: list[str]) -> list[str]:
@@ -190,18 +199,23 @@ class HubClient(Hub):
             raise EnvironmentError(f"the server at {self.url} is not a hub") from None
 
     async def _answer(self, method: str, path: str, body: bytes | None) -> ClientResponse:
-        for attempt in range(self._retries + 1):
-            try:
-                return await self._once(method, path, body)
-            except (NetworkError, Unavailable) as error:
-                if attempt == self._retries or isinstance(error, TimeoutError):
-                    raise _wrap_error(self.url, error, self._timeout) from error
-            await asyncio.sleep(backoff(attempt, first=0.2, longest=LONGEST_PAUSE))
+        began = time.monotonic()
+        restart = self._restart if method == "GET" and not path.startswith(paths.BLOBS) else None
+        with waiting_for(f"the hub at {self.url}"):
+            for attempt in range(self._retries + 1):
+                try:
+                    return await self._once(method, path, body)
+                except (NetworkError, Unavailable) as error:
+                    hopeless = first_contact.is_hopeless(self.url, error, began, restart)
+                    if attempt == self._retries or isinstance(error, TimeoutError) or hopeless:
+                        raise _wrap_error(self.url, error, self._timeout) from error
+                await asyncio.sleep(backoff(attempt, first=0.2, longest=LONGEST_PAUSE))
         raise AssertionError("unreachable")
 
     async def _once(self, method: str, path: str, body: bytes | None) -> ClientResponse:
         timeout = max(self._timeout, BLOB_SECONDS) if path.startswith(paths.BLOBS) else self._timeout
         answer = await self._http.request(method, path, body, timeout=timeout)
+        first_contact.record(self.url)
         if answer.status < 400:
             return answer
         try:

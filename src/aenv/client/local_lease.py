@@ -15,7 +15,7 @@ from aenv.client.local_platforms import LocalPaths, connect, ensure_running, hea
 from aenv.errors import ConfigError, EnvironmentError
 from aenv.schema import paths
 
-__all__ = ["Lease", "LocalPaths", "find_project", "socket_parent", "health", "lease", "open_lease", "stop"]
+__all__ = ["Lease", "LocalPaths", "find_project", "socket_parent", "drop", "health", "lease", "open_lease", "stop"]
 
 
 OPEN_TRIES = 3
@@ -78,7 +78,7 @@ def open_lease() -> Lease:
         held = lease()
         if held is None:
             where = LocalPaths.of_user()
-            _drop()
+            drop()
             held = _lease = _open_with_retry(where)
         return held
 
@@ -96,10 +96,11 @@ def _drop_after_fork() -> None:
     """Drop the lease in a forked child, which must not share its parent's instances or keep them alive."""
     global _opening
     _opening = threading.Lock()
-    _drop()
+    drop()
 
 
-def _drop() -> None:
+def drop() -> None:
+    """Give up this process's lease, if it has one. The platform ends everything that was created under it."""
     global _lease
     if _lease is not None:
         _lease.close()
@@ -107,7 +108,7 @@ def _drop() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_after_fork)
-atexit.register(_drop)
+atexit.register(drop)
 
 
 def find_project(env_name: str) -> tuple[str, Path] | None:
@@ -132,6 +133,18 @@ def find_project(env_name: str) -> tuple[str, Path] | None:
     if name == wanted and wanted_version in ("", version):
         return env_name, path
     return None
+
+
+def opens_environments(source: str) -> bool:
+    """Return whether code of the project at that path may open other environments, which are looked up in the hub."""
+    try:
+        folder = source if stat.S_ISDIR(os.stat(source).st_mode) else os.path.dirname(source)
+    except OSError:
+        return False
+    for place in (folder, os.path.dirname(os.path.abspath(folder))):
+        with contextlib.suppress(OSError), open(f"{place}/config.json", "rb") as file:
+            return b'"environments"' in file.read()
+    return False
 
 
 def _identity(folder: str) -> tuple[str | None, str | None]:

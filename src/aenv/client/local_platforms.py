@@ -79,7 +79,7 @@ class LocalPaths:
         if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid() or about.st_mode & 0o077:
             raise ConfigError(
                 f"{folder} must be a folder that belongs to you and that nobody else may enter; "
-                "remove it, or name another one in AENV_RUNTIME_DIR"
+                f"run: chmod 700 {folder}, or name another one in AENV_RUNTIME_DIR"
             )
         if len(str(folder)) > LONGEST_FOLDER:
             raise ConfigError(f"the path {folder} is too long for sockets; name a shorter one in AENV_RUNTIME_DIR")

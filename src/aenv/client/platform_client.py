@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import time
 import uuid
-from collections.abc import AsyncIterator
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel
 from pydantic_core import from_json, to_json
 
+from aenv.client import first_contact
 from aenv.client.backoff import backoff
 from aenv.errors import (
+    ConfigError,
     EnvironmentError,
     EnvironmentTimeoutError,
     InstanceUnreachable,
@@ -38,6 +41,8 @@ from aenv.schema import paths
 from aenv.schema.instances import (
     EnvInstance,
     EnvInstanceCreateRequest,
+    EnvPool,
+    EnvPoolCreateRequest,
     EnvService,
     EnvServiceCreateRequest,
     EnvServiceUpdateRequest,
@@ -46,6 +51,11 @@ from aenv.schema.instances import (
     InstanceEvent,
     InstancePage,
 )
+from aenv.tracing.waits import waiting_for
+
+if TYPE_CHECKING:
+    from aenv.client.rollouts_client import RolloutsClient
+    from aenv.client.trajectories_client import TrajectoriesClient
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -74,6 +84,7 @@ class ApiClient:
         self.max_retries = max_retries
         self.api_key = api_key
         self._share = share
+        self._has_answered = False
         url = Planes.parse(base_url).control
         if share:
             self._http = shared(url)
@@ -115,6 +126,10 @@ class ApiClient:
         mcp: bool | None = None,
         fetching: dict[str, str] | None = None,
         *,
+        cpu: str | None = None,
+        memory: str | None = None,
+        storage: str | None = None,
+        gpu: int | None = None,
         timeout: float | None = None,
     ) -> EnvInstance:
         """Create an instance of ``name[@version]``. ``timeout``: for platforms that answer once the instance runs."""
@@ -135,16 +150,32 @@ class ApiClient:
             keep_alive=keep_alive,
             mcp=mcp,
             fetching=fetching,
+            cpu=cpu,
+            memory=memory,
+            storage=storage,
+            gpu=gpu,
             queue_timeout=QUEUED * (self.timeout if timeout is None else timeout),
         )
-        return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, fields, timeout))
+        waiting = waiting_for(f"an instance of {name}", self._asks_about(fields.request_id or ""))
+        return EnvInstance.model_validate(await self._data("POST", paths.INSTANCES, fields, timeout, waiting))
+
+    def _asks_about(self, request_id: str) -> Callable[[], Awaitable[str]]:
+        """Return a function that asks the platform what it is doing for a create request."""
+
+        async def ask() -> str:
+            path = f"{paths.ACTIVITY}?{urlencode({'request_id': request_id})}"
+            answer = await self._http.request("GET", path, timeout=self.timeout)
+            return str(_unwrap(answer)["waiting_for"])
+
+        return ask
 
     async def create_env_instances(
         self, count: int, *, timeout: float | None = None, **fields: Any
     ) -> list[EnvInstance]:
         """Create several instances in one request; the fields are those of EnvInstanceCreateRequest."""
         request = EnvInstanceCreateRequest(count=count, request_id=str(uuid.uuid4()), **fields)
-        data = await self._data("POST", paths.INSTANCES, request, timeout)
+        waiting = waiting_for(f"{count} instances of {request.envName}", self._asks_about(request.request_id or ""))
+        data = await self._data("POST", paths.INSTANCES, request, timeout, waiting)
         created = [data] if isinstance(data, dict) and "id" in data else _items(data)
         return [EnvInstance.model_validate(item) for item in created]
 
@@ -228,6 +259,21 @@ class ApiClient:
             return False
         return True
 
+    async def delete_env_instances(self, instance_ids: list[str]) -> dict[str, str]:
+        """Delete several instances of a local platform. Returns the errors, by id; those gone already have none."""
+        data = await self._data("POST", paths.INSTANCES_DELETE, {"ids": instance_ids})
+        return {str(name): str(error) for name, error in data.items()} if isinstance(data, dict) else {}
+
+    async def wait_for_any(self, instance_ids: list[str]) -> tuple[list[EnvInstance], list[str]]:
+        """Wait until one of these instances of a local platform is not starting any more.
+
+        Returns those that are not, and the ids of those that do not exist. Both are empty after half of the timeout for
+        requests.
+        """
+        asked = {"ids": instance_ids, "seconds": self.timeout / 2}
+        data = await self._data("POST", paths.INSTANCES_WAIT, asked)
+        return [EnvInstance.model_validate(item) for item in data["started"]], list(data["missing"])
+
     async def wait_for_status(
         self,
         instance_id: str,
@@ -239,16 +285,26 @@ class ApiClient:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         pause = min(POLL_FIRST, check_interval)
+
+        async def ask() -> str:
+            answer = await self._http.request("GET", f"{paths.INSTANCES}/{_part(instance_id)}", timeout=self.timeout)
+            return str(_unwrap(answer).get("reason") or "")
+
+        name = instance_id.rpartition("-")[0] or instance_id
+        with waiting_for(f"an instance of {name}", ask):
+            return await self._poll(instance_id, target_status, timeout, deadline, pause, check_interval)
+
+    async def _poll(
+        self, instance_id: str, target_status: str, timeout: float, deadline: float, pause: float, check_interval: float
+    ) -> EnvInstance:
+        loop = asyncio.get_running_loop()
         while True:
             left = max(0.0, min(deadline - loop.time(), self.timeout / 2))
             instance = await self._model(EnvInstance, "GET", f"{paths.INSTANCES}/{_part(instance_id)}?wait={left:.3f}")
             if instance.status == target_status:
                 return instance
             if instance.status in _ENDED:
-                why = instance.reason or "no reason given"
-                raise from_answer(500, {
-                    "code": instance.error_code, "message": f"instance {instance_id} is {instance.status}: {why}",
-                })  # fmt: skip
+                raise failed_to_start(instance)
             if loop.time() + pause > deadline:
                 raise EnvironmentTimeoutError(
                     f"instance {instance_id} is still {instance.status} after {timeout:g} s",
@@ -265,10 +321,43 @@ class ApiClient:
 
     # --- services
 
-    async def create_env_service(self, name: str, service_name: str | None = None, **fields: Any) -> EnvService:
-        """Create a service of ``name[@version]``; the fields are those of EnvServiceCreateRequest."""
+    async def create_env_service(
+        self,
+        name: str,
+        service_name: str | None = None,
+        replicas: int = 1,
+        environment_variables: dict[str, str] | None = None,
+        owner: str | None = None,
+        pvc_name: str | None = None,
+        mount_path: str | None = None,
+        storage_size: str | None = None,
+        port: int | None = None,
+        cpu_request: str | None = None,
+        cpu_limit: str | None = None,
+        memory_request: str | None = None,
+        memory_limit: str | None = None,
+        ephemeral_storage_request: str | None = None,
+        ephemeral_storage_limit: str | None = None,
+        **fields: Any,
+    ) -> EnvService:
+        """Create a service of ``name[@version]``; further fields are those of EnvServiceCreateRequest."""
         request = EnvServiceCreateRequest(
-            envName=name, service_name=service_name, **{"request_id": str(uuid.uuid4()), **fields}
+            envName=name,
+            service_name=service_name,
+            replicas=replicas,
+            environment_variables=environment_variables,
+            owner=owner,
+            pvc_name=pvc_name,
+            mount_path=mount_path,
+            storage_size=storage_size,
+            port=port,
+            cpu_request=cpu_request,
+            cpu_limit=cpu_limit,
+            memory_request=memory_request,
+            memory_limit=memory_limit,
+            ephemeral_storage_request=ephemeral_storage_request,
+            ephemeral_storage_limit=ephemeral_storage_limit,
+            **{"request_id": str(uuid.uuid4()), **fields},
         )
         return await self._model(EnvService, "POST", paths.SERVICES, request)
 
@@ -321,7 +410,46 @@ class ApiClient:
             return False
         return True
 
+    # --- warm pools
+
+    async def create_env_pool(self, name: str, size: int, *, timeout: float | None = None, **fields: Any) -> EnvPool:
+        """Keep ``size`` instances of ``name[@version]`` ready; the fields are those of EnvPoolCreateRequest."""
+        request = EnvPoolCreateRequest(envName=name, size=size, **fields)
+        return EnvPool.model_validate(await self._data("POST", paths.POOLS, request, timeout))
+
+    async def list_env_pools(self) -> list[EnvPool]:
+        """Return the warm pools."""
+        return [EnvPool.model_validate(item) for item in _items(await self._data("GET", f"{paths.POOLS}/list"))]
+
+    async def delete_env_pool(self, name: str) -> None:
+        """End the warm pool of ``name[@version]``.
+
+        Raises:
+            NotFound: there is none.
+        """
+        await self._data("DELETE", f"{paths.POOLS}/{_part(name)}")
+
+    # --- rollouts
+
+    @property
+    def rollouts(self) -> RolloutsClient:
+        """Rollouts that the platform runs."""
+        from aenv.client.rollouts_client import RolloutsClient  # only few programs need it
+
+        return RolloutsClient(self)
+
+    @property
+    def trajectories(self) -> TrajectoriesClient:
+        """Recorded episodes that the platform keeps."""
+        from aenv.client.trajectories_client import TrajectoriesClient
+
+        return TrajectoriesClient(self)
+
     # --- requests
+
+    async def data(self, method: str, path: str, body: BaseModel | None = None) -> Any:
+        """Send a request and return the ``data`` of its response."""
+        return await self._data(method, path, body)
 
     async def _model(self, model: type[M], method: str, path: str, body: BaseModel | None = None) -> M:
         return model.model_validate(await self._data(method, path, body))
@@ -332,27 +460,51 @@ class ApiClient:
         path: str,
         body: BaseModel | dict[str, Any] | None = None,
         timeout: float | None = None,
+        waiting: waiting_for | None = None,
     ) -> Any:
-        """Send a request and return the ``data`` of its response. Retries are safe: a create carries a request id."""
+        """Send a request and return the ``data`` of its response. Retries are safe: a create carries a request id.
+
+        ``waiting``: what to show while it takes long.
+        """
+        with waiting or waiting_for(f"the platform at {self.base_url}"):
+            return await self._retried(method, path, body, timeout)
+
+    async def _retried(
+        self, method: str, path: str, body: BaseModel | dict[str, Any] | None, timeout: float | None
+    ) -> Any:
         seconds = self.timeout if timeout is None else timeout
         try:
             sent = None if body is None else to_json(body, exclude_none=True)
         except ValueError as error:  # a lone surrogate in a string
             raise NotJson(f"{method} {path}: the request is not JSON, so nothing was sent: {error}") from None
+        began = time.monotonic()
         for attempt in range(self.max_retries + 1):
             try:
-                return _unwrap(await self._http.request(method, path, sent, timeout=seconds))
+                answer = await self._http.request(method, path, sent, timeout=seconds)
+                self._has_answered = True
+                first_contact.record(self.base_url)
+                return _unwrap(answer)
             except (ConnectFailed, ConnectionLost, RateLimited, Unavailable) as error:
-                if attempt == self.max_retries:
+                if "unknown_host" in error.details and not self._has_answered:  # a wrong address, which no retry helps
+                    raise ConfigError(
+                        f"there is no host '{error.details['unknown_host']}': check the address of the platform, "
+                        f"{self.base_url} (aenv_url, AENV_SYSTEM_URL)"
+                    ) from error
+                if "hub" in error.details:  # the platform has waited for its hub already
+                    raise
+                if attempt == self.max_retries or first_contact.is_hopeless(self.base_url, error, began):
                     if isinstance(error, ConnectFailed | ConnectionLost):
                         raise InstanceUnreachable(error.message) from error
                     raise
                 asked = error.details.get("retry_after")
                 await asyncio.sleep(backoff(attempt, first=0.1, longest=MAX_PAUSE, asked=asked))
             except DeadlineExceeded as error:
+                starting = timeout is not None
                 raise EnvironmentTimeoutError(
-                    f"{method} {path}: no answer within {seconds:g} s",
-                    details={"budget": "request" if timeout is None else "startup", "seconds": seconds},
+                    f"the instance did not start within {seconds:g} s; startup_timeout sets the limit"
+                    if starting
+                    else f"{method} {path}: no answer within {seconds:g} s",
+                    details={"budget": "startup" if starting else "request", "seconds": seconds},
                 ) from error
         raise AssertionError("unreachable")
 
@@ -379,6 +531,12 @@ def _items(data: Any) -> list[Any]:
     if isinstance(data, dict):
         data = data.get("items")
     return data or []
+
+
+def failed_to_start(instance: EnvInstance) -> EnvironmentError:
+    """Return the error for an instance that has failed or ended."""
+    message = f"instance {instance.id} is {instance.status}: {instance.reason or 'no reason given'}"
+    return from_answer(500, {"code": instance.error_code, "message": message})
 
 
 def _part(text: str) -> str:

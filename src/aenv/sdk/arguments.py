@@ -153,12 +153,45 @@ def texts(name: str, value: Any) -> list[str]:
     return found
 
 
+def quantity(name: str, value: object) -> str | None:
+    """Check an amount of a resource, such as ``"4Gi"`` or 0.5; None for the default."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise _wrong_type(name, "an amount such as '4Gi' or 0.5", value)
+    amount = text(name, str(value))
+    try:
+        _read_quantity(name == "cpu", amount)
+    except ValueError as error:
+        raise InvalidUse(f"{name}: {error}") from None
+    return amount
+
+
+@lru_cache(maxsize=256)
+def _read_quantity(is_cpu: bool, amount: str) -> None:
+    from aenv.schema import quantities
+
+    quantities.millicores(amount) if is_cpu else quantities.size(amount)
+
+
+def resources(cpu: object, memory: object, storage: object, gpu: object) -> dict[str, str | int | None]:
+    """Check the resources of an instance; None for those of its config.json."""
+    return {
+        "cpu": quantity("cpu", cpu),
+        "memory": quantity("memory", memory),
+        "storage": quantity("storage", storage),
+        "gpu": None if gpu is None else integer("gpu", gpu, 1),
+    }
+
+
 def network(value: Any) -> str | list[str] | None:
     """Check a network mode, or a list of allowed hosts."""
     if value is None:
         return None
     from aenv.isolation.network.policy import Network
 
+    if isinstance(value, bytes | Mapping) or not hasattr(type(value), "__iter__"):
+        raise _wrong_type("network", "none, loopback, blackhole or host, or a list of hosts like ['pypi.org']", value)
     found = value if isinstance(value, str) else texts("network", value)
     try:
         Network.parse(found)
@@ -229,11 +262,22 @@ def content(value: Any) -> bytes | str | Path:
     raise _wrong_type("data", "bytes, a str or a Path", value)
 
 
-def standard_input(value: object) -> str:
+def standard_input(value: object) -> str | bytes:
     """Check the standard input of a command; any characters are allowed."""
-    if not isinstance(value, str):
-        raise _wrong_type("stdin", "a str", value)
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if not isinstance(value, str | bytes):
+        raise _wrong_type("stdin", "a str or bytes", value)
     return value
+
+
+def command_details(cwd: object, env: Any, stdin: object) -> dict[str, Any]:
+    """Check the working directory, variables and standard input of a command."""
+    return {
+        "cwd": optional_text("cwd", cwd),
+        "variables": variables("env", env),
+        "stdin": standard_input(stdin),
+    }
 
 
 def _items(name: str, value: Any) -> list[tuple[str, Any]]:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from aenv.errors import InvalidUse
 from aenv.schema.instances import EnvInstance
+from aenv.sdk import arguments as checks
+from aenv.sdk.async_only import AsyncOnly
 from aenv.sdk.environment import Environment
+from aenv.sdk.instance_group import InstanceGroup
 from aenv.sdk.placement import PlatformPlacement
 
 
-class Batch:
+class Batch(AsyncOnly):
     """Several environments, created together; returned by `Environment.batch`.
 
     ``async with`` creates and releases them. ``async for`` yields each environment when it is ready. A failed creation
     raises when its turn comes; the others continue.
     """
 
+    _twin = "SyncEnvironment.batch(...)"
+
     def __init__(self, environments: list[Environment]) -> None:
         self.environments = environments
         self._starting: list[asyncio.Task[Environment]] = []
         self._released = False
+
+    def __len__(self) -> int:
+        return len(self.environments)
 
     async def __aenter__(self) -> Batch:
         await self._begin()
@@ -56,19 +65,54 @@ class Batch:
         first = self.environments[0]
         placement = first._placement
         created: list[EnvInstance] = []
-        if isinstance(placement, PlatformPlacement) and first.instance_id is None:
+        if isinstance(placement, PlatformPlacement) and first._attach_to is None:
             try:
-                created = await placement.create_many(first._create_request(), len(self.environments))
+                created = await placement.create_many([env._create_request() for env in self.environments])
             except BaseException:
                 await placement.disconnect()
                 raise
         pairs = list(zip(self.environments, created, strict=False))
+        group = InstanceGroup() if isinstance(placement, PlatformPlacement) and placement.is_local else None
         for env, instance in pairs:
             env._instance = instance  # so that a release before its task runs ends it
-        # An earlier platform does not know ``count`` and creates one: the others are then requested singly.
+            if isinstance(env._placement, PlatformPlacement):
+                env._placement.group = group
+        # An earlier platform does not know ``count`` and creates one, or does not know ``items`` and creates copies:
+        # those that are missing are then requested singly.
         rest = self.environments[len(pairs) :]
         self._starting = [asyncio.create_task(_adopt(env, instance)) for env, instance in pairs]
         self._starting += [asyncio.create_task(_initialize(env)) for env in rest]
+
+
+PER_ITEM = ("datasource", "environment_variables", "arguments", "labels", "seed")
+"""Arguments that each instance of a batch may have of its own."""
+_ADDED = ("environment_variables", "labels")
+
+
+def options_of_items(
+    n: int | None, items: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the arguments of each environment of a batch.
+
+    Raises:
+        InvalidUse: there is neither ``n`` nor ``items``, both are there and differ, or an item is invalid.
+    """
+    if items is None:
+        if n is None:
+            raise InvalidUse("n must be an int, not None, unless there are items")
+        return [dict(options)] * checks.integer("n", n, 0)
+    if n is not None and checks.integer("n", n, 0) != len(items):
+        raise InvalidUse(f"n is {n}, but there are {len(items)} items; leave n out")
+    made = []
+    for number, item in enumerate(items):
+        if not isinstance(item, Mapping):
+            raise InvalidUse(f"items[{number}] must be a dict, not {type(item).__name__}")
+        for name in item:
+            if name not in PER_ITEM:
+                raise InvalidUse(f"items[{number}] has {name!r}; expected {', '.join(PER_ITEM)}")
+        added = {name: {**(options.get(name) or {}), **(item.get(name) or {})} for name in _ADDED if name in item}
+        made.append({**options, **item, **added})
+    return made
 
 
 async def _initialize(env: Environment) -> Environment:

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from aenv.authoring.results import ExecResult, ToolResult
+from aenv.client.tool_progress import OnProgress
+from aenv.sdk.batch import Batch
 from aenv.sdk.environment import Environment
+from aenv.sdk.model_tools import ModelTools
+
+if TYPE_CHECKING:
+    from aenv.schema.tasks import Task
+    from aenv.sdk.inside.blocking_handles import SyncFiles, SyncPortForward, SyncProcess
 
 T = TypeVar("T")
 
 
-class _LoopThread:
+class LoopThread:
     """An event loop in a thread, shared by all `SyncEnvironment` objects of the process."""
 
     _lock = threading.Lock()
@@ -37,6 +44,54 @@ class _LoopThread:
                 cls._loop = asyncio.new_event_loop()
                 threading.Thread(target=cls._loop.run_forever, name="aenv-sync", daemon=True).start()
             return cls._loop
+
+
+class SyncModelTools:
+    """A blocking `ModelTools`."""
+
+    def __init__(self, tools: ModelTools) -> None:
+        self._tools = tools
+        self.definitions = tools.definitions
+        """See `ModelTools.definitions`."""
+
+    def answer(self, response: Any, timeout: float | None = None) -> list[dict[str, Any]]:
+        """See `ModelTools.answer`."""
+        return LoopThread.run(self._tools.answer(response, timeout))
+
+
+class SyncBatch:
+    """A blocking `Batch`: ``with`` creates and releases, ``for`` yields each environment when it is ready."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.environments = [SyncEnvironment.of(env) for env in batch.environments]
+
+    def __len__(self) -> int:
+        return len(self.environments)
+
+    def __enter__(self) -> SyncBatch:
+        LoopThread.run(self._batch.__aenter__())
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+    def __iter__(self) -> Iterator[SyncEnvironment]:
+        ready = aiter(self._batch)
+
+        async def next_ready() -> Environment | None:
+            return await anext(ready, None)
+
+        while (env := LoopThread.run(next_ready())) is not None:
+            yield SyncEnvironment.of(env)
+
+    def all(self) -> list[SyncEnvironment]:
+        """See `Batch.all`."""
+        return [SyncEnvironment.of(env) for env in LoopThread.run(self._batch.all())]
+
+    def release(self) -> None:
+        """See `Batch.release`."""
+        LoopThread.run(self._batch.release())
 
 
 class SyncEnvironment:
@@ -63,10 +118,47 @@ class SyncEnvironment:
         twin._env = env
         return twin
 
+    @classmethod
+    def batch(
+        cls, env_name: str, n: int | None = None, *, items: Sequence[Mapping[str, Any]] | None = None, **options: Any
+    ) -> SyncBatch:
+        """See `Environment.batch`."""
+        return SyncBatch(Environment.batch(env_name, n, items=items, **options))
+
     @property
     def env_name(self) -> str:
         """Name of the environment, ``name`` or ``name@version``."""
         return self._env.env_name
+
+    @property
+    def mcp_url(self) -> str:
+        """See `Environment.mcp_url`."""
+        return self._env.mcp_url
+
+    @property
+    def mcp_token(self) -> str | None:
+        """See `Environment.mcp_token`."""
+        return self._env.mcp_token
+
+    @property
+    def instance_id(self) -> str | None:
+        """See `Environment.instance_id`."""
+        return self._env.instance_id
+
+    @property
+    def version(self) -> str | None:
+        """See `Environment.version`."""
+        return self._env.version
+
+    @property
+    def digest(self) -> str | None:
+        """See `Environment.digest`."""
+        return self._env.digest
+
+    @property
+    def url(self) -> str | None:
+        """See `Environment.url`."""
+        return self._env.url
 
     def __enter__(self) -> SyncEnvironment:
         self.initialize()
@@ -77,53 +169,70 @@ class SyncEnvironment:
 
     def initialize(self) -> bool:
         """See `Environment.initialize`."""
-        return _LoopThread.run(self._env.initialize())
+        return LoopThread.run(self._env.initialize())
 
     def release(self) -> None:
         """See `Environment.release`."""
-        _LoopThread.run(self._env.release())
+        LoopThread.run(self._env.release())
 
     destroy = release
 
     def wait_for_ready(self, timeout: float = 300.0) -> None:
         """See `Environment.wait_for_ready`."""
-        _LoopThread.run(self._env.wait_for_ready(timeout))
+        LoopThread.run(self._env.wait_for_ready(timeout))
 
     def list_tools(self) -> list[dict[str, Any]]:
         """See `Environment.list_tools`."""
-        return _LoopThread.run(self._env.list_tools())
+        return LoopThread.run(self._env.list_tools())
+
+    def agent_tools(self, framework: str) -> list[Any]:
+        """See `Environment.agent_tools`."""
+        return LoopThread.run(self._env.agent_tools(framework))
+
+    def tools_for(self, api: str) -> SyncModelTools:
+        """See `Environment.tools_for`."""
+        return SyncModelTools(LoopThread.run(self._env.tools_for(api)))
 
     def list_functions(self) -> dict[str, Any]:
         """See `Environment.list_functions`."""
-        return _LoopThread.run(self._env.list_functions())
+        return LoopThread.run(self._env.list_functions())
+
+    def list_tasks(self, arguments: dict[str, Any] | None = None) -> list[Task]:
+        """See `Environment.list_tasks`."""
+        return LoopThread.run(self._env.list_tasks(arguments))
 
     def get_env_info(self) -> dict[str, Any]:
         """See `Environment.get_env_info`."""
-        return _LoopThread.run(self._env.get_env_info())
+        return LoopThread.run(self._env.get_env_info())
 
     def renew(self, ttl: str = "") -> None:
         """See `Environment.renew`."""
-        _LoopThread.run(self._env.renew(ttl))
+        LoopThread.run(self._env.renew(ttl))
 
     def logs(self, tail: int | None = None) -> str:
         """See `Environment.logs`."""
-        return _LoopThread.run(self._env.logs(tail))
+        return LoopThread.run(self._env.logs(tail))
 
     def presign_url(self, port: int, expiration_time_in_minutes: int = 5) -> str:
         """See `Environment.presign_url`."""
-        return _LoopThread.run(self._env.presign_url(port, expiration_time_in_minutes))
+        return LoopThread.run(self._env.presign_url(port, expiration_time_in_minutes))
 
     def call_tool(
-        self, tool_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
+        self,
+        tool_name: str,
+        arguments: dict[str, Any] | None = None,
+        timeout: float | None = None,
+        *,
+        on_progress: OnProgress | None = None,
     ) -> ToolResult:
-        """See `Environment.call_tool`."""
-        return _LoopThread.run(self._env.call_tool(tool_name, arguments, timeout))
+        """See `Environment.call_tool`. ``on_progress`` is called in another thread."""
+        return LoopThread.run(self._env.call_tool(tool_name, arguments, timeout, on_progress=on_progress))
 
     def call_function(
         self, function_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
     ) -> Any:
         """See `Environment.call_function`."""
-        return _LoopThread.run(self._env.call_function(function_name, arguments, timeout))
+        return LoopThread.run(self._env.call_function(function_name, arguments, timeout))
 
     def call_reward(
         self,
@@ -133,11 +242,49 @@ class SyncEnvironment:
         name: str | None = None,
     ) -> Any:
         """See `Environment.call_reward`."""
-        return _LoopThread.run(self._env.call_reward(arguments, timeout, name=name))
+        return LoopThread.run(self._env.call_reward(arguments, timeout, name=name))
 
     def check_health(self, arguments: dict[str, Any] | None = None, timeout: float | None = None) -> dict[str, Any]:
         """See `Environment.check_health`."""
-        return _LoopThread.run(self._env.check_health(arguments, timeout))
+        return LoopThread.run(self._env.check_health(arguments, timeout))
+
+    @overload
+    def exec(
+        self,
+        command: str | list[str],
+        timeout: float | None = None,
+        *,
+        cwd: str | None = None,
+        stdin: str | bytes = "",
+        env: Mapping[str, str] | None = None,
+    ) -> ExecResult: ...
+
+    @overload
+    def exec(
+        self,
+        command: str | list[str],
+        timeout: float | None = None,
+        *,
+        cwd: str | None = None,
+        stdin: str | bytes = "",
+        env: Mapping[str, str] | None = None,
+        stream: Literal[True],
+        interactive: bool = False,
+        tty: bool = False,
+    ) -> SyncProcess: ...
+
+    @overload
+    def exec(
+        self,
+        command: str | list[str],
+        timeout: float | None = None,
+        *,
+        cwd: str | None = None,
+        stdin: str | bytes = "",
+        env: Mapping[str, str] | None = None,
+        background: Literal[True],
+        interactive: bool = False,
+    ) -> SyncProcess: ...
 
     def exec(
         self,
@@ -145,22 +292,61 @@ class SyncEnvironment:
         timeout: float | None = None,
         *,
         cwd: str | None = None,
-        stdin: str = "",
-    ) -> ExecResult:
-        """See `Environment.exec`."""
-        return _LoopThread.run(self._env.exec(command, timeout, cwd=cwd, stdin=stdin))
+        stdin: str | bytes = "",
+        env: Mapping[str, str] | None = None,
+        stream: bool = False,
+        background: bool = False,
+        interactive: bool = False,
+        tty: bool = False,
+    ) -> ExecResult | SyncProcess:
+        """See `Environment.exec`. With ``stream`` or ``background`` the result is a `SyncProcess`."""
+        flags: dict[str, Any] = {"stream": stream, "background": background, "interactive": interactive, "tty": tty}
+
+        async def run() -> Any:
+            started: Any = self._env.exec(command, timeout, cwd=cwd, stdin=stdin, env=env, **flags)
+            return await started
+
+        done = LoopThread.run(run())
+        if isinstance(done, ExecResult):
+            return done
+        from aenv.sdk.inside.blocking_handles import SyncProcess
+
+        return SyncProcess(done)
+
+    def processes(self) -> list[dict[str, Any]]:
+        """See `Environment.processes`."""
+        return LoopThread.run(self._env.processes())
+
+    def process(self, process_id: int) -> SyncProcess:
+        """See `Environment.process`."""
+        from aenv.sdk.inside.blocking_handles import SyncProcess
+
+        return SyncProcess(self._env.process(process_id))
+
+    @property
+    def files(self) -> SyncFiles:
+        """See `Environment.files`."""
+        from aenv.sdk.inside.blocking_handles import SyncFiles
+
+        return SyncFiles(self._env.files)
+
+    def forward(self, port: int, local_port: int = 0, host: str = "127.0.0.1") -> SyncPortForward:
+        """See `Environment.forward`."""
+        from aenv.sdk.inside.blocking_handles import SyncPortForward
+
+        return SyncPortForward(self._env.forward(port, local_port, host))
 
     def upload(self, data: bytes | str | Path, path: str, timeout: float | None = None) -> None:
         """See `Environment.upload`."""
-        _LoopThread.run(self._env.upload(data, path, timeout))
+        LoopThread.run(self._env.upload(data, path, timeout))
 
     def download(self, path: str, timeout: float | None = None) -> bytes:
         """See `Environment.download`."""
-        return _LoopThread.run(self._env.download(path, timeout))
+        return LoopThread.run(self._env.download(path, timeout))
 
     def download_to(self, path: str, target: Path, timeout: float | None = None) -> None:
         """See `Environment.download_to`."""
-        _LoopThread.run(self._env.download_to(path, target, timeout))
+        LoopThread.run(self._env.download_to(path, target, timeout))
 
     def __repr__(self) -> str:
         return repr(self._env).replace("<Environment", "<SyncEnvironment", 1)

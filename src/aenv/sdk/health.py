@@ -11,12 +11,15 @@ from aenv.errors import AEnvError, EnvironmentTimeoutError, InstanceUnreachable,
 from aenv.http.client import DeadlineExceeded
 from aenv.schema import paths
 from aenv.sdk.circuit_breaker import CircuitBreaker
+from aenv.tracing.waits import waiting_for
 
 HEALTHY = ("success", "healthy")
 HEALTH_SECONDS = 10.0
 """Timeout of a single health check."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
 """Seconds between two health checks: exponential backoff."""
+EARLIER_PROBE_FAILED = "Client failed to connect"
+"""A server of the earlier package probes port 8081 for its own health, also when it listens on another one."""
 
 Explain = Callable[[InstanceUnreachable], Awaitable[AEnvError | None]]
 """Return the error to raise for an unreachable instance; None to keep polling."""
@@ -29,6 +32,11 @@ async def wait_until_healthy(client: InstanceClient, env_name: str, timeout: flo
         EnvironmentTimeoutError: the instance is not healthy within ``timeout`` seconds; with the last reason.
         AEnvError: the error of ``explain``, or an answer that a retry cannot change.
     """
+    with waiting_for(f"{env_name} to become healthy") as waiting:
+        await _poll(client, env_name, timeout, explain, waiting)
+
+
+async def _poll(client: InstanceClient, env_name: str, timeout: float, explain: Explain, waiting: waiting_for) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     pause, reason = FIRST_PAUSE, ""
@@ -53,6 +61,7 @@ async def wait_until_healthy(client: InstanceClient, env_name: str, timeout: flo
             if not (error.retryable or error.fault == "env"):
                 raise
             reason = f": {error.message}"
+        waiting.text = f"{env_name} to become healthy{reason}"
         await asyncio.sleep(min(pause, max(left, 0)))
         pause = min(pause * 2, LONGEST_PAUSE)
 
@@ -78,5 +87,9 @@ def timed_out(env_name: str, budget: str, seconds: float, what: str) -> Environm
 
 def _status_of(body: Mapping[str, Any]) -> str:
     data = body.get("data")
-    status = data.get("status") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping):
+        return "healthy"
+    status = data.get("status")
+    if status == "error" and str(data.get("message", "")).startswith(EARLIER_PROBE_FAILED):
+        return "healthy"
     return str(status) if status is not None else "healthy"

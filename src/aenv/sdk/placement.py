@@ -7,17 +7,27 @@ import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from aenv.client import local_lease
+from aenv.client import local_lease, parent_platform
 from aenv.client.caller_variables import caller_variables
 from aenv.client.instance_client import PATIENCE, InstanceClient
-from aenv.errors import AEnvError, EnvironmentError, InstanceEnded, InstanceUnreachable, NotFound, UsageError
+from aenv.errors import (
+    AEnvError,
+    EnvironmentError,
+    InstanceEnded,
+    InstanceUnreachable,
+    InvalidUse,
+    NotFound,
+    UsageError,
+)
 from aenv.http.url import Planes, ServerUrl
 from aenv.schema import paths
 from aenv.tracing.logging import getLogger
+from aenv.tracing.waits import waiting_for
 
 if TYPE_CHECKING:
     from aenv.client.platform_client import ApiClient
-    from aenv.schema.instances import EnvInstance, HubAccess
+    from aenv.schema.instances import EnvInstance, EnvPool, HubAccess
+    from aenv.sdk.instance_group import InstanceGroup
 
 log = getLogger("environment")
 
@@ -29,6 +39,9 @@ STATUS_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.0)
 LOCAL_RETRIES = 1
 """Retries of requests to the local platform. A Unix socket loses nothing: no answer means no platform."""
 CreateRequest = dict[str, Any]
+RESOURCES = ("cpu", "memory", "storage", "gpu")
+PER_ITEM = ("datasource", "environment_variables", "arguments", "labels")
+"""Fields of a create request that may differ between the instances of a batch."""
 
 
 class Placement(ABC):
@@ -61,6 +74,10 @@ class Placement(ABC):
     @abstractmethod
     def client(self, instance: EnvInstance) -> InstanceClient:
         """Return a client for calls to the instance."""
+
+    @abstractmethod
+    def mcp_address(self, instance: EnvInstance) -> tuple[str, str | None]:
+        """Return URL and bearer token of the instance's MCP server, for other MCP clients."""
 
     @abstractmethod
     async def delete(self, instance: EnvInstance | None) -> None:
@@ -96,11 +113,12 @@ class ServerPlacement(Placement):
     async def create(self, request: CreateRequest) -> EnvInstance:
         from aenv.schema.instances import EnvInstance, EnvStatus
 
-        if request.get("network") is not None:
-            raise UsageError(
-                "network: AENV_INSTANCE_URL (or DUMMY_INSTANCE_IP) names a server that is already running; "
-                "its network cannot be chosen"
-            )
+        for name in ("network", *RESOURCES):
+            if request.get(name) is not None:
+                raise UsageError(
+                    f"{name}: AENV_INSTANCE_URL (or DUMMY_INSTANCE_IP) names a server that is already running; "
+                    f"its {name} cannot be chosen"
+                )
         return EnvInstance(id="test", status=EnvStatus.RUNNING, ip=self._url.host)
 
     async def attach(self, instance_id: str) -> EnvInstance:
@@ -122,6 +140,9 @@ class ServerPlacement(Placement):
 
     def client(self, instance: EnvInstance) -> InstanceClient:
         return InstanceClient(self._url, token=self._token, patience=PATIENCE)
+
+    def mcp_address(self, instance: EnvInstance) -> tuple[str, str | None]:
+        return f"{self._url}{paths.MCP}", self._token
 
     async def delete(self, instance: EnvInstance | None) -> None:
         return
@@ -157,6 +178,8 @@ class PlatformPlacement(Placement):
         self._lease: str | None = None
         self._started_again = False
         self._api: ApiClient | None = None
+        self.group: InstanceGroup | None = None
+        """The batch that the instance belongs to, if any."""
         self.url = str(planes.control) if planes else "the local platform"
 
     @property
@@ -170,9 +193,11 @@ class PlatformPlacement(Placement):
 
         if self._api is None:
             if self._planes is None:
+                parent_platform.refuse_local()
                 held = local_lease.lease()
                 if held is None:
-                    held = await asyncio.to_thread(local_lease.open_lease)
+                    with waiting_for("the local platform to start"):
+                        held = await asyncio.to_thread(local_lease.open_lease)
                 self.url, self._lease = held.where.url, held.name
             retries = LOCAL_RETRIES if self.is_local else self._max_retries
             self._api = ApiClient(self.url, self._timeout, retries, self._token, share=self.is_local)
@@ -199,19 +224,46 @@ class PlatformPlacement(Placement):
             raise EnvironmentError(
                 f"the platform at {self.url} does not support network=; leave it out, or run on this machine"
             )
+        await self._check_resources(request, [made])
         return made
 
-    async def create_many(self, request: CreateRequest, count: int) -> list[EnvInstance]:
-        """Request several instances at once."""
+    async def create_many(self, requests: list[CreateRequest]) -> list[EnvInstance]:
+        """Request several instances at once: one for each request, or fewer where the platform cannot do more.
+
+        The requests may differ in the fields `PER_ITEM`.
+        """
         api = await self.api()
+        first = requests[0]
+        differ = [name for name in PER_ITEM if any(each[name] != first[name] for each in requests)]
+        items = [{name: _of_item(each[name]) for name in differ} for each in requests] if differ else None
         timeout = self._startup_timeout if self.is_local else None  # its bundle may have to be fetched first
-        return await api.create_env_instances(
-            count, envName=request["envName"], **self._complete(request), timeout=timeout
+        made = await api.create_env_instances(
+            len(requests), envName=first["envName"], items=items, **self._complete(first), timeout=timeout
         )
+        if items is not None and any(each.item is None for each in made):  # an earlier platform, which made copies
+            await _delete_all(api, made)
+            return []
+        await self._check_resources(first, made)
+        return made
+
+    async def _check_resources(self, request: CreateRequest, made: list[EnvInstance]) -> None:
+        """Raise if the platform has ignored the requested resources."""
+        asked = [name for name in RESOURCES if request.get(name) is not None]
+        if asked and any(each.resources is None for each in made):
+            await _delete_all(await self.api(), made)
+            raise EnvironmentError(f"the platform at {self.url} does not support {asked[0]}=; leave it out")
+
+    async def create_pool(self, request: CreateRequest, size: int) -> EnvPool:
+        """Keep instances like the requested one ready."""
+        api = await self.api()
+        wanted = ("datasource", "environment_variables", "arguments", "network", "mcp", "source", "hub", "fetching")
+        fields = {name: value for name, value in self._complete(request).items() if name in wanted}
+        return await api.create_env_pool(request["envName"], size, timeout=self._startup_timeout, **fields)
 
     def _complete(self, request: CreateRequest) -> CreateRequest:
         rest = {name: value for name, value in request.items() if name != "envName"}
-        hub = _hub_access() if self.is_local and self._source is None else None
+        needs_hub = self._source is None or local_lease.opens_environments(self._source)
+        hub = hub_access() if self.is_local and needs_hub else None
         own = {"hub": hub, "fetching": caller_variables() or None} if self.is_local else {}
         return {**rest, "source": self._source, "lease": self._lease, **own}
 
@@ -220,6 +272,8 @@ class PlatformPlacement(Placement):
 
         if instance.status == EnvStatus.RUNNING:
             return instance
+        if self.group is not None:
+            return await self.group.wait(await self.api(), instance.id, timeout)
         return await (await self.api()).wait_for_status(instance.id, timeout=timeout)
 
     async def attach(self, instance_id: str) -> EnvInstance:
@@ -261,7 +315,8 @@ class PlatformPlacement(Placement):
 
     def client(self, instance: EnvInstance) -> InstanceClient:
         url = ServerUrl.parse(instance.data_url) if instance.data_url else None
-        if url is not None and (self._planes is None or url.uds is None):  # a remote platform names no local socket
+        is_local = self._planes is None or self._planes.control.uds is not None
+        if url is not None and (is_local or url.uds is None):  # a remote platform names no local socket
             # The instance's own address: if nothing listens there now, nothing will later.
             return InstanceClient(url, token=instance.token or self._token, patience=0.0)
         assert self._planes is not None
@@ -276,6 +331,15 @@ class PlatformPlacement(Placement):
             headers[paths.PROXY_HEADER] = f"http://{instance.ip}:{paths.DATA_PORT}"
         return headers
 
+    def mcp_address(self, instance: EnvInstance) -> tuple[str, str | None]:
+        if instance.mcp_url:
+            return instance.mcp_url, instance.token
+        if self._planes is None:
+            raise InvalidUse("mcp_url: this instance was created without it; pass mcp=True to Environment")
+        if instance.data_url and ServerUrl.parse(instance.data_url).uds is None:
+            return f"{ServerUrl.parse(instance.data_url)}{paths.MCP}", instance.token or self._token
+        return f"{self._planes.data}{paths.INSTANCE_PATH}/{instance.id}{paths.MCP}", self._token
+
     async def logs(self, instance: EnvInstance, tail: int | None) -> str:
         return await (await self.api()).get_instance_logs(instance.id, tail)
 
@@ -287,7 +351,7 @@ class PlatformPlacement(Placement):
         if instance is None and self._api is None:
             return
         api, self._api = await self.api(), None
-        task = asyncio.ensure_future(_delete(api, instance))
+        task = asyncio.ensure_future(_delete(api, instance, self.group))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -295,7 +359,7 @@ class PlatformPlacement(Placement):
             raise
 
 
-def _hub_access() -> HubAccess:
+def hub_access() -> HubAccess:
     """Return this process's hub settings for the local platform, which another process may have started."""
     from aenv import config
     from aenv.schema.instances import HubAccess
@@ -312,11 +376,23 @@ def _hub_access() -> HubAccess:
     )
 
 
-async def _delete(api: ApiClient, instance: EnvInstance | None) -> None:
+def _of_item(value: Any) -> Any:
+    """Return the value of a field of an item: None would mean that of all instances."""
+    return {} if value is None else value
+
+
+async def _delete_all(api: ApiClient, made: list[EnvInstance]) -> None:
+    await asyncio.gather(*(api.delete_env_instance(each.id) for each in made))
+
+
+async def _delete(api: ApiClient, instance: EnvInstance | None, group: InstanceGroup | None) -> None:
     try:
         if instance is not None:
             async with asyncio.timeout(RELEASE_SECONDS):
-                await api.delete_env_instance(instance.id)
+                if group is not None:
+                    await group.delete(api, instance.id)
+                else:
+                    await api.delete_env_instance(instance.id)
     except (AEnvError, TimeoutError) as error:
         name = instance.id if instance else "?"
         log.warning("[ENV:%s] could not be deleted (%s); it will end at its time to live", name, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aenv.errors import ToolNotFound
 from aenv.http.url import ServerUrl
+from aenv.schema.ref import is_digest, order, parse_range
 
 
 def split_env_name_version(env_name: str) -> tuple[str, str]:
@@ -29,7 +30,14 @@ def bare_name(env_name: str, tool_name: str) -> str:
         return tool_name
     if prefix != env_name:
         mine, theirs = split_env_name_version(env_name), split_env_name_version(prefix)
-        same_version = mine[1] == theirs[1] or not (mine[1] and theirs[1])
-        if mine[0] != theirs[0] or not same_version:
+        if mine[0] != theirs[0] or not _fits(mine[1], theirs[1]):
             raise ToolNotFound(f"Tool '{tool_name}' not found in environment '{env_name}'", tool_name)
     return rest
+
+
+def _fits(wanted: str, version: str) -> bool:
+    """Return whether a version may be the one that ``wanted``, a version, a range or a digest, has resolved to."""
+    if wanted == version or not wanted or not version or wanted in ("latest", "*") or is_digest(wanted):
+        return True
+    found = parse_range(wanted)
+    return found is not None and found.low <= order(version) < found.high

@@ -1,0 +1,20 @@
+"""What needs ``async with``: a plain ``with`` says what to write, where Python's own error names only a protocol."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from aenv.errors import InvalidUse
+
+
+class AsyncOnly:
+    """Base of asynchronous context managers that have a blocking twin."""
+
+    _twin: str
+    """How to get the blocking twin."""
+
+    def __enter__(self) -> NoReturn:
+        raise InvalidUse(f"{type(self).__name__} needs 'async with'; without async, use 'with {self._twin}'")
+
+    def __exit__(self, *exc: object) -> None:
+        """Complete the protocol, so that Python calls `__enter__`."""

@@ -1,0 +1,1 @@
+"""Work inside an instance: processes, files and ports, and their blocking versions."""
