@@ -54,8 +54,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
     parser.add_argument("--source", type=Path, default=os.environ.get("AENV_TAU2_SOURCE"), help="a checkout")
     source = parser.parse_args().source
-    if not (3, 12) <= sys.version_info < (3, 14):
-        sys.exit(f"TAU2-Bench needs Python 3.12 or 3.13; this is {sys.version.split()[0]}")
+    if not (3, 11) <= sys.version_info < (3, 14):
+        sys.exit(f"TAU2-Bench needs Python 3.11 to 3.13; this is {sys.version.split()[0]}")
     refuse_the_other_one()
     with tempfile.TemporaryDirectory() as folder:
         checkout = Path(source) if source else clone(Path(folder) / "tau2-bench")

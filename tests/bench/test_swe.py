@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow
 import pytest
+from click.testing import CliRunner
 from pyarrow import parquet
 
 from aenv import Environment
@@ -22,6 +23,7 @@ from aenv.bench.swe import pythons
 from aenv.bench.swe.benchmark import SweBench
 from aenv.bench.swe.dataset import load
 from aenv.bench.swe.repositories import source_of
+from aenv.cli.commands.evaluate.rollout import command as rollout_command
 from aenv.errors import ConfigError, EnvironmentError, UsageError
 from tests.local.conftest import _use_platform, platform
 
@@ -185,6 +187,17 @@ def test_the_gold_patch_resolves_the_issue(instances: Path, tmp_path: Path) -> N
 def test_an_empty_patch_does_not_resolve_the_issue(instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, "empty")
     assert (result.reward, result.outputs["FAIL_TO_PASS"], result.outputs["PASS_TO_PASS"]) == (0.0, "0/1", "1/1")
+
+
+@pytest.mark.long
+def test_rollouts_score_the_gold_patch_1_and_doing_nothing_0(instances: Path, tmp_path: Path) -> None:
+    tasks = f"swe?instances={instances}&repos={instances.parent / 'repos'}"
+    for agent, score in (("gold", 1.0), ("nop", 0.0)):
+        given = ["--tasks", tasks, "--agent", agent, "--store", str(tmp_path), "--no-baseline", "-o", "json"]
+        done = CliRunner().invoke(rollout_command, given)
+        assert done.exit_code == 0, done.output
+        [result] = json.loads(done.stdout)["results"]
+        assert (result["task"], result["outcome"], result["score"]) == (NAME, "ok", score)
 
 
 def test_a_patch_that_does_not_apply_does_not_resolve_the_issue(instances: Path, tmp_path: Path) -> None:

@@ -61,5 +61,5 @@ def test_a_sandbox_cannot_return_files_that_git_reads_on_the_host(tmp_path: Path
         archive.addfile(tarfile.TarInfo(name))
     (tmp_path / "testbed").mkdir()
     with pytest.raises(EnvironmentError, match="returned a file"):
-        prepare._unpack(packed.getvalue(), tmp_path)
+        prepare.unpack_changes(packed.getvalue(), tmp_path)
     assert list((tmp_path / "testbed").iterdir()) == []

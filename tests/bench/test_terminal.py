@@ -30,16 +30,7 @@ __all__ = ["a_debian"]
 TASKS = Path(__file__).parent / "tasks"
 HARBOR, FIRST = TASKS / "harbor", TASKS / "first"
 
-pytestmark = pytest.mark.usefixtures("sandboxes")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Provide a folder for image layers that only these tests share."""
-    folder = tmp_path_factory.getbasetemp() / "cache-of-boxes"
-    folder.mkdir(exist_ok=True)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-    monkeypatch.setenv("XDG_DATA_HOME", str(folder / "data"))
+pytestmark = pytest.mark.usefixtures("sandboxes", "shared_cache")
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from aenv import Environment
 from aenv.cli.commands.evaluate.bench import command
 from aenv.client import local_lease
-from aenv.errors import FunctionFailed
+from aenv.errors import UserFailed
+from aenv.rollout import EpisodeResult, rollout
+from aenv.rollout.agents.scripted import scripted
 from tests.conftest import run
 from tests.scripted_model import ScriptedModel, literal_judge, scripted_model, tool_call
 
@@ -40,17 +42,11 @@ def customer(messages: list[dict[str, Any]]) -> Any:
     return tool_call("check_notifications", {"user_id": "user_1"}) if messages[-1]["role"] == "user" else "I see it."
 
 
-async def log_of(env: Environment) -> str:
-    assert env._placement._api is not None
-    assert env._instance is not None
-    return await env._placement._api.get_instance_logs(env._instance.id)
-
-
 async def shown_of(env: Environment) -> list[Any]:
     """All that anybody is shown of an instance."""
     status = await env.call_function("tau2_get_status", {})
     about = (await env.call_tool("tau2_get_task_info", {})).data
-    return [status, about, await env.get_env_info(), repr(env), await log_of(env)]
+    return [status, about, await env.get_env_info(), repr(env), await env.logs()]
 
 
 def test_a_whole_conversation_with_a_model_is_graded_and_its_key_is_not_shown(platform: local_lease.LocalPaths) -> None:
@@ -81,13 +77,13 @@ def test_a_model_that_refuses_the_key_is_an_error_that_does_not_show_it() -> Non
     async def main() -> None:
         task = {"TAU2_DOMAIN": "mock", "TAU2_TASK_ID": "update_task_1", "TAU2_SOLO_MODE": "false"}
         async with opened(model, TAU2_USER_LLM="openai/customer", **task) as env:
-            with pytest.raises(FunctionFailed, match=r"could not go on.*Incorrect API key provided: \*\*\*") as failed:
+            with pytest.raises(UserFailed, match=r"could not go on.*Incorrect API key provided: \*\*\*") as failed:
                 await env.call_function("tau2_get_status", {})
-            with pytest.raises(FunctionFailed, match="could not go on"):
+            with pytest.raises(UserFailed, match="could not go on"):
                 await env.call_function("tau2_done", {})
             with pytest.raises(Exception, match="could not go on"):
                 await env.call_reward({})
-            log = await log_of(env)
+            log = await env.logs()
             assert "Incorrect API key provided: ***" in log
             assert SECRET not in f"{failed.value!r} {failed.value.details} {log}"
 
@@ -95,6 +91,25 @@ def test_a_model_that_refuses_the_key_is_an_error_that_does_not_show_it() -> Non
         model.refuses = True
         run(main())
         assert SECRET in model.keys
+
+
+def test_an_episode_whose_users_model_fails_has_the_outcome_user_and_no_reward(tmp_path: Path) -> None:
+    async def main(url: str) -> list[EpisodeResult]:
+        variables = {
+            "TAU2_DOMAIN": "mock", "TAU2_TASK_ID": "update_task_1", "TAU2_SOLO_MODE": "false",
+            "TAU2_USER_LLM": "openai/customer", "TAU2_USER_LLM_API_BASE": url, "TAU2_USER_LLM_API_KEY": SECRET,
+        }  # fmt: skip
+        agent = scripted([("tau2_send_message", {"message": "How can I help?"})])
+        tasks = [{"id": "update", "instruction": "Serve the customer.", "variables": variables}]
+        made = rollout("tau2-env@1.0.0", agent=agent, tasks=tasks, store=tmp_path, retries=0, startup_timeout=300.0)
+        return [result async for result in made.results()]
+
+    with scripted_model(customer) as model:
+        model.refuses = True
+        [result] = run(main(model.url))
+    assert (result.outcome, result.reward, result.score) == ("user", None, None)
+    assert "could not go on" in result.error
+    assert SECRET not in result.error
 
 
 def bench(folder: Path, agent: str, *options: str) -> dict[str, Any]:

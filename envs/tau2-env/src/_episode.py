@@ -20,6 +20,8 @@ from tau2.user.user_simulator import DummyUser, UserSimulator
 from tau2.utils.tools import to_functional_format
 from tau2.utils.utils import get_now
 
+from aenv import UserFailed
+
 STOP = "###STOP###"
 BANKING = "banking_knowledge"
 ALIASES = {"banking": BANKING}
@@ -149,7 +151,7 @@ class Episode:
         self.last = ""
         self.reward: float | None = None
         self.reward_info: dict[str, Any] = {}
-        self._failed: str | None = None
+        self._failed: Exception | None = None
 
     @property
     def done(self) -> bool:
@@ -178,9 +180,13 @@ class Episode:
             self._say(content=STOP)
 
     def rewards(self) -> list[float]:
-        """The reward, once it is over. Raises when there is none, since something broke: that is not a 0."""
+        """The reward, once it is over. Raises when there is none, since something broke: that is not a 0.
+
+        Raises:
+            UserFailed: the user's model failed.
+        """
         if self._failed is not None:
-            raise RuntimeError(self._failed)
+            raise self._failed
         return [self.reward or 0.0] if self.done else []
 
     def graded(self) -> float:
@@ -189,7 +195,7 @@ class Episode:
 
     def _say(self, **message: Any) -> str:
         if self._failed is not None:
-            raise RuntimeError(self._failed)
+            raise self._failed
         if self.done:
             raise RuntimeError("this episode is over; make a new instance for another")
         self.open()
@@ -215,11 +221,13 @@ class Episode:
         """On until it is the agent's turn, or over. What came since `seen` messages is what the agent observes."""
         run = self._run
         while not run.done and not (run.to_role is Role.AGENT and self._agent.said is None):
+            users_turn = run.to_role is Role.USER
             try:
                 run.step()
-            except Exception as error:  # of the user's model: what was said last has no answer, so this cannot go on
-                self._failed = f"the episode could not go on: {_models.told(error)}{self._hint()}"
-                raise RuntimeError(self._failed) from None  # the cause may have shown the key
+            except Exception as error:  # what was said last has no answer, so this cannot go on
+                told = f"the episode could not go on: {_models.told(error)}{self._hint()}"
+                self._failed = UserFailed(told) if users_turn else RuntimeError(told)
+                raise self._failed from None  # the cause may have shown the key
             run._check_termination()
         self.last = "\n".join(_shown(message) for message in run.trajectory[seen:])
         if run.done:
@@ -243,7 +251,7 @@ class Episode:
                 env_kwargs=loaded.grading_options(),
             )
         except Exception as error:
-            self._failed = f"the benchmark could not grade this episode: {_models.told(error)}"
+            self._failed = RuntimeError(f"the benchmark could not grade this episode: {_models.told(error)}")
 
 
 def task_names(domain: str, split: str = "") -> list[str]:

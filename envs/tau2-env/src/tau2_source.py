@@ -6,8 +6,8 @@ import os
 
 DATA = "tau2_bench_data"
 MISSING = (
-    "TAU2-Bench is not installed in the Python that runs this environment. Install it there, for 3.12 or 3.13: "
-    "`aenv pull tau2-env tau2 && python tau2/install.py`, which downloads it, or, without a network, "
+    "TAU2-Bench is not installed in the Python that runs this environment. Install it there, for 3.11 to 3.13: "
+    "`aenv bench tau2 --fetch`, or `aenv pull tau2-env tau2 && python tau2/install.py`, download it. With no network: "
     "`python tau2/install.py --source CHECKOUT` (or AENV_TAU2_SOURCE) with a checkout of "
     "github.com/sierra-research/tau2-bench. The package named tau2 on PyPI is something else."
 )

@@ -1,79 +1,68 @@
-"""Let a program on this machine solve a task with the tools of an instance, over MCP or the SDK.
-
-The instance may be behind a Unix socket and a token. The program gets a proxy on the loopback interface, which has the
-same tools, forwards every call and records it.
-"""
+"""Run an agent, which is a command, on an instance of a benchmark that runs its tasks itself (`Benchmark.run`)."""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import WithJsonSchema
-
-from aenv.authoring.declarations import fresh_registry, register_function, register_tool
-from aenv.authoring.results import ToolResult
-from aenv.bench.agent_program import run_program, tools_served
-from aenv.bench.base import BenchJob
+from aenv.bench.base import AgentEnded, BenchJob, Result
+from aenv.bench.call_list import calls_of
+from aenv.bench.limits import limit_reached
+from aenv.rollout.agents.command import AgentFailed, CommandAgent
+from aenv.rollout.attempt import run_agent as run_in_episode
+from aenv.rollout.budget import Budget, BudgetSpent
+from aenv.rollout.episode import Episode, Recorder
+from aenv.rollout.tools import Tools
+from aenv.schema.tasks import Task, TaskStep
 from aenv.sdk.environment import Environment
 
 CALL_SECONDS = 3600.0
-MAX_OUTPUT = 20_000
-"""Characters of an output that are kept in a record."""
-Record = Callable[[dict[str, Any]], None]
-"""Receives a record of each call."""
 
 
-async def run_agent(job: BenchJob, env: Environment, instruction: str, record: Record) -> None:
-    """Run the job's agent, a command, until it ends.
+async def run_agent(job: BenchJob, env: Environment, instruction: str, result: Result) -> None:
+    """Run the job's agent, a command, until it ends or reaches a limit of the job. Its calls are in the result.
 
     Raises:
-        UsageError: the agent ended with an error.
+        AgentEnded: the agent ended with an error.
     """
-    async with _proxy(env, instruction, record) as url:
-        await run_program(job.agent, job.folder, task=job.task, instruction=instruction, url=url)
+    recorder = _EventList(job.recorder)
+    episode = Episode(
+        Task(id=job.task, instruction=instruction),
+        instruction=instruction,
+        env=env,
+        tools=Tools(env.env_name, await env.list_tools()),
+        recorder=recorder,
+        budget=Budget(job.limits.as_budget()),
+        call_seconds=CALL_SECONDS,
+        solution=_no_solution,
+    )
+    episode.budget.start()
+    error = await run_in_episode(CommandAgent(job.agent, folder=lambda _: job.folder), episode)
+    result.calls += calls_of(recorder.events)
+    if isinstance(error, BudgetSpent):
+        result.outcome, result.error = limit_reached(episode.budget.limits, error.budget)
+        result.fault = "timeout"
+    elif isinstance(error, AgentFailed):
+        raise AgentEnded(error.message) from None
+    elif error is not None:
+        raise error
 
 
-@asynccontextmanager
-async def _proxy(env: Environment, instruction: str, record: Record) -> AsyncIterator[str]:
-    loop = asyncio.get_running_loop()
-    listed = await env.list_tools()
-    with fresh_registry() as registry:
-        for tool in listed:
-            _register(tool, env, loop, record)
-        register_function(name="get_instruction")(lambda: instruction)
-    async with tools_served(registry, env.env_name) as url:
-        yield url
+class _EventList:
+    """Keeps the events of an episode, and passes them on to the recorder of the run."""
+
+    def __init__(self, recorder: Recorder | None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._recorder = recorder
+
+    @property
+    def episode_id(self) -> str:
+        return self._recorder.episode_id if self._recorder is not None else ""
+
+    def append(self, kind: str, **fields: Any) -> None:
+        self.events.append({"kind": kind, **fields})
+        if self._recorder is not None:
+            self._recorder.append(kind, **fields)
 
 
-def _register(tool: dict[str, Any], env: Environment, loop: asyncio.AbstractEventLoop, record: Record) -> None:
-    """Register a tool that forwards calls to the instance, which checks the arguments."""
-    name = tool["name"].rpartition("/")[2]
-    required = tool["inputSchema"].get("required", [])
-    parameters, annotations = [], {}
-    for parameter, schema in tool["inputSchema"].get("properties", {}).items():
-        annotations[parameter] = Annotated[Any, WithJsonSchema(schema)]
-        default = inspect.Parameter.empty if parameter in required else None
-        parameters.append(
-            inspect.Parameter(
-                parameter, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotations[parameter]
-            )
-        )
-
-    def call(**arguments: Any) -> ToolResult:
-        given = {key: value for key, value in arguments.items() if value is not None or key in required}
-        began = time.monotonic()
-        work = env.call_tool(name, given, timeout=CALL_SECONDS)
-        result = asyncio.run_coroutine_threadsafe(work, loop).result()  # sync tools run in a thread
-        seconds = round(time.monotonic() - began, 3)
-        record({"tool": name, "arguments": given, "output": result.text[-MAX_OUTPUT:], "seconds": seconds})
-        return result
-
-    call.__name__ = call.__qualname__ = name
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = annotations
-    register_tool(name=name, description=tool.get("description") or "")(call)
+async def _no_solution() -> list[TaskStep]:
+    return []

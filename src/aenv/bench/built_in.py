@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, ClassVar
 
-from aenv.authoring.failure_reward import failure_reason
-from aenv.bench import agent_bridge
-from aenv.bench.base import FAILURE, BenchJob, Benchmark, Result
-from aenv.errors import EnvironmentError
+from aenv.bench.base import Benchmark, NoSolution, WorkOf
+from aenv.rollout.agents.scripted import nop
+from aenv.rollout.attempt import Agent
+from aenv.rollout.episode import Episode
+from aenv.rollout.task_set import TaskSet
 from aenv.sdk.environment import Environment
 
 START_SECONDS = 300.0
@@ -80,38 +81,24 @@ class BuiltInBenchmark(Benchmark):
     def _opened(self, variables: dict[str, str]) -> Environment:
         return Environment(self.env, environment_variables=variables, startup_timeout=START_SECONDS)
 
-    async def run(self, job: BenchJob) -> Result:
-        """Run the agent, then compute the reward."""
-        result = Result(job.task)
-        clock = time.monotonic()
-        async with self._opened(self.variables(job.task)) as env:
-            result.seconds["start"] = _since(clock)
-            clock = time.monotonic()
-            if job.agent in self.players:
-                await self._solve(env, result, self.players[job.agent])
-            elif job.agent != "nop":
-                await agent_bridge.run_agent(job, env, await self.instruction(env), result.calls.append)
-            await self.finish(env)
-            result.seconds["agent"] = _since(clock)
-            clock = time.monotonic()
-            answer = await env.call_reward({}, timeout=START_SECONDS)
-            result.seconds["grade"] = _since(clock)
-        destroyed = failure_reason(answer)
-        if destroyed is not None:
-            result.reward, result.fault, result.error = FAILURE, "policy", destroyed
-            return result
-        result.reward = float(answer[self.score])
-        if answer.get("do_nothing_reward") is not None:
-            result.outputs["do_nothing"] = float(answer["do_nothing_reward"])
-        return result
+    def episodes(self, work: WorkOf) -> TaskSet:
+        """Return the tasks."""
+        from aenv.bench.task_sets import BuiltInTasks  # which imports this
 
-    async def _solve(self, env: Environment, result: Result, arguments: Mapping[str, Any]) -> None:
-        steps: list[dict[str, Any]] = await env.call_function(self.solution, dict(arguments), timeout=START_SECONDS)
+        return BuiltInTasks(self, work)
+
+    def player(self, agent: str, work: WorkOf) -> Agent | None:
+        """Return the agent that does nothing, or one that performs a solution."""
+        if agent == "nop":
+            return nop
+        return partial(self._play, self.players[agent]) if agent in self.players else None
+
+    async def _play(self, arguments: Mapping[str, Any], episode: Episode) -> None:
+        steps = await episode.env.call_function(self.solution, dict(arguments), timeout=START_SECONDS)
         if not steps:
-            raise EnvironmentError(f"{result.task}: no solution is known")
+            raise NoSolution(f"{episode.task.id}: no solution is known")
         for step in steps:
-            done = await env.call_tool(step["tool"], step["arguments"], timeout=START_SECONDS)
-            result.calls.append({**step, "result": done.text, "is_error": done.is_error})
+            await episode.call_tool(step["tool"], step["arguments"])
 
 
 class Tau2(BuiltInBenchmark):
@@ -206,7 +193,3 @@ class ReasoningGym(BuiltInBenchmark):
             "RG_SEED": self.given.get("seed") or "0",
             "RG_INDEX": self.given.get("index") or "0",
         }
-
-
-def _since(clock: float) -> float:
-    return round(time.monotonic() - clock, 3)

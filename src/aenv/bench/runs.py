@@ -6,6 +6,7 @@ import json
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,6 +36,10 @@ class RunRequest:
     """Maximum number of tasks."""
     nothing: dict[str, float] = field(default_factory=dict)
     """Rewards of doing nothing by task, where they are known."""
+    limits: dict[str, float] = field(default_factory=dict)
+    """Limits of the agent in each task: `timeout` in seconds, and `steps`."""
+    task_limits: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Limits of single tasks, in place of those."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,11 @@ class BenchRun:
                     raise ConfigError(f"{place / _ABOUT} cannot be read: {error}") from None
         raise UsageError(f"no such run: {path}", {"hint": "List all runs: aenv bench show"})
 
+    @property
+    def trajectories(self) -> Path:
+        """Folder of the store with the episodes of the run, for `aenv trajectory --store`."""
+        return self.path / "trajectories"
+
     def task_folder(self, task: str) -> Path:
         """Return the folder of a task."""
         return self.path / "tasks" / _UNSAFE.sub("_", task).lstrip(".")
@@ -106,13 +116,16 @@ class BenchRun:
         graded = {result.task: result.reward for result in results if result.reward is not None}
         found = {result.task: result.outputs["do_nothing"] for result in results if "do_nothing" in result.outputs}
         nothing = {task: reward for task, reward in (found | self.request.nothing).items() if task in graded}
+        without = sum(1 for result in results if result.outcome == "no_solution")
         return {
             "run": str(self.path),
             "benchmark": self.request.benchmark,
             "agent": self.request.agent,
             "tasks": len(results),
             "graded": len(graded),
-            "faults": len(results) - len(graded),
+            "faults": len(results) - len(graded) - without,
+            "without_solution": without,
+            "outcomes": dict(Counter(_outcome(result) for result in results)),
             "mean_reward": _mean(graded),
             "do_nothing": _mean(nothing) if len(nothing) == len(graded) else None,
             "results": [result.as_json() for result in results],
@@ -122,6 +135,10 @@ class BenchRun:
 def known() -> list[BenchRun]:
     """Return the user's runs, newest last."""
     return [BenchRun.open(path.parent) for path in sorted(folder().glob(f"*/{_ABOUT}"))]
+
+
+def _outcome(result: Result) -> str:
+    return result.outcome or ("graded" if result.counts else "failed")
 
 
 def _same(request: RunRequest) -> dict[str, Any]:

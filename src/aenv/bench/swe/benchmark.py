@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 from aenv.authoring.failure_reward import failure_reason
-from aenv.bench import agent_bridge
-from aenv.bench.base import FAILURE, BenchJob, Benchmark, Result
-from aenv.bench.swe.dataset import Instance, load
+from aenv.bench.base import FAILURE, BenchJob, Benchmark, NoSolution, Result, WorkOf
+from aenv.bench.stopwatch import measured
+from aenv.bench.swe.dataset import load
 from aenv.bench.swe.prepare import PreparedInstance, prepare
 from aenv.errors import FunctionFailed, InstanceEnded, UsageError
+from aenv.rollout.agents.scripted import nop
+from aenv.rollout.attempt import Agent
+from aenv.rollout.episode import Episode
+from aenv.rollout.task_set import TaskSet
 from aenv.sdk.environment import Environment
 
 NETWORK = "blackhole"
 """Network of the instances. Tests of time-outs connect to addresses that do not answer; a refusal would fail them."""
 TEST_SECONDS = 1800.0
 MARGIN = 120.0
-_PATCH, _LOG, _REPORT = "patch.diff", "test.log", "report.json"
+PATCH, _LOG, _REPORT = "patch.diff", "test.log", "report.json"
 
 
 class SweBench(Benchmark):
@@ -35,6 +38,8 @@ class SweBench(Benchmark):
         "nop": "does nothing",
         "CMD": "a program on this machine, with the instance's tools at $AENV_TASK_URL and $AENV_TASK_MCP_URL",
     }
+    built_in = ("gold", "empty", "nop")
+    """Agents that need no instance."""
     options: ClassVar[Mapping[str, str]] = {
         "instances": "a .json, .jsonl or .parquet file, a folder of tasks, or a dataset of the hub",
         "ids": "only these instances, separated by commas",
@@ -64,57 +69,52 @@ class SweBench(Benchmark):
             use_image = self.given.get("images") != "no"
             return await prepare(self._instances[task], self.given.get("repos", ""), use_image=use_image)
 
-    async def run(self, job: BenchJob) -> Result:
-        """Run the agent, then grade its patch."""
-        result = Result(job.task)
-        clock = time.monotonic()
-        prepared = await self.prepared(job.task)
-        result.seconds["prepare"] = _since(clock)
-        result.outputs |= {"image": prepared.image} if prepared.image else {}
-        clock = time.monotonic()
-        patch = await self._patch(job, self._instances[job.task], prepared, result)
-        result.seconds["agent"] = _since(clock)
-        (job.folder / _PATCH).write_text(patch, newline="")
-        await self._grade(job, prepared, patch, result)
-        return result
+    def gold_patch(self, task: str) -> str:
+        """Return the patch that solves an instance; empty if it is not known."""
+        return self._instances[task].gold
+
+    def episodes(self, work: WorkOf) -> TaskSet:
+        """Return the issues."""
+        from aenv.bench.task_sets import SweTasks  # which imports this
+
+        return SweTasks(self.given, self, work)
+
+    def player(self, agent: str, work: WorkOf) -> Agent | None:
+        """Return the agent that does nothing, or the one that gives the gold patch."""
+        return (self._give_gold if agent == "gold" else nop) if agent in self.built_in else None
+
+    async def _give_gold(self, episode: Episode) -> None:
+        patch = self.gold_patch(episode.task.id)
+        if not patch:
+            raise NoSolution(f"{episode.task.id} has no gold patch")
+        episode.env.patch = patch  # type: ignore[attr-defined]
+        episode.note(patch=patch)
 
     async def grade(self, job: BenchJob) -> Result:
         """Grade the saved patch again."""
-        file = job.folder / _PATCH
+        file = job.folder / PATCH
         if not file.is_file():
             raise UsageError(f"{job.task}: no patch in {job.folder}", {"hint": "Run it first."})
-        result = Result(job.task)
-        await self._grade(job, await self.prepared(job.task), file.read_bytes().decode(), result)
+        return await self.graded(job, file.read_bytes().decode(), Result(job.task))
+
+    async def graded(self, job: BenchJob, patch: str, result: Result) -> Result:
+        """Grade a patch."""
+        await self._grade(job, await self.prepared(job.task), patch, result)
         return result
 
-    async def _patch(self, job: BenchJob, instance: Instance, prepared: PreparedInstance, result: Result) -> str:
-        if job.agent in ("empty", "nop"):
-            return ""
-        if job.agent == "gold":
-            if not instance.gold:
-                raise UsageError(f"{job.task} has no gold patch")
-            return instance.gold
-        async with Environment(str(prepared.agent), network=NETWORK, ttl="4h") as env:
-            task: dict[str, Any] = await env.call_function("get_task", {})
-            await agent_bridge.run_agent(job, env, task["instruction"], result.calls.append)
-            patch: str = await env.call_function("get_patch", {}, timeout=MARGIN)
-            return patch
-
     async def _grade(self, job: BenchJob, prepared: PreparedInstance, patch: str, result: Result) -> None:
-        clock = time.monotonic()
         try:
-            answer = await self._verdict(job, prepared, patch)
+            with measured(result.seconds, "grade"):
+                answer = await self._verdict(job, prepared, patch)
         except (FunctionFailed, InstanceEnded) as error:
             if not patch.strip() or error.fault == "infra":
                 raise
             await self._verdict(job, prepared, "")  # raises if the tests do not run without the patch either
             result.reward, result.error = 0.0, f"the tests run, but not with the patch: {error.message}"
             return
-        finally:
-            result.seconds["grade"] = _since(clock)
         destroyed = failure_reason(answer)
         if destroyed is not None:
-            result.reward, result.fault, result.error = FAILURE, "policy", destroyed
+            result.reward, result.fault, result.error, result.outcome = FAILURE, "policy", destroyed, "destroyed"
             return
         _save(job.folder, answer)
         report = json.loads(answer["stdout"])[job.task]
@@ -138,7 +138,3 @@ class SweBench(Benchmark):
 def _save(folder: Path, answer: Mapping[str, Any]) -> None:
     (folder / _LOG).write_text(str(answer["log"]))
     (folder / _REPORT).write_text(str(answer["stdout"]))
-
-
-def _since(clock: float) -> float:
-    return round(time.monotonic() - clock, 3)

@@ -92,10 +92,10 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         if path.suffix == ".parquet":
             return _read_parquet(path)
-        text = path.read_text(encoding="utf-8")
+        data = path.read_bytes()
         if path.suffix == ".jsonl":
-            return [json.loads(line) for line in text.splitlines() if line.strip()]
-        whole = json.loads(text)
+            return [json.loads(line) for line in data.splitlines() if line.strip()]
+        whole = json.loads(data)
     except (ValueError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
     return list(whole.values()) if isinstance(whole, dict) and "instance_id" not in whole else _as_list(whole)

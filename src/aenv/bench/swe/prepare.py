@@ -27,6 +27,7 @@ from aenv.isolation.files.atomic_folders import atomic_folder
 from aenv.isolation.files.tar_limits import BoundedTarInfo
 from aenv.project.builtin_envs import folder as builtin_folder
 from aenv.sdk.environment import Environment
+from aenv.storage.cache_folders import CacheFolder
 from aenv.tracing.logging import getLogger
 
 log = getLogger("bench.swe")
@@ -61,9 +62,10 @@ async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> 
     """
     image = await published_images.find(instance) if use_image else None
     source = "" if image else repositories.source_of(str(instance.row["repo"]), repos)
-    target = folder() / f"{instance.name}-{_digest(instance, image)}"
-    if not target.is_dir():
-        with atomic_folder(target) as made:
+    projects = cache()
+    name = f"{instance.name}-{_digest(instance, image)}"
+    while (target := projects.use(name)) is None:
+        with atomic_folder(projects.folder / name) as made:
             made.chmod(0o755)
             await _make(instance, source, image, made)
     return PreparedInstance(target / "agent", target / "grade", image.name if image else "")
@@ -72,6 +74,11 @@ async def prepare(instance: Instance, repos: str, *, use_image: bool = True) -> 
 def folder() -> Path:
     """Return the cache folder of prepared projects."""
     return config.cache_folder() / "swe"
+
+
+def cache() -> CacheFolder:
+    """Return the cache of prepared projects."""
+    return CacheFolder("swe", folder(), "repositories of SWE-bench tasks")
 
 
 def _digest(instance: Instance, image: published_images.PublishedImage | None) -> str:
@@ -142,10 +149,10 @@ async def _install_repository(instance: Instance, project: Path) -> None:
         collected = await env.exec(_COLLECT, timeout=300)
         if collected.exit_code:
             raise EnvironmentError(f"{instance.name}: cannot collect the installed files: {collected.stderr[-500:]}")
-        _unpack(await env.download(_CHANGES, timeout=300), project)
+        unpack_changes(await env.download(_CHANGES, timeout=300), project)
 
 
-def _unpack(data: bytes, project: Path) -> None:
+def unpack_changes(data: bytes, project: Path) -> None:
     """Unpack files and links of a sandbox, which is untrusted.
 
     Nothing is written through a link or into .git, whose settings can name commands that git runs on the host.

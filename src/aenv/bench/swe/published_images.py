@@ -8,8 +8,6 @@ git folder that contains only the base commit.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +16,8 @@ from aenv.bench.swe.dataset import Instance
 from aenv.errors import EnvironmentError
 from aenv.images import base_roots, base_systems, docker_cli
 from aenv.isolation.files.rooted_paths import resolve_in_root
+from aenv.isolation.files.scratch_folders import scratch_folder
+from aenv.subprocesses import run
 from aenv.tracing.logging import getLogger
 
 log = getLogger("bench.swe")
@@ -60,7 +60,7 @@ async def find(instance: Instance) -> PublishedImage | None:
         if isinstance(engine, str) or not await engine.has(name):
             return None
         log.info("exporting %s from Docker", name)
-        with tempfile.TemporaryDirectory(prefix="aenv-image-") as place:
+        with scratch_folder("image") as place:
             await engine.save(name, Path(place, "image.tar"))
             await base_systems.BaseSystems().add(known, Path(place, "image.tar"))
     found = PublishedImage(name, known, (await base_systems.BaseSystems().find(known, Path("/"))).root)
@@ -84,14 +84,13 @@ def make_git(image: PublishedImage, commit: str, target: Path) -> str:
         EnvironmentError: the image's repository does not have the commit.
     """
     repository = _repository(image)
-    with tempfile.TemporaryDirectory(prefix="aenv-git-") as place:
+    with scratch_folder("git") as place:
         repositories.checkout(str(repository), commit, Path(place, "tree"))
         shutil.move(Path(place, "tree", ".git"), target)
     git = ["git", f"--git-dir={target}", f"--work-tree={repository}", "-c", "core.fileMode=false"]
-    subprocess.run([*git, "add", "--update"], check=True, capture_output=True)
-    if subprocess.run([*git, "diff", "--cached", "--quiet"], check=False).returncode:
+    run([*git, "add", "--update"]).checked()
+    if not run([*git, "diff", "--cached", "--quiet"]).ok:
         words = ["commit", "--quiet", "--no-verify", "-m", "set-up"]
-        subprocess.run([*git, *_SET_UP, *words], check=True, capture_output=True)
+        run([*git, *_SET_UP, *words]).checked()
     repositories.ignore_untracked(target, repository)
-    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
+    return run([*git, "rev-parse", "HEAD"]).checked().stdout.strip()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from aenv.errors import EnvironmentError
 from aenv.isolation.files import rootfs
 from aenv.project.lock import find_uv
+from aenv.subprocesses import run
 from aenv.tracing.logging import getLogger
 
 log = getLogger("bench.swe")
@@ -60,14 +60,8 @@ def _interpreter(version: str) -> str:
     """Return an interpreter of this machine, else the version itself, which uv downloads."""
     if not version or version == f"{sys.version_info.major}.{sys.version_info.minor}":
         return sys.executable
-    found = subprocess.run(
-        [find_uv(), "python", "find", "--no-python-downloads", version],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd="/",
-    )
-    if found.returncode == 0:
+    found = run([find_uv(), "python", "find", "--no-python-downloads", version], cwd="/")
+    if found.ok:
         return found.stdout.strip()
     versions = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
     here = sorted(versions.glob(f"{version}.*/bin/python{version}"))
@@ -90,11 +84,9 @@ def _packages(python: str, wanted: list[str], options: list[str]) -> list[str]:
         if not lines:
             break
         common = ["pip", "install", "--quiet", "--no-progress", "--color", "never", "--only-binary", ":all:"]
-        done = subprocess.run(
-            [find_uv(), *common, "--python", python, *options, "--requirement", "-"],
-            input="\n".join(lines), capture_output=True, text=True, check=False, cwd="/", env=_variables(),
-        )  # fmt: skip
-        if done.returncode == 0:
+        command = [find_uv(), *common, "--python", python, *options, "--requirement", "-"]
+        done = run(command, stdin="\n".join(lines), cwd="/", env=_variables())
+        if done.ok:
             break
         message = " ".join(done.stderr.split())
         missing = {_plain(name) for name in _NO_WHEEL.findall(message)}
@@ -139,8 +131,8 @@ def _plain(name: str) -> str:
 
 def _make(target: Path, python: str, version: str) -> None:
     command = [find_uv(), "venv", "--quiet", "--relocatable", "--python", python, str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
-    if done.returncode:
+    done = run(command, cwd="/")
+    if not done.ok:
         which = f"Python {version}" if version else python
         raise EnvironmentError(
             f"{which} is not installed, and uv cannot download it: {done.stderr.strip()[-800:]}",
@@ -153,7 +145,7 @@ def _relocate(folder: Path, target: Path) -> None:
     python = target / "bin" / "python"
     query = "import sys; print(sys.base_prefix); print(f'python{sys.version_info[0]}.{sys.version_info[1]}')"
     # -S: site would run the .pth files of the packages, which are untrusted.
-    output = subprocess.run([str(python), "-I", "-S", "-c", query], capture_output=True, text=True, check=True).stdout
+    output = run([str(python), "-I", "-S", "-c", query]).checked().stdout
     prefix, name = output.split()
     if rootfs.is_below(prefix, (*rootfs.SYSTEM, *rootfs.interpreter_paths())):
         return

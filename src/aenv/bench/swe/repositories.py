@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 from aenv.errors import EnvironmentError, UsageError
+from aenv.subprocesses import run
 
 GITHUB = "https://github.com"
 _SERVE = "git -c safe.directory=* -c uploadpack.allowAnySHA1InWant=true upload-pack"
@@ -55,10 +55,8 @@ def checkout(source: str, commit: str, target: Path) -> None:
         ["fetch", "--quiet", "--depth", "1", "--no-tags", *local, "--end-of-options", address, commit],
         ["-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"],
     ):
-        done = subprocess.run(
-            ["git", *command], cwd=target, capture_output=True, text=True, check=False, env={**os.environ, **_VARIABLES}
-        )
-        if done.returncode:
+        done = run(["git", *command], cwd=target, env={**os.environ, **_VARIABLES})
+        if not done.ok:
             raise EnvironmentError(
                 f"cannot fetch {commit[:12]} from {source}: {done.stderr.strip()[-800:]}",
                 details={"hint": "Name a folder with clones, or a mirror, with --repos."},
@@ -78,8 +76,7 @@ def version_at(source: str, commit: str) -> str | None:
         return None
     _check_commit(commit)
     command = ["git", "-c", "safe.directory=*", "-C", source, "describe", "--tags", "--abbrev=0", commit]
-    variables = {**os.environ, **_VARIABLES}
-    tag = subprocess.run(command, capture_output=True, text=True, check=False, env=variables).stdout.strip()
+    tag = run(command, env={**os.environ, **_VARIABLES}).stdout.strip()
     found = _VERSION.search(tag)
     return found[0] if found else None
 
@@ -87,7 +84,7 @@ def version_at(source: str, commit: str) -> str | None:
 def ignore_untracked(git: Path, repository: Path) -> None:
     """Make git ignore untracked files of the set-up and of test runs, so that they do not become part of a patch."""
     command = ["git", f"--git-dir={git}", f"--work-tree={repository}", "ls-files", "--others", "--exclude-standard"]
-    output = subprocess.run([*command, "-z"], cwd=repository, capture_output=True, text=True, check=True).stdout
+    output = run([*command, "-z"], cwd=repository).checked().stdout
     untracked = [f"/{name}" for name in output.split("\0") if name and not name.startswith(".git/")]
     exclude = git / "info" / "exclude"
     exclude.parent.mkdir(exist_ok=True)

@@ -6,25 +6,30 @@ import asyncio
 import functools
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from aenv.bench.base import BenchJob, Benchmark, Result
-from aenv.bench.terminal import agents
+from aenv.bench.base import BenchJob, Benchmark, NoSolution, Result, WorkOf
 from aenv.bench.terminal.compose import Starter
 from aenv.bench.terminal.grading import MAX_OUTPUT, Grader
-from aenv.bench.terminal.task import Task, find
+from aenv.bench.terminal.task import TerminalTask, find
 from aenv.errors import ConfigError, UsageError
 from aenv.images import layered_images
 from aenv.images.box import Box
+from aenv.images.box_files import pack
 from aenv.images.box_network import BoxNetwork
 from aenv.images.dockerfile_build import build
 from aenv.images.layered_images import BoxImage
 from aenv.isolation.limits.cgroups import Cgroup, Cgroups, Limits, group_name
 from aenv.isolation.network.egress_process import EgressProcess
 from aenv.isolation.network.policy import Network
+from aenv.rollout.agents.scripted import nop
+from aenv.rollout.attempt import Agent
+from aenv.rollout.episode import Episode
+from aenv.rollout.task_set import TaskSet
 from aenv.tracing.logging import getLogger
 
 log = getLogger("bench")
@@ -34,6 +39,31 @@ SERVERS = "servers"
 PROCESSES = 4096
 GRADING_SHARE, AGENT_SHARE = 10_000, 100
 """CPU weights: tests have time limits, and an agent that runs at the same time must not make them fail."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTask:
+    """A task whose containers run."""
+
+    task: TerminalTask
+    image: BoxImage
+    box: Box
+    folder: Path
+    """Folder of its state."""
+    containers: AsyncExitStack
+    """Closing it ends the containers."""
+
+    async def put_solution(self) -> str:
+        """Copy the task's own solution into the container; return the path of its script.
+
+        Raises:
+            NoSolution: it has none.
+        """
+        source, place, script = self.task.solution
+        if not source.exists():
+            raise NoSolution(f"{self.task.name} has no solution of its own")
+        await self.box.unpack(lambda target: pack(target, source, "." if source.is_dir() else source.name), place)
+        return script
 
 
 class TerminalBench(Benchmark):
@@ -55,7 +85,7 @@ class TerminalBench(Benchmark):
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(options)
         self._network = _network(options.get("network", "open"))
-        self._known: dict[str, Task] | None = None
+        self._known: dict[str, TerminalTask] | None = None
         self._cgroups: Cgroups | None = None
         self._grading = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
         self._egress: EgressProcess | None = None
@@ -64,7 +94,7 @@ class TerminalBench(Benchmark):
         return list(self._tasks)
 
     @property
-    def _tasks(self) -> dict[str, Task]:
+    def _tasks(self) -> dict[str, TerminalTask]:
         if self._known is None:
             found = {task.name: task for task in find(_tasks_folder(self.given.get("tasks", "")))}
             only = [name for name in self.given.get("only", "").split(",") if name]
@@ -78,11 +108,15 @@ class TerminalBench(Benchmark):
         """Return no rewards: the tests of these tasks fail on an untouched system, so they are not listed."""
         return {}
 
-    async def run(self, job: BenchJob) -> Result:
-        task = self._tasks[job.task]
-        result = Result(job.task)
-        state = job.folder / "state"
-        (job.folder / SERVERS).unlink(missing_ok=True)
+    def task(self, name: str) -> TerminalTask:
+        """Return a task by its name."""
+        return self._tasks[name]
+
+    @asynccontextmanager
+    async def opened(self, task: TerminalTask, folder: Path, result: Result) -> AsyncIterator[OpenTask]:
+        """Build the image and start the task's containers, until the end of the block or of the agent's work."""
+        state = folder / "state"
+        (folder / SERVERS).unlink(missing_ok=True)
         if state.exists():
             await layered_images.remove(state)
         image = await self._image(task, result)
@@ -90,23 +124,43 @@ class TerminalBench(Benchmark):
         group = self._group(task, AGENT_SHARE)
         network = self._box_network(task)
         variables = {**task.compose.variables, **task.variables}
-        services = Starter(task.compose, network, job.folder / "services", lambda: self._group(task, AGENT_SHARE))
-        async with (
-            network.box(image, state, variables=variables, group=group) as box,
-            services.beside(box),
-        ):
-            began = time.monotonic()
-            try:
-                async with asyncio.timeout(task.agent_seconds):
-                    await agents.Work(task, image, box, job.folder, result).run(job.agent)
-            except TimeoutError:
-                result.fault = "timeout"
-                result.error = f"the agent exceeded its time limit of {task.agent_seconds:g} s and was stopped"
-            result.seconds["agent"] = round(time.monotonic() - began, 3)
-            if task.compose.services or not await box.is_idle():
-                (job.folder / SERVERS).touch()
-                return await self._graded(task, image, state, result, box)
-        return await self._graded(task, image, state, result)
+        services = Starter(task.compose, network, folder / "services", lambda: self._group(task, AGENT_SHARE))
+        async with AsyncExitStack() as containers:
+            box = await containers.enter_async_context(network.box(image, state, variables=variables, group=group))
+            await containers.enter_async_context(services.beside(box))
+            yield OpenTask(task, image, box, folder, containers)
+
+    def episodes(self, work: WorkOf) -> TaskSet:
+        """Return the tasks."""
+        from aenv.bench.task_sets import TerminalTasks  # which imports this
+
+        return TerminalTasks(self.given, self, work)
+
+    def player(self, agent: str, work: WorkOf) -> Agent | None:
+        """Return the agent that does nothing, or the one that runs the task's own solution."""
+        if agent == "nop":
+            return nop
+        return functools.partial(self._run_solution, work) if agent == "oracle" else None
+
+    async def _run_solution(self, work: WorkOf, episode: Episode) -> None:
+        [step] = await episode.solution()
+        done = await episode.call_tool(step.tool, step.arguments)
+        calls = work(episode.task.id).result.calls
+        if not done.is_error and calls:
+            output, seconds = calls[-1]["output"], calls[-1]["seconds"]
+            script = self._tasks[episode.task.id].solution[2]
+            calls[-1] = {
+                "command": f"bash {script}", "output": output, "returncode": done.data["returncode"], "seconds": seconds
+            }  # fmt: skip
+
+    async def graded(self, running: OpenTask, result: Result) -> Result:
+        """Grade what the agent has left. Its containers end first, unless their servers are part of the result."""
+        task, state = running.task, running.folder / "state"
+        if task.compose.services or not await running.box.is_idle():
+            (running.folder / SERVERS).touch()
+            return await self._graded(task, running.image, state, result, running.box)
+        await running.containers.aclose()
+        return await self._graded(task, running.image, state, result)
 
     async def grade(self, job: BenchJob) -> Result:
         task = self._tasks[job.task]
@@ -128,7 +182,7 @@ class TerminalBench(Benchmark):
             self._cgroups.remove()
             self._cgroups = None
 
-    async def _image(self, task: Task, result: Result) -> BoxImage:
+    async def _image(self, task: TerminalTask, result: Result) -> BoxImage:
         began = time.monotonic()
         image = await build(task.dockerfile, task.context)
         result.seconds["build"] = round(time.monotonic() - began, 3)
@@ -136,7 +190,7 @@ class TerminalBench(Benchmark):
         return replace(image, variables={**image.variables, **task.variables})
 
     async def _graded(
-        self, task: Task, image: BoxImage, state: Path, result: Result, beside: Box | None = None
+        self, task: TerminalTask, image: BoxImage, state: Path, result: Result, beside: Box | None = None
     ) -> Result:
         async with self._grading:
             began = time.monotonic()
@@ -152,13 +206,13 @@ class TerminalBench(Benchmark):
             result.seconds["verifier"] = round(time.monotonic() - began, 3)
         return result
 
-    def _box_network(self, task: Task) -> BoxNetwork:
+    def _box_network(self, task: TerminalTask) -> BoxNetwork:
         if self._egress is None:
             self._egress = EgressProcess(lambda name, text: log.info("%s: %s", name, text.strip()))
         network = self._network if task.internet else Network("loopback")
         return BoxNetwork(network, self._egress, task.name, task.compose.names)
 
-    def _group(self, task: Task, share: int) -> Cgroup | None:
+    def _group(self, task: TerminalTask, share: int) -> Cgroup | None:
         if self._cgroups is None:
             self._cgroups = Cgroups(group_name("aenv-bench"))
         cpus = min(task.cpus, float(os.cpu_count() or 1))

@@ -19,7 +19,7 @@ from pathlib import Path
 from aenv.bench.terminal import verdict
 from aenv.bench.terminal.file_changes import Changes, ImageFiles
 from aenv.bench.terminal.pristine import RestorePlan, RestorePlanner
-from aenv.bench.terminal.task import Task
+from aenv.bench.terminal.task import TerminalTask
 from aenv.bench.terminal.verdict import Verdict
 from aenv.errors import EnvironmentTimeoutError, Unavailable
 from aenv.images import layered_images, verifier_tools
@@ -62,7 +62,7 @@ _UV = {
 class Grader:
     """Grades a task."""
 
-    task: Task
+    task: TerminalTask
     image: BoxImage
     network: BoxNetwork
     group: Callable[[], Cgroup | None] = lambda: None
@@ -158,7 +158,7 @@ class Grader:
         return found
 
 
-def _pack_tests(task: Task, target: object) -> None:
+def _pack_tests(task: TerminalTask, target: object) -> None:
     """Pack /tests and an empty /logs/verifier.
 
     pytest searches for settings in the folder of the tests and above. A pytest.ini in /tests ends the search there.

@@ -18,7 +18,7 @@ from fnmatch import translate
 from pathlib import Path
 
 from aenv.bench.terminal.file_changes import Changes, ImageFiles
-from aenv.bench.terminal.task import Task
+from aenv.bench.terminal.task import TerminalTask
 from aenv.images.layered_images import LayerEntry
 
 
@@ -109,7 +109,9 @@ class RestorePlan:
 class RestorePlanner:
     """Compares the agent's files with the image."""
 
-    def __init__(self, task: Task, image: ImageFiles, changes: Changes, path: str, variables: dict[str, str]) -> None:
+    def __init__(
+        self, task: TerminalTask, image: ImageFiles, changes: Changes, path: str, variables: dict[str, str]
+    ) -> None:
         self._task = task
         self._image = image
         self._changes = changes
@@ -270,7 +272,7 @@ class RestorePlanner:
             self._plan.removed.add(path)
 
 
-def _read(task: Task) -> tuple[str, set[str]]:
+def _read(task: TerminalTask) -> tuple[str, set[str]]:
     """Return the text of a verifier's scripts, and every word of its files."""
     scripts, words = [task.script], set(WORD.findall(task.script))
     for source, _ in task.tests:

@@ -19,7 +19,7 @@ SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TerminalTask:
     """A terminal task."""
 
     name: str
@@ -67,7 +67,7 @@ class Task:
         return self.folder / "solution.sh", "/oracle", "/oracle/solution.sh"
 
 
-def find(place: Path) -> list[Task]:
+def find(place: Path) -> list[TerminalTask]:
     """Return the task in a folder, or all tasks in its subfolders, sorted by name.
 
     Raises:
@@ -75,7 +75,7 @@ def find(place: Path) -> list[Task]:
     """
     if not place.is_dir():
         raise ConfigError(f"no such folder: {place}")
-    folders = [place] if _is_task(place) else sorted(path for path in place.iterdir() if _is_task(path))
+    folders = [place] if is_task(place) else sorted(path for path in place.iterdir() if is_task(path))
     if not folders:
         raise ConfigError(
             f"no tasks in {place}",
@@ -84,11 +84,12 @@ def find(place: Path) -> list[Task]:
     return [read(folder) for folder in folders]
 
 
-def _is_task(folder: Path) -> bool:
+def is_task(folder: Path) -> bool:
+    """Return whether the folder has the settings of a task."""
     return (folder / "task.toml").is_file() or (folder / "task.yaml").is_file()
 
 
-def read(folder: Path) -> Task:
+def read(folder: Path) -> TerminalTask:
     """Read the task in a folder.
 
     Raises:
@@ -103,7 +104,7 @@ def read(folder: Path) -> Task:
         raise ConfigError(f"{folder.name}: invalid settings: {error}") from None
 
 
-def _read_harbor(folder: Path) -> Task:
+def _read_harbor(folder: Path) -> TerminalTask:
     about = tomllib.loads((folder / "task.toml").read_text())
     place = about.get("environment", {})
     context = folder / "environment"
@@ -112,7 +113,7 @@ def _read_harbor(folder: Path) -> Task:
         raise ConfigError(f"{folder.name}: environment/Dockerfile is missing")
     memory = place.get("memory_mb")
     return _check_complete(
-        Task(
+        TerminalTask(
             folder.name, folder, "harbor", (folder / "instruction.md").read_text(), dockerfile, context,
             agent_seconds=float(about.get("agent", {}).get("timeout_sec") or SECONDS),
             verifier_seconds=float(about.get("verifier", {}).get("timeout_sec") or SECONDS),
@@ -128,10 +129,10 @@ def _read_harbor(folder: Path) -> Task:
     )  # fmt: skip
 
 
-def _read_terminal_bench_1(folder: Path) -> Task:
+def _read_terminal_bench_1(folder: Path) -> TerminalTask:
     about = _yaml(folder / "task.yaml")
     return _check_complete(
-        Task(
+        TerminalTask(
             folder.name, folder, "terminal-bench-1", _instruction(about), folder / "Dockerfile", folder,
             agent_seconds=float(about.get("max_agent_timeout_sec") or SECONDS),
             verifier_seconds=float(about.get("max_test_timeout_sec") or SECONDS),
@@ -149,7 +150,7 @@ def _compose(folder: Path, own: str) -> Compose:
     return Compose()
 
 
-def _check_complete(task: Task) -> Task:
+def _check_complete(task: TerminalTask) -> TerminalTask:
     needed = [task.dockerfile, *(path for path, _ in task.tests)]
     missing = [str(path.relative_to(task.folder)) for path in needed if not path.exists()]
     if missing:

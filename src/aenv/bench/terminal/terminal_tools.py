@@ -1,18 +1,13 @@
-"""A server with terminal tools on a task's container, for an agent that runs on this machine.
-
-It serves MCP and our HTTP routes, like any instance, so an agent written for an environment works unchanged.
-"""
+"""Terminal tools on a task's container, for agents."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from aenv.authoring.declarations import fresh_registry, register_function, register_tool
-from aenv.bench.agent_program import tools_served
+from aenv.authoring.declarations import Registry, fresh_registry, register_tool
 from aenv.images.box import Box
 from aenv.images.layered_images import BoxImage
 from aenv.terminal.pane import Pane
@@ -28,34 +23,27 @@ T = TypeVar("T")
 Record = Callable[[dict[str, Any]], None]
 
 
-class ToolServer:
-    """Serves the tools and records their calls."""
+class TerminalTools:
+    """The tools. It records their calls."""
 
-    def __init__(self, box: Box, image: BoxImage, instruction: str, record: Record) -> None:
+    def __init__(self, box: Box, image: BoxImage, record: Record) -> None:
         self._box = box
         self._image = image
-        self._instruction = instruction
         self._record = record
         self._pane: Pane | None = None
         self._loop = asyncio.get_running_loop()
 
-    @asynccontextmanager
-    async def served(self) -> AsyncIterator[str]:
-        """Serve until the end of the block; yield the URL."""
+    def registry(self) -> Registry:
+        """Return the tools."""
         with fresh_registry() as registry:
             for tool in (self.execute_command, self.keystrokes, self.capture_pane):
                 register_tool(tool)
-            register_function(self.get_instruction)
-        try:
-            async with tools_served(registry, "terminal") as url:
-                yield url
-        finally:
-            if self._pane is not None:
-                self._pane.close()
+        return registry
 
-    def get_instruction(self) -> str:
-        """Return the instruction of the task."""
-        return self._instruction
+    def close(self) -> None:
+        """End the terminal, if one was used."""
+        if self._pane is not None:
+            self._pane.close()
 
     async def execute_command(self, command: str, timeout: float = 60) -> dict[str, Any]:
         """Run a line of bash in the task's folder and wait for its end. Background processes keep running."""
