@@ -46,7 +46,7 @@ def folder(tmp_path: Path, mark: Path) -> Path:
     "code",
     [
         "from aenv.isolation.host_support import unsupported_reason; unsupported_reason()",
-        "from aenv.platform.operations.host_report import _succeeds; _succeeds('import aenv.isolation.kernel.linux')",
+        "from aenv.platform.operations.host_report import examine; examine()",
     ],
 )
 def test_checking_the_machine_imports_nothing_from_the_folder(folder: Path, mark: Path, code: str) -> None:
@@ -63,9 +63,10 @@ def test_installing_packages_uses_nothing_from_the_folder(
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     if not has_uv:
-        monkeypatch.setattr("aenv.engines.package_layers.shutil.which", lambda name, path=None: None)
+        monkeypatch.setattr("aenv.engines.package_installer.uv_program", lambda: None)
+    wanted = package_layers.PackageList(("no-package-of-this-name",), (), ("no-package-of-this-name",))
     with pytest.raises(LoadError) as caught:
-        asyncio.run(package_layers.layer(["no-package-of-this-name"], tmp_path / "layers"))
+        asyncio.run(package_layers.layer(wanted, tmp_path / "layers"))
     assert "no-package-of-this-name" in caught.value.message
     assert "TOML" not in caught.value.message
     assert not mark.exists()

@@ -78,7 +78,6 @@ async def compare(env: Environment, done: set[str], never: set[str]) -> None:
         except AEnvError:
             await asyncio.sleep(0.5)
             continue
-        name = env._instance.id if env._instance else ""
         for what, keys in (
             ("reported as done and was not", done - set(seen["memory"])),
             ("reported as never sent and was done", never & set(seen["memory"])),
@@ -86,7 +85,7 @@ async def compare(env: Environment, done: set[str], never: set[str]) -> None:
             ("forgotten by memory or disk", set(seen["memory"]) ^ set(seen["disk"])),
         ):
             if keys:
-                print(f"wrong: {what}: {len(keys)} calls of {name}", flush=True)
+                print(f"wrong: {what}: {len(keys)} calls of {env.env_name}", flush=True)
         tally["compared"] += 1
         return
     tally["not compared"] += 1

@@ -76,7 +76,7 @@ class Storm:
         self.url = f"http://127.0.0.1:{self._port}"
         self.actions = {
             "client": self.kill_client, "server": self.kill_server, "restart": self.restart, "zygote": self.kill_zygote,
-            "instance": self.kill_instance, "keeper": self.kill_keeper, "clock": self.set_clock,
+            "instance": self.kill_instance, "fd_holder": self.kill_fd_holder, "clock": self.set_clock,
             **({"redis": self.kill_redis} if valkey else {}), **({"disk": self.fill_disk} if disk else {}),
         }  # fmt: skip
         self.set_clock(0.0)
@@ -197,7 +197,7 @@ class Storm:
     def kill_instance(self) -> None:
         self._kill_one([p for p in self.machine.processes() if p.depth > 2])
 
-    def kill_keeper(self) -> None:
+    def kill_fd_holder(self) -> None:
         self._kill_one(self.machine.fd_holders())
 
     def kill_redis(self) -> None:

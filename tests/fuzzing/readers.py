@@ -23,10 +23,11 @@ from typing import Any
 from hypothesis import strategies as st
 
 from aenv.errors import ConfigError, EnvironmentError, InvalidBundle, UsageError
-from aenv.images import dockerfile, oci_unpack
+from aenv.images import dockerfile, oci_layers, oci_unpack
 from aenv.isolation.files import tar_streams
-from aenv.project import archive, manifest, packing
-from aenv.project.unpack import unpack as unpack_bundle
+from aenv.project import manifest
+from aenv.project.bundles import archive, packing
+from aenv.project.bundles.unpack import unpack as unpack_bundle
 from aenv.schema.bundle import parse
 
 Target = Callable[[st.DataObject], None]
@@ -213,7 +214,7 @@ def image(data: st.DataObject) -> None:
             path.write_bytes(data.draw(tars(first=("usr/bin/x", "etc/x"))))
         else:
             _write(path, data.draw(layouts()), as_tar=how == "tar")
-        with contextlib.suppress(oci_unpack.BadImage):
+        with contextlib.suppress(oci_layers.BadImage):
             look(oci_unpack.store(path, place) / "root", links=False)
         assert all(name.startswith("sha256-") and "." not in name for name in os.listdir(place))
 

@@ -13,7 +13,7 @@ import pytest
 
 from aenv.client.hub_client import HubClient
 from aenv.errors import Unavailable
-from aenv.project.packing import Packed, pack
+from aenv.project.bundles.packing import Packed, pack
 from aenv.project.publish import AT_ONCE, missing, publish, request_for, send
 from aenv.schema.bundle import parse
 from aenv.schema.envhub import Schemas

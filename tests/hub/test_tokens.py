@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -265,6 +266,20 @@ def test_an_admin_token_for_a_namespace_cannot_administer_the_hub(serve: Serve, 
 
 
 @pytest.mark.attack("tenants")
+def test_metrics_of_a_hub_count_requests_by_route_and_need_an_administrator(serve: Serve) -> None:
+    with serve("--auth") as hub:
+        headers = {"authorization": f"Bearer {hub.first_token}"}
+        fetch(hub.url, "/env/nothing/1.0.0/exists", headers=headers)
+        assert fetch(hub.url, "/metrics")[0] == 401
+        request = urllib.request.Request(f"{hub.url}/metrics", headers=headers)
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            text = answer.read().decode()
+    where = 'endpoint="/env/{name}/{version}/exists",method="GET",status="200"'
+    assert f"http_requests_total{{{where}}} 1.0" in text
+    assert "http_request_duration_seconds_count" in text
+    assert "nothing" not in text
+
+
 def test_upload_names_are_unique_for_each_environment_and_version() -> None:
     pairs = [(name, version) for name in ("game", "game-2", "game-2-3") for version in ("1", "1.0", "2-1.0", "3-1-1.0")]
     pairs += [("game", "2-3-1.0"), ("game", "2-3-3-1-1.0"), ("game", "1.0.0-rc1"), ("game", "1.0.0-2")]

@@ -125,6 +125,12 @@ def test_a_restored_backup_has_every_record_and_blob(store_url: str, tmp_path: P
     aenv("restore", str(file), "--store", str(other), "--force")
 
 
+def test_a_backup_that_cannot_be_written_names_its_file(tmp_path: Path) -> None:
+    file = tmp_path / "nowhere" / "backup.tar"
+    said = aenv("backup", str(file), "--store", str(tmp_path / "hub.db"), code=2)
+    assert f"{file} cannot be written: No such file or directory" in said
+
+
 def test_restoring_a_file_that_is_not_a_backup_fails_and_changes_nothing(tmp_path: Path) -> None:
     location = HubLocation.of(str(tmp_path / "hub" / "hub.db"))
     file = tmp_path / "notes.tar"

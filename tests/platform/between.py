@@ -13,8 +13,8 @@ from aenv.http.server import HttpServer
 from aenv.platform.access.platform_tokens import OWNER, Allowance, Authenticator, Caller
 from aenv.platform.app import PlatformApp
 from aenv.platform.gateway.gateway import Gateway
-from aenv.platform.instances.env_sources import Sources
 from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.instances.requests.env_sources import Sources
 from aenv.project.locate import Located
 from aenv.schema.instances import EnvInstanceCreateRequest
 

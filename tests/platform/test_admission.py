@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aenv.client.platform_client import ApiClient
-from aenv.errors import Overloaded, QuotaExceeded
+from aenv.errors import CapacityExhausted, Overloaded, QuotaExceeded
 from aenv.platform.instances.admission import Admission, AdmissionTicket, Capacity
+from aenv.platform.instances.machine_capacity import MachineBound
 from aenv.platform.operations.metrics import Metrics
 from aenv.sdk.environment import Environment
 from tests.conftest import fetch, run
@@ -131,6 +132,26 @@ def test_existing_instances_count_even_above_the_capacity() -> None:
         assert late.admitted
 
     run(main())
+
+
+def test_a_create_that_the_machine_has_no_room_for_waits_and_is_then_refused_by_the_name_of_the_resource() -> None:
+    async def main() -> None:
+        bound = MachineBound(1, "open files of the platform (1,024)")
+        admission = Admission(Capacity(wait=0.01).bounded_by(bound))
+        inside, waiting = admission.request("", "", 1), admission.request("", "", 1)
+        assert inside.admitted
+        assert "open files of the platform (1,024)" in admission.queue_reason(waiting)
+        with pytest.raises(CapacityExhausted, match=r"open files of the platform \(1,024\)") as refused:
+            await waiting.wait()
+        assert (refused.value.code, refused.value.retryable) == ("capacity", True)
+        assert refused.value.details["retry_after"] > 0
+
+    run(main())
+
+
+def test_a_number_of_instances_that_an_administrator_chose_stays() -> None:
+    assert Capacity(alive=5).bounded_by(MachineBound(1, "memory")) == Capacity(alive=5)
+    assert Capacity().bounded_by(None) == Capacity()
 
 
 def test_concurrent_creates_are_bounded_and_a_cancelled_one_takes_no_slot() -> None:
@@ -270,3 +291,21 @@ def metrics(served: Served) -> tuple[int, str]:
 
     with urllib.request.urlopen(f"{served.url}/metrics", timeout=30) as answer:
         return answer.status, answer.read().decode()
+
+
+def test_a_queued_create_says_what_it_waits_for(full: Served) -> None:
+    request = {"envName": "counter", "request_id": "queued"}
+
+    async def main() -> None:
+        async with ApiClient(full.url) as api:
+            made = [await api.create_env_instance("counter") for _ in range(CAPACITY)]
+            queued = asyncio.create_task(asyncio.to_thread(fetch, full.url, "/env-instance", request))
+            while True:  # until it is in the queue
+                _, answer = await asyncio.to_thread(fetch, full.url, "/env-instance/activity?request_id=queued")
+                if answer["data"]["waiting_for"] == "room on the platform, which is full":
+                    break
+                assert not queued.done(), queued.result()
+            await api.delete_env_instance(made[0].id)
+            assert (await queued)[0] == 200
+
+    run(main())

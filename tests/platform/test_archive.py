@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aenv.errors import Forbidden, InvalidArguments, NotFound, UsageError
+from aenv.errors import Forbidden, NotFound, UsageError
 from aenv.http.url import ServerUrl
 from tests.conftest import fetch, run
 from tests.platform.parts import Served
@@ -146,7 +146,11 @@ def test_a_cancelled_transfer_ends_on_both_sides(platform: Served, tokens: Token
             receiving.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await receiving
-            with pytest.raises(InvalidArguments, match="path"):
-                await env._get("/archive")
+            own = {"authorization": f"Bearer {tokens('ann')}"}
+            status, body = await asyncio.to_thread(
+                fetch, platform.url, f"/instance/{env.instance_id}/archive", headers=own
+            )
+            assert (status // 100, body["code"]) == (4, "invalid_arguments")
+            assert "path" in body["error"]
 
     run(main())

@@ -36,11 +36,12 @@ def test_the_instance_commands_cover_the_life_of_an_instance(aenv: Run, tmp_path
     made: dict[str, Any] = json.loads(
         aenv(
             "instance", "create", "counter@1.2.0", "--keep-alive", "-t", "1h", "-e", "A=b=c", "-l", "experiment=e1",
-            "--owner", "me", "-o", "json",
+            "--owner", "me", "--cpu", "500m", "--memory", "512Mi", "-o", "json",
         ).stdout
     )  # fmt: skip
     name = made["instance_id"]
-    assert (made["environment"], made["status"]) == ("counter@1.2.0", "Running")
+    assert (made["environment"], made["status"], made["version"]) == ("counter@1.2.0", "Running", "1.2.0")
+    assert made["digest"].startswith("sha256:")
     listed = json.loads(aenv("instance", "list", "-n", "counter", "--version", "1.2.0", "-o", "json").stdout)
     assert [each["id"] for each in listed] == [name]
     assert aenv("instances", "--owner", "me").stdout.splitlines()[1].split()[:5] == [
@@ -49,6 +50,7 @@ def test_the_instance_commands_cover_the_life_of_an_instance(aenv: Run, tmp_path
     assert aenv("instance", "list", "-l", "experiment=e2").stdout == "no instances\n"
     assert "Label        experiment=e1" in aenv("instance", "get", name).stdout
     assert "running" in aenv("instance", "get", name).stdout
+    assert json.loads(aenv("instance", "get", "counter", "-o", "json").stdout)["id"] == name
 
     assert aenv("instance", "exec", name, "echo $A; exit 7", code=7).stdout == "b=c\n"
     assert aenv("instance", "exec", name, "--", "echo", "-n", "x").stdout == "x"
@@ -63,20 +65,25 @@ def test_the_instance_commands_cover_the_life_of_an_instance(aenv: Run, tmp_path
     assert (tmp_path / "again" / "sub" / "f").read_text() == "deep"
     assert "nothing does not exist" in aenv("instance", "cp", "nothing", f"{name}:/tmp/x", code=2).stderr
     assert json.loads(aenv("instance", "renew", name, "--ttl", "2h", "-o", "json").stdout)["ttl"] == "2h"
-    assert aenv("instance", "logs", name, "--tail", "5").stdout == ""
+    assert aenv("instance", "renew", "counter", "--ttl", "3h").stdout.startswith(f"{name} lives until ")
+    assert "write it like 30m" in aenv("instance", "renew", "counter", "--ttl", "soon", code=3).stderr
+    assert aenv("instance", "logs", "counter@1.2.0", "--tail", "5").stdout == ""
 
-    aenv("instance", "delete", name, code=130, stdin="n\n")
+    assert f"End instance {name}?" in aenv("instance", "delete", "counter", code=130, stdin="n\n").stderr
     assert aenv("instance", "delete", "-y", name).stdout == f"deleted {name}\n"
     assert "there is no instance" in aenv("instance", "delete", "-y", name, code=1).stderr
     assert "Reason       deleted" in aenv("instance", "get", name).stdout
     assert aenv("instance", "logs", "-f", name).stdout == ""
-    assert "no instance" in aenv("instance", "get", "counter-00000000", code=1).stderr
+    missing = aenv("instance", "get", "nosuch", code=1).stderr
+    assert "there is no instance 'nosuch'" in missing
+    assert "List them: aenv instance list" in missing
     assert "no instance" in aenv("instance", "logs", "counter-00000000", code=1).stderr
 
 
 def test_an_instance_without_keep_alive_ends_with_the_command(aenv: Run) -> None:
     done = aenv("instance", "create", "counter")
     assert "Instance ID" in done.stdout
+    assert "Version      1.2.0\nDigest       sha256:" in done.stdout
     assert "deleted again" in done.stderr
     assert json.loads(aenv("instance", "info", "counter", "-o", "json").stdout)["status"] == "Running"
     assert json.loads(aenv("instances", "-o", "json").stdout) == []
@@ -84,6 +91,7 @@ def test_an_instance_without_keep_alive_ends_with_the_command(aenv: Run) -> None
 
 def test_wrong_arguments_are_reported(aenv: Run) -> None:
     assert "KEY=VALUE" in aenv("instance", "create", "counter", "-e", "A", code=2).stderr
+    assert "write it like 2Gi" in aenv("instance", "create", "counter", "--memory", "2 gigs", code=2).stderr
     assert "needs --name" in aenv("instance", "list", "--version", "1", code=2).stderr
     assert "ID:/path" in aenv("instance", "cp", "a", "b", code=2).stderr
     assert "the token is wrong" in aenv("instance", "list", "--api-key", "aenv_0_0", code=1).stderr

@@ -45,10 +45,13 @@ def test_a_deleted_instance_keeps_its_reason_and_its_log(create_request: EnvInst
         instances = Instances(Talking())
         made = await instances.create(create_request)
         await instances.delete(made.id)
-        with pytest.raises(NotFound, match=f"no instance {made.id}: deleted"):  # as existing clients expect
+        said = f"^instance {made.id} has ended: deleted$"
+        with pytest.raises(NotFound, match=said):  # and not InstanceEnded, as existing clients expect
             await instances.get(made.id)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match=said):
             await instances.delete(made.id)
+        with pytest.raises(InstanceEnded, match=said):
+            instances.find(made.id)
         found = await instances.get(made.id, deleted=True)
         assert (found.status, found.reason, found.ended_by, found.fault) == (
             "Terminated", "deleted", "deleted", "infra",

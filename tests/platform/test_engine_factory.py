@@ -75,7 +75,7 @@ def _name(entry: Any) -> tuple[str, str, str]:
 
 def test_every_engine_of_pyproject_is_registered_and_can_be_loaded() -> None:
     declared = plugins.declared_in(PYPROJECT).select(group=plugins.ENGINES)
-    assert sorted(declared.names) == ["gvisor", "native", "process"]
+    assert sorted(declared.names) == ["docker", "gvisor", "k8s", "kubernetes", "native", "process"]
     assert {_name(entry) for entry in declared} <= {_name(entry) for entry in entry_points(group=plugins.ENGINES)}, (
         "the installed metadata is out of date; run 'scripts/setup dev' again"
     )
@@ -104,7 +104,9 @@ def test_an_older_plug_in_that_takes_the_folder_alone_still_works(tmp_path: Path
     made = create_engine(name, tmp_path / "run", EngineOptions())
     assert isinstance(made, Older)
     assert made.place == tmp_path / "run"
-    assert made.capabilities == Capabilities(networks=frozenset(("none",)), volumes=True)
+    assert made.capabilities == Capabilities(
+        networks=frozenset(("none",)), volumes=True, storage_media=frozenset(("disk",)), nested=True
+    )
 
 
 @pytest.mark.usefixtures("registered")

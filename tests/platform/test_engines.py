@@ -84,7 +84,7 @@ def test_check_reports_an_invalid_engine(data: Path, service: str) -> None:
     assert "does not answer" in said
     code, said = check("navite")
     assert code == 3
-    assert "unknown engine 'navite'; expected one of gvisor, native, process" in said
+    assert "unknown engine 'navite'; expected one of docker, gvisor, k8s, kubernetes, native, process" in said
 
 
 def test_a_plug_in_engine_is_selected_by_name(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,13 @@ from aenv.errors import Overloaded
 from aenv.platform.instances.admission import Admission, Capacity
 from aenv.platform.instances.machine_account import SLOTS, MachineAccount, MachineUsage, usage_by_platform
 from aenv.platform.instances.machine_capacity import (
+    FILES_OF_PLATFORM,
+    FILES_PER_INSTANCE,
     MEMORY_PER_INSTANCE,
     MIN_INSTANCES,
     PROCESSES_PER_INSTANCE,
     instance_capacity,
+    machine_bound,
 )
 from tests.conftest import run
 
@@ -116,18 +119,47 @@ def test_two_platforms_never_both_take_the_last_place(path: Path) -> None:
     run(main())
 
 
+def test_default_capacity_is_bounded_by_open_files_and_says_so(tmp_path: Path) -> None:
+    proc, groups = tmp_path / "proc", tmp_path / "cgroup"
+    (proc / "sys/kernel").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal:       134217728 kB\n")
+    few = machine_bound(proc, groups, open_files=1024)
+    assert few is not None
+    assert few.instances == (1024 - FILES_OF_PLATFORM) // FILES_PER_INSTANCE
+    assert "open files" in few.resource
+    assert "1,024" in few.resource
+    held = machine_bound(proc, groups, open_files=1024, held=True)
+    assert held is not None
+    assert held.instances < few.instances
+    many = machine_bound(proc, groups, open_files=1 << 20)
+    assert many is not None
+    assert many.instances == (128 << 30) // MEMORY_PER_INSTANCE
+    assert "memory" in many.resource
+
+
+def test_ten_thousand_instances_fit_on_128_gib_with_the_default_number_of_processes(
+    tmp_path: Path,
+) -> None:
+    proc = tmp_path / "proc"
+    (proc / "sys/kernel").mkdir(parents=True)
+    (proc / "meminfo").write_text("MemTotal:       134217728 kB\n")
+    (proc / "sys/kernel/pid_max").write_text("32768\n")
+    assert instance_capacity(proc, tmp_path, open_files=1 << 20) >= 10_000
+    assert instance_capacity(proc, tmp_path, open_files=20_000) >= 10_000
+
+
 def test_default_capacity_is_bounded_by_memory_and_processes(tmp_path: Path) -> None:
     proc, groups = tmp_path / "proc", tmp_path / "cgroup"
     (proc / "sys/kernel").mkdir(parents=True)
     groups.mkdir()
     (proc / "meminfo").write_text("MemTotal:       8388608 kB\nMemFree: 1 kB\n")
     (proc / "sys/kernel/pid_max").write_text("4194304\n")
-    assert instance_capacity(proc, groups) == (8 << 30) // MEMORY_PER_INSTANCE
+    assert instance_capacity(proc, groups, open_files=1 << 20) == (8 << 30) // MEMORY_PER_INSTANCE
     (groups / "pids.max").write_text("400\n")
-    assert instance_capacity(proc, groups) == 400 // PROCESSES_PER_INSTANCE
+    assert instance_capacity(proc, groups, open_files=1 << 20) == 400 // PROCESSES_PER_INSTANCE
     (groups / "memory.max").write_text(f"{20 * MEMORY_PER_INSTANCE}\n")
-    assert instance_capacity(proc, groups) == 20
+    assert instance_capacity(proc, groups, open_files=1 << 20) == 20
     (groups / "memory.max").write_text(f"{MEMORY_PER_INSTANCE}\n")
-    assert instance_capacity(proc, groups) == MIN_INSTANCES
+    assert instance_capacity(proc, groups, open_files=1 << 20) == MIN_INSTANCES
     (groups / "memory.max").write_text("max\n")
-    assert instance_capacity(proc, groups) == 400 // PROCESSES_PER_INSTANCE
+    assert instance_capacity(proc, groups, open_files=1 << 20) == 400 // PROCESSES_PER_INSTANCE

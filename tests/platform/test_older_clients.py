@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,36 +15,8 @@ from tests.conftest import fetch
 from tests.platform.parts import Served, serving
 
 HERE = Path(__file__).parent
-OLDER = "aenvironment==0.1.7"
 PLANES = ("--port", "8080", "--data-port", "8081")
 """The ports are fixed in these clients. So each server has an address of its own: all of 127.0.0.0/8 is local."""
-
-
-@pytest.fixture(scope="module")
-def older(pytestconfig: pytest.Config) -> Path:
-    """Folder of its programs, installed once and kept in pytest's cache."""
-    cache = pytestconfig.cache
-    folder = (cache.mkdir("older-clients") if cache else Path("/tmp/aenv-older-clients")) / OLDER
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:  # another process of this run may install it, too
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            _make(folder)
-    return folder / "bin"
-
-
-def _make(folder: Path) -> None:
-    uv = Path(sys.executable).with_name("uv")
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
-    install = [uv, "pip", "install", "--quiet", "--python", folder / "bin" / "python", OLDER]
-    done = subprocess.run(install, capture_output=True, text=True, timeout=300, check=False)
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        if any("connect" in line or "dns" in line or "timed out" in line for line in map(str.lower, lines)):
-            pytest.skip(f"the package registry cannot be reached: {lines[-1]}")
-        raise AssertionError(done.stderr)
-    (folder / "complete").touch()
 
 
 @pytest.fixture
@@ -72,9 +41,9 @@ def _run(platform: Served, token: str, *command: str | Path) -> str:
 
 
 @pytest.mark.long
-def test_the_older_sdk_and_its_command_work_unchanged(older: Path, platform: Served) -> None:
+def test_the_older_sdk_and_its_command_work_unchanged(earlier: Path, platform: Served) -> None:
     token = platform.token("ann")
-    seen = json.loads(_run(platform, token, older / "python", HERE / "older" / "use.py").splitlines()[-1])
+    seen = json.loads(_run(platform, token, earlier / "python", HERE / "older" / "use.py").splitlines()[-1])
     name = seen["info"].pop("instance_id")
     health = seen.pop("health")
     assert (health["success"], health["data"]["status"]) == (True, "success")
@@ -90,11 +59,11 @@ def test_the_older_sdk_and_its_command_work_unchanged(older: Path, platform: Ser
     auth = {"authorization": f"Bearer {token}"}
     assert fetch(platform.url, f"/env-instance/{name}", headers=auth)[0] == 404, "its release was not a delete"
 
-    _run(platform, token, older / "aenv", "config", "set", "hub_config.api_key", token)
-    _run(platform, token, older / "aenv", "instance", "create", "counter@1.2.0", "--keep-alive", "--owner", "ann")
+    _run(platform, token, earlier / "aenv", "config", "set", "hub_config.api_key", token)
+    _run(platform, token, earlier / "aenv", "instance", "create", "counter@1.2.0", "--keep-alive", "--owner", "ann")
     (made,) = fetch(platform.url, "/env-instance/*/list", headers=auth)[1]["data"]
     assert made["owner"] == "ann"
-    assert made["id"] in _run(platform, token, older / "aenv", "instance", "list", "--name", "counter")
-    assert '"status": "Running"' in _run(platform, token, older / "aenv", "instance", "get", made["id"], "-o", "json")
-    _run(platform, token, older / "aenv", "instance", "delete", made["id"], "--yes")
+    assert made["id"] in _run(platform, token, earlier / "aenv", "instance", "list", "--name", "counter")
+    assert '"status": "Running"' in _run(platform, token, earlier / "aenv", "instance", "get", made["id"], "-o", "json")
+    _run(platform, token, earlier / "aenv", "instance", "delete", made["id"], "--yes")
     assert fetch(platform.url, "/env-instance/*/list", headers=auth)[1]["data"] == []

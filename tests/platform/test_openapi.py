@@ -85,6 +85,8 @@ def test_the_api_withstands_requests_generated_from_its_document(platform: Serve
         case.path_parameters["id"] = body["data"]["id"]
         if "follow" in (case.query or {}):
             case.query["follow"] = "false"  # or the response never ends
+        if case.operation.path.endswith("/files/watch") and (case.query or {}).get("path"):
+            case.query["path"] = "/nowhere"  # likewise
 
     for operation in operations:
         for mode in GenerationMode:

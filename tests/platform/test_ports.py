@@ -19,10 +19,10 @@ from aenv.errors import EnvironmentError, Forbidden
 from aenv.http.messages import Request
 from aenv.platform.gateway.ports import Ports
 from aenv.sdk.environment import Environment
+from tests.certificates import self_signed
 from tests.conftest import fetch, run
 from tests.platform.conftest import publish
 from tests.platform.parts import Served, serving
-from tests.platform.test_tls import certificate
 from tests.storage.valkey import started
 
 Tokens = Callable[..., str]
@@ -230,7 +230,7 @@ def test_websockets_go_both_ways_and_end_with_either_side(platform: Served, toke
 
 
 def test_websockets_go_over_tls(platform: Served, published: Path, tmp_path: Path) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = self_signed(tmp_path)
     with serving(published, "--tls-cert", str(cert), "--tls-key", str(key)) as served:
 
         async def main() -> None:

@@ -21,10 +21,10 @@ from aenv.hub.open_hub import HubLocation, open_catalog
 from aenv.platform.access.platform_tokens import OWNER, Caller
 from aenv.platform.instances import handover
 from aenv.platform.instances.admission import Capacity
-from aenv.platform.instances.env_sources import Sources
 from aenv.platform.instances.instance_record import Replica
 from aenv.platform.instances.ledger import Ledger
 from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.instances.requests.env_sources import Sources
 from aenv.platform.services import reconciler
 from aenv.platform.services.services import Services
 from aenv.platform.services.storages import Storages

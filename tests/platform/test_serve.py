@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -160,7 +160,7 @@ def test_a_shared_platform_refuses_paths_hubs_and_inner_networks(platform: Serve
         headers=bearer(tokens("ann")),
     )
     assert (status, body["success"]) == (400, False)
-    assert "cannot mount files" in body["message"]
+    assert "copy files into instances" in body["message"]
 
 
 def test_an_impossible_create_fails_at_once_in_the_shape_of_older_clients(platform: Served, tokens: Tokens) -> None:
@@ -380,7 +380,8 @@ def test_metrics_count_operations(platform: Served, tokens: Tokens) -> None:
     for phase in ("source", "record", "engine"):
         assert ("aenv_api_create_phase_duration_ms_count", {"phase": phase}) in series
     assert float(text.partition("\naenv_api_server_resident_bytes ")[2].partition("\n")[0]) > 1_000_000
-    assert made["id"] not in text
+    by_instance = {name for name, labels in series if made["id"] in labels.values()}
+    assert by_instance == {"aenv_api_instance_uptime_seconds"}
     path, own = f"/env-instance/{made['id']}", bearer(tokens("ann"))
     assert fetch(platform.url, path, headers=own)[1]["data"]["usage"]["calls"] == 0
     fetch(platform.url, "/functions/double", {"n": 1}, headers={**own, "AEnvCore-EnvInstance-ID": made["id"]})
@@ -417,6 +418,28 @@ def test_a_path_prefix_is_accepted(data: Path) -> None:
                 assert (await env.call_tool("increment")).data == 1
 
         run(main())
+
+
+def test_an_administrators_token_can_be_given(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, other = f"aenv_{'a' * 12}_{'s' * 40}", f"aenv_{'a' * 12}_{'x' * 40}"
+    monkeypatch.setenv("AENV_SERVE_ADMIN_TOKEN", given)
+    for _ in range(2):
+        with serving(data) as platform:
+            assert fetch(platform.url, "/tokens", headers=bearer(given))[0] == 200
+            assert "aenv_" not in platform.log.read_text()
+            assert b"s" * 40 not in (data / "platform" / "platform.db").read_bytes()
+    monkeypatch.setenv("AENV_SERVE_ADMIN_TOKEN", other)
+    with serving(data) as platform:  # a token of the same id is not replaced
+        assert fetch(platform.url, "/tokens", headers=bearer(other))[0] == 401
+        assert fetch(platform.url, "/tokens", headers=bearer(given))[0] == 200
+
+
+def test_a_given_token_that_is_none_is_refused(data: Path) -> None:
+    command = [sys.executable, "-m", "aenv.cli", "serve", "--port", "0", "--one-port", "--auth"]
+    variables = environ(data) | {"AENV_SERVE_ADMIN_TOKEN": "secret"}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert "aenv_ID_SECRET" in done.stderr
 
 
 def test_a_first_token_is_shown_only_where_no_administrator_has_one(data: Path) -> None:
@@ -458,13 +481,19 @@ def test_check_explains_what_is_wrong(data: Path) -> None:
     code, said = check()
     assert (code, "WRONG" in said) == (0, False), said
     code, said = check(
-        "--store", "redis://127.0.0.1:1", "--host", "0.0.0.0", "--no-auth", "--hub", "http://127.0.0.1:1"
-    )
+        "--store", "redis://127.0.0.1:1", "--host", "0.0.0.0", "--no-auth", "--hub", "http://127.0.0.1:1",
+        "--blobs", "ftp://elsewhere",
+    )  # fmt: skip
     assert code == 3
     assert [line.split(":")[0] for line in said.splitlines() if line.startswith("WRONG")] == [
-        "WRONG  store", "WRONG  hub",
+        "WRONG  store", "WRONG  blobs", "WRONG  hub",
     ]  # fmt: skip
     assert "access: everyone who can reach 0.0.0.0, without a token" in said
+    assert "WRONG  address: cannot listen on 192.0.2.1:0" in (said := check("--host", "192.0.2.1")[1])
+    assert "Choose an address of this machine with --host" in said
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        said = check("--port", str(taken.getsockname()[1]))[1]
+    assert "Stop what listens there, or choose another port with --port." in said
     code, said = check("--store", "/proc/no/such.db")
     assert code == 3
     assert "WRONG  store: " in said
@@ -487,8 +516,10 @@ def test_a_hub_that_is_gone_does_not_stop_known_environments(data: Path, tmp_pat
             assert fetch(platform.url, "/api/v1/environments", headers=bearer(token))[0] == 404  # it embeds no hub
             hub.process.kill()
             hub.process.wait()
-            time.sleep(2.1)  # until the cached name has expired
-            assert make(platform, token)["status"] == "Running"
+            while "the hub does not answer" not in platform.log.read_text():  # until the cached name has expired
+                made = make(platform, token)
+                assert made["status"] == "Running"
+                fetch(platform.url, f"/env-instance/{made['id']}", method="DELETE", headers=bearer(token))
             status, body = fetch(platform.url, "/env-instance", {"envName": "other"}, headers=bearer(token))
             assert status >= 500, body
         hub.stop = lambda: None  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ from aenv.errors import Forbidden, NotFound
 from aenv.hub.local_hub import LocalHub
 from aenv.hub.open_hub import HubLocation, open_catalog
 from aenv.platform.access.platform_tokens import Caller
-from aenv.platform.instances.env_sources import Sources
+from aenv.platform.instances.requests.env_sources import Sources
 from aenv.schema.bundle import digest_of
 from aenv.schema.instances import EnvInstanceCreateRequest, HubAccess
 from tests.attacks.ledger import Attacks
@@ -70,12 +70,22 @@ def ann(platform: Served, tokens: Tokens) -> dict[str, Any]:
             while (await api.get_env_service(SERVICE, wait=20)).status != "Running":  # noqa: ASYNC110
                 await asyncio.sleep(0)
             digest = (await hub.get(ENV)).digest
+            tasks = [{"id": "secret", "instruction": "x"}]
+            [episode] = [each async for each in api.rollouts.run(environment=ENV, agent="nop", tasks=tasks)]
+            [rollout] = await api.rollouts.list()
         await hub.close()
         await root.close()
         request_body = {"url": "http://127.0.0.1:9/secret"}
         status, hook = fetch(platform.url, "/api/v1/webhooks", request_body, headers=bearer(platform.first_token))
         assert status == 200
-        return {"id": made.id, "ip": made.ip, "digest": digest, "hook": hook["data"]["id"]}
+        return {
+            "id": made.id,
+            "ip": made.ip,
+            "digest": digest,
+            "hook": hook["data"]["id"],
+            "rollout": rollout.id,
+            "episode": episode.episode,
+        }
 
     found: dict[str, Any] = run(main())
     return found
@@ -98,12 +108,14 @@ OWN = (200,)
 def attempts(ann: dict[str, Any], tokens: Tokens) -> dict[tuple[str, str], Try]:
     """Return a request for every method and path of the OpenAPI document."""
     instance, service = f"/env-instance/{ann['id']}", f"/env-service/{SERVICE}"
+    rollout = f"/rollouts/{ann['rollout']}"
     env, older, space = f"/api/v1/environments/{ENV}", f"/env/{ENV}/1.0.0", f"/api/v1/namespaces/{SPACE}"
     bundle = {"name": ENV, "version": "1.0.0", "files": [], "config": {"name": ENV, "version": "1.0.0"}}
     return {
         # instances
         ("POST", "/env-instance"): Try("/env-instance", {"envName": f"{ENV}@1.0.0"}),
         ("GET", "/env-instance/list"): Try("/env-instance/list?owner=ann&label=about%3Dsecret", None, OWN),
+        ("GET", "/env-instance/activity"): Try("/env-instance/activity?request_id=anns", None, OWN),
         ("GET", "/env-instance/{environment}/list"): Try(f"/env-instance/{ENV}/list", None, OWN),
         ("GET", "/env-instance/{id}"): Try(instance),
         ("DELETE", "/env-instance/{id}"): Try(instance),
@@ -116,6 +128,36 @@ def attempts(ann: dict[str, Any], tokens: Tokens) -> dict[tuple[str, str], Try]:
         ("PUT", "/env-instance/{id}/files"): Try(f"{instance}/files?path=/tmp/x", {}),
         ("GET", "/env-instance/{id}/archive"): Try(f"{instance}/archive?path=/etc"),
         ("PUT", "/env-instance/{id}/archive"): Try(f"{instance}/archive?path=/tmp", {}),
+        ("GET", "/env-instance/{id}/exec"): Try(f"{instance}/exec"),
+        ("GET", "/env-instance/{id}/exec/{process}"): Try(f"{instance}/exec/1"),
+        ("GET", "/env-instance/{id}/exec/{process}/output"): Try(f"{instance}/exec/1/output"),
+        ("POST", "/env-instance/{id}/exec/{process}/stdin"): Try(f"{instance}/exec/1/stdin", b"x"),
+        ("POST", "/env-instance/{id}/exec/{process}/signal"): Try(f"{instance}/exec/1/signal", {"signal": "KILL"}),
+        ("DELETE", "/env-instance/{id}/files"): Try(f"{instance}/files?path=/tmp/x"),
+        ("GET", "/env-instance/{id}/files/stat"): Try(f"{instance}/files/stat?path=/etc"),
+        ("GET", "/env-instance/{id}/files/list"): Try(f"{instance}/files/list?path=/etc"),
+        ("POST", "/env-instance/{id}/files/folder"): Try(f"{instance}/files/folder?path=/tmp/y", {}),
+        ("GET", "/env-instance/{id}/files/watch"): Try(f"{instance}/files/watch?path=/tmp"),
+        # pools
+        ("POST", "/env-pool"): Try("/env-pool", {"envName": ENV, "size": 1}),
+        ("GET", "/env-pool/list"): Try("/env-pool/list", None, OWN),
+        ("DELETE", "/env-pool/{environment}"): Try(f"/env-pool/{ENV}"),
+        # rollouts; one of an environment that bob may not read fails with his rights, as any create does
+        ("POST", "/rollouts"): Try("/rollouts", {"environment": ENV, "model": {"name": "m", "url": "http://10.0.0.1"}}),
+        ("GET", "/rollouts"): Try("/rollouts", None, OWN),
+        ("GET", "/rollouts/{id}"): Try(rollout),
+        ("DELETE", "/rollouts/{id}"): Try(rollout),
+        ("GET", "/rollouts/{id}/stream"): Try(f"{rollout}/stream"),
+        ("GET", "/rollouts/{id}/episodes/{episode}"): Try(f"{rollout}/episodes/{ann['episode']}"),
+        # trajectories; an upload under the id of ann's episode would be bob's own
+        ("GET", "/trajectories"): Try("/trajectories?task=secret", None, OWN),
+        ("GET", "/trajectories/{id}"): Try(f"/trajectories/{ann['episode']}"),
+        ("GET", "/trajectories/{id}/events"): Try(f"/trajectories/{ann['episode']}/events"),
+        ("PUT", "/trajectories/{id}"): Try(f"/trajectories/{ann['episode']}", b"x\n", (400,)),
+        ("DELETE", "/trajectories/{id}"): Try(f"/trajectories/{ann['episode']}"),
+        ("POST", "/trajectories/prune"): Try("/trajectories/prune", {"owner": "ann"}),
+        ("GET", "/trajectory-runs"): Try(f"/trajectory-runs?run={ann['rollout']}", None, OWN),
+        ("POST", "/trajectory-runs"): Try("/trajectory-runs", {"id": ann["rollout"], "created": 1.0}, OWN),
         # services
         ("POST", "/env-service"): Try("/env-service", {"envName": ENV, "service_name": "bobs"}),
         ("GET", "/env-service/list"): Try("/env-service/list", None, OWN),
@@ -379,3 +421,16 @@ def test_the_command_line_grants_shows_and_revokes(platform: Served, tokens: Tok
     assert "2.00 GiB" in aenv("ann", "quota", "show")
     assert aenv("root", "quota", "set", "--user", "ann", "--limit", "default", "-o", "json")["limit"] == 50 << 30
     assert aenv("ann", "transfer", ENV, "--user", "ann", "-o", "json")["owner"] == "ann"
+
+
+def test_the_hint_for_a_stronger_token_names_the_platforms_command(platform: Served, tokens: Tokens) -> None:
+    async def main() -> None:
+        hub = HubClient(platform.url, tokens("bob"))
+        try:
+            with pytest.raises(Forbidden, match="scope admin is required") as caught:
+                await hub.reserve("bobs-space", "bob")
+        finally:
+            await hub.close()
+        assert caught.value.details["hint"].endswith(": aenv serve token create --role admin")
+
+    run(main())

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import datetime
 import hashlib
-import ipaddress
 import signal
 import ssl
 import subprocess
@@ -15,10 +12,6 @@ from pathlib import Path
 
 import pytest
 import websockets
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from aenv.client.platform_client import ApiClient
 from aenv.errors import InstanceUnreachable
@@ -26,34 +19,10 @@ from aenv.http.client import ConnectFailed
 from aenv.http.relay import Relay
 from aenv.http.url import ServerUrl
 from aenv.sdk.environment import Environment
+from tests.certificates import self_signed
 from tests.conftest import run
 from tests.platform.parts import environ, serving
 from tests.storage.valkey import started
-
-
-def certificate(folder: Path, name: str = "server") -> tuple[Path, Path]:
-    """Create a self-signed certificate for 127.0.0.1, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
-        .sign(key, hashes.SHA256())
-    )
-    files = folder / f"{name}.pem", folder / f"{name}.key"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    files[1].write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return files
 
 
 def fingerprint_at(url: str) -> str:
@@ -64,7 +33,7 @@ def fingerprint_at(url: str) -> str:
 def test_all_connections_use_tls_between_servers_too(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = certificate(tmp_path)
+    files = self_signed(tmp_path)
     options = ("--tls-cert", str(files[0]), "--tls-key", str(files[1]), "--prefix", "/aenv")
     with started(tmp_path) as valkey:
         store = ("--store", valkey.url())
@@ -101,7 +70,7 @@ def test_all_connections_use_tls_between_servers_too(
             run(untrusted())
             run(trusted())
             before = fingerprint_at(one.url)
-            for old, new in zip(files, certificate(tmp_path, "renewed"), strict=True):
+            for old, new in zip(files, self_signed(tmp_path, "renewed"), strict=True):
                 new.replace(old)
             one.process.send_signal(signal.SIGHUP)
             while fingerprint_at(one.url) == before:
@@ -132,7 +101,7 @@ def test_all_connections_use_tls_between_servers_too(
 
 
 def test_a_peer_with_another_certificate_than_in_the_store_is_refused(data: Path, tmp_path: Path) -> None:
-    files = certificate(tmp_path)
+    files = self_signed(tmp_path)
     with serving(data, "--tls-cert", str(files[0]), "--tls-key", str(files[1])) as served:
 
         async def main() -> None:
@@ -143,14 +112,13 @@ def test_a_peer_with_another_certificate_than_in_the_store_is_refused(data: Path
             good.close()
             with pytest.raises(ConnectFailed, match="unexpected certificate"):
                 await bad.send(b"GET /health HTTP/1.1\r\nhost: x\r\n", b"")
-            await asyncio.sleep(0.1)
 
         run(main())
 
 
 @pytest.mark.parametrize("wrong", ["missing", "nonsense", "swapped", "half"])
 def test_an_invalid_certificate_is_reported_before_serving(tmp_path: Path, wrong: str) -> None:
-    cert, key = certificate(tmp_path)
+    cert, key = self_signed(tmp_path)
     if wrong == "missing":
         key.unlink()
     elif wrong == "nonsense":

@@ -170,19 +170,20 @@ def test_leftovers_are_reported_and_resources_in_use_are_not(tmp_path: Path) -> 
     groups, runtime, temporary = tmp_path / "cgroup", tmp_path / "run", tmp_path / "tmp"
     gone = subprocess.Popen(["true"])
     gone.wait()
-    keeper = subprocess.Popen([sys.executable, "-c", "input()", "aenv-serve-known"], stdin=subprocess.PIPE)
+    server = subprocess.Popen([sys.executable, "-c", "input()", "aenv-serve-known"], stdin=subprocess.PIPE)
     for path in (
         groups / "memory" / f"aenv-{gone.pid}" / "0a1b",
-        groups / "memory" / f"aenv-{keeper.pid}",
+        groups / "memory" / f"aenv-{server.pid}",
         groups / "memory" / "somebody-elses",
-        groups / "memory" / "aenv-serve-busy" / "0a1b",
+        groups / "memory" / "aenv-1-busy" / "0a1b",
+        groups / "memory" / "aenv-kube-10.251",
         runtime / "01234567" / f"i-{gone.pid}",
         runtime / "0badcafe" / f"i-{gone.pid}",
         temporary / "aenv-serve-gone",
         temporary / "aenv-serve-known",
     ):
         path.mkdir(parents=True)
-    (groups / "memory" / "aenv-serve-busy" / "0a1b" / "cgroup.procs").write_text("1\n")
+    (groups / "memory" / "aenv-1-busy" / "0a1b" / "cgroup.procs").write_text("1\n")
     alive = (runtime / "0badcafe" / "alive").open("w")  # its platform lives, whatever its pid is elsewhere
     fcntl.flock(alive, fcntl.LOCK_EX)
     try:
@@ -191,7 +192,7 @@ def test_leftovers_are_reported_and_resources_in_use_are_not(tmp_path: Path) -> 
             "they may be those of a server that starts"
         )
     finally:
-        keeper.communicate(b"\n")
+        server.communicate(b"\n")
         alive.close()
     assert left == [
         ("cgroup", str(groups / "memory" / f"aenv-{gone.pid}")),

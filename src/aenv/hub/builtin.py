@@ -47,7 +47,7 @@ async def seed(catalog: Catalog) -> None:
 
 
 async def _seed_one(catalog: Catalog, project: Path) -> None:
-    from aenv.project.packing import pack  # not needed when the hub is already seeded
+    from aenv.project.bundles.packing import pack  # not needed when the hub is already seeded
 
     packed = pack(project)
     digests = list(packed.bundle.blobs())

@@ -207,7 +207,8 @@ class Catalog(EnvQueries):
         """
         slot = await self._slot(version, gate)
         before, head = slot.before, slot.head
-        if before is not None and (before.status == RELEASED or not force):
+        completed = before is not None and not before.digest and before.status != RELEASED
+        if before is not None and not completed and (before.status == RELEASED or not force):
             if bundle is not None and before.digest == version.digest:
                 return Pushed(version=before, outcome="unchanged")
             raise await self._content_conflict(before, bundle)

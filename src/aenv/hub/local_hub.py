@@ -36,6 +36,7 @@ from aenv.schema.envhub import (
 )
 from aenv.schema.names import check_name
 from aenv.schema.ref import EnvRef, is_digest
+from aenv.schema.suggestions import did_you_mean
 from aenv.storage.base import Stale
 
 
@@ -321,7 +322,8 @@ class LocalHub(Hub):
         hint = "List environments: aenv list"
         if not self.caller.allows("read", name):
             hint = "If it is private, use a token that may read it."
-        raise NotFound(f"there is no environment {name} in this hub", name, {"hint": hint})
+        close = did_you_mean(name, [each.name for each in (await self.list(limit=PAGE_LIMIT)).items])
+        raise NotFound(f"there is no environment {name} in this hub{close}", name, {"hint": hint})
 
     async def view(self) -> View:
         """Return the part of the catalog that lists and searches show to the caller."""

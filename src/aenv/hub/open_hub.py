@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aenv import config
+from aenv.client.first_contact import RESTART_SECONDS
+from aenv.http.url import Planes
 from aenv.hub.access.storage_quota import DEFAULT
 from aenv.hub.builtin import seed
 from aenv.hub.catalog import Catalog
@@ -47,17 +49,37 @@ async def _prepare(catalog: Catalog) -> None:
     await seed(catalog)
 
 
+def hub_url(settings: config.Settings) -> str:
+    """Return the URL of the hub that commands use; empty: the local hub.
+
+    Without a hub of its own, that is the hub of the platform that the user has a token for.
+    """
+    hub = settings.hub_config
+    if hub.hub_backend or not (settings.system_url and hub.api_key):
+        return hub.hub_backend
+    return str(Planes.parse(settings.system_url).control)
+
+
+def place(settings: config.Settings) -> str:
+    """Return where the hub that commands use is, in words."""
+    return hub_url(settings) or f"this machine, {HubLocation.of().store.removeprefix('sqlite:')}"
+
+
 def open_hub(access: HubAccess | None = None) -> Hub:
     """Open the hub given by ``access``, or by the user's settings without it.
 
     A URL (``http://…``, ``https://…``, ``unix:/…``) means a server; no URL means the local hub in the data folder.
+    With ``access``, queries wait for a hub that is down for two seconds at most: platforms pass it, and can use what
+    they have cached.
     """
+    restart = None if access is None else RESTART_SECONDS
     if access is None:
-        settings = config.load().hub_config
-        access = HubAccess(url=settings.hub_backend, token=settings.api_key, timeout=settings.timeout)
+        settings = config.load()
+        hub = settings.hub_config
+        access = HubAccess(url=hub_url(settings), token=hub.api_key, timeout=hub.timeout)
     if access.url:
         from aenv.client.hub_client import HubClient
 
         token, certificates = access.token or None, access.certificates
-        return HubClient(access.url, token, timeout=access.timeout, certificates=certificates)
+        return HubClient(access.url, token, timeout=access.timeout, certificates=certificates, restart=restart)
     return LocalHub(open_catalog(HubLocation.of(data=Path(access.data) if access.data else None)))

@@ -84,6 +84,10 @@ async def backup(store: Store, blobs: BlobStore, file: Path, progress: Progress)
     moved = MigrationResult()
     part = file.with_name(f".{file.name}.part")
     try:
+        part.touch(0o600)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror}") from None
+    try:
         with os.fdopen(os.open(part, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as raw:
             with tarfile.open(fileobj=raw, mode="w|") as tar:
                 lines = [json.dumps(FORMAT)]

@@ -25,8 +25,16 @@ from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.openapi import PAGE, TtlRequest, document
 from aenv.platform.operations.metrics_routes import metrics_answer
 from aenv.platform.request_context import RequestContext, Route, RouteEntry, body, envelope, number, ok, refusal, wait
+from aenv.platform.trajectories.trajectory_routes import UPLOAD, is_upload
 from aenv.schema import paths
-from aenv.schema.instances import EnvInstanceCreateRequest, EnvStatus, InstancePage, PresignedUrl, PresignRequest
+from aenv.schema.instances import (
+    ActivityAnswer,
+    EnvInstanceCreateRequest,
+    EnvStatus,
+    InstancePage,
+    PresignedUrl,
+    PresignRequest,
+)
 
 MAX_CREATE_BYTES = 4 * 1024 * 1024
 """Limit for a create request: much of it is kept in memory and in the store."""
@@ -63,15 +71,32 @@ class PlatformApp:
         self._gateway = gateway
         self._audit = audit
         self._fallback = fallback
+        self._router: Router[tuple[str, Route]] = Router()
+        self.routes = (*self._own_routes(), *more)
+        for method, path, action, handle in self.routes:
+            self._router.add(method, path, (action, handle))
+
+    def _own_routes(self) -> tuple[RouteEntry, ...]:
         base, one = paths.INSTANCES, f"{paths.INSTANCES}/{{name}}"
-        own: tuple[RouteEntry, ...] = (
+        return (
             ("POST", base, "create", self._create),
             ("GET", f"{base}/list", "list", self._page),
+            ("GET", paths.ACTIVITY, "get", self._activity),
             ("GET", f"{one}/list", "list", self._list),
             ("GET", f"{one}/logs", "logs", self._logs),
             ("GET", f"{one}/events", "events", self._events),
             ("PUT", f"{one}/ttl", "renew", self._renew),
             ("POST", f"{one}/exec", "exec", self._inside),
+            ("GET", f"{one}/exec", "processes", self._inside),
+            ("GET", f"{one}/exec/{{process}}", "processes", self._inside),
+            ("GET", f"{one}/exec/{{process}}/output", "output", self._inside),
+            ("POST", f"{one}/exec/{{process}}/stdin", "stdin", self._inside),
+            ("POST", f"{one}/exec/{{process}}/signal", "signal", self._inside),
+            ("GET", f"{one}/files/stat", "list-files", self._inside),
+            ("GET", f"{one}/files/list", "list-files", self._inside),
+            ("GET", f"{one}/files/watch", "watch", self._inside),
+            ("POST", f"{one}/files/folder", "upload", self._inside),
+            ("DELETE", f"{one}/files", "remove", self._inside),
             ("GET", f"{one}/files", "download", self._inside),
             ("PUT", f"{one}/files", "upload", self._inside),
             ("GET", f"{one}/archive", "download", self._inside),
@@ -80,10 +105,6 @@ class PlatformApp:
             ("GET", one, "get", self._get),
             ("DELETE", one, "delete", self._delete),
         )
-        self._router: Router[tuple[str, Route]] = Router()
-        self.routes = (*own, *more)
-        for method, path, action, handle in self.routes:
-            self._router.add(method, path, (action, handle))
 
     async def __call__(self, request: Request) -> Answer:
         """Handle a request."""
@@ -93,7 +114,7 @@ class PlatformApp:
             except AEnvError as error:
                 return refusal(error)
         found = self._find(request)
-        if request.stream is not None and (found is None or found[1] != self._inside):
+        if request.stream is not None and (found is None or (found[1] != self._inside and found[0] != UPLOAD)):
             try:
                 await self._hold_body(request, request.stream)
             except AEnvError as error:
@@ -178,7 +199,8 @@ class PlatformApp:
         metrics.observe("request_duration_ms", spent, endpoint=action)
         if self._audit is not None and action not in _READ_ONLY and context is not None:
             trace = request.header(b"env-instance-trace-id").decode("latin-1")
-            facts = {"service" if action.startswith("service-") else "instance": name} if name else {}
+            kind = {"service": "service", "trajectory": "episode"}.get(action.partition("-")[0], "instance")
+            facts = {kind: name} if name else {}
             self._audit.write(
                 action,
                 user=context.caller.name,
@@ -201,6 +223,12 @@ class PlatformApp:
             response = await self._peers.claim(context.request, context.caller, spec.request_id)
             if response is not None:
                 return response
+        if self._ports is not None and spec.mcp is not False:
+            await self._ports.open_for_mcp()
+        if spec.items is not None:
+            if spec.count not in (None, len(spec.items)):
+                raise InvalidArguments(f"count is {spec.count}, but there are {len(spec.items)} items")
+            return ok(await self._instances.create_many(spec, len(spec.items), context.caller))
         if spec.count is not None:
             return ok(await self._instances.create_many(spec, spec.count, context.caller))
         return ok(await self._instances.create(spec, context.caller))
@@ -222,6 +250,10 @@ class PlatformApp:
     async def _get(self, context: RequestContext) -> Answer:
         deleted = context.one("deleted") in ("1", "true")
         return ok(await self._instances.get(context.name, wait(context.one("wait")), context.caller, deleted=deleted))
+
+    async def _activity(self, context: RequestContext) -> Answer:
+        text = self._instances.activities.text(context.caller, context.one("request_id") or "")
+        return ok(ActivityAnswer(waiting_for=text))
 
     async def _delete(self, context: RequestContext) -> Answer:
         await self._instances.delete(context.name, context.caller)
@@ -259,8 +291,7 @@ class PlatformApp:
     async def _inside(self, context: RequestContext) -> Answer:
         if self._gateway is None:
             raise NotFound("this platform does not forward requests; call the instance at its own address")
-        path, mark, query = context.request.target.partition(b"?")
-        target = path[path.rindex(b"/") :] + mark + query
+        target = b"/" + context.request.target.split(b"/", 3)[3]
         record = await self._instances.require(context.name, context.caller)
         return await self._gateway.forward(record, context.request, target)
 
@@ -286,7 +317,21 @@ class PlatformApp:
             await self._instances.end_lease(name)
 
 
-_READ_ONLY = ("list", "get", "logs", "events", "service-list", "service-get", "service-logs", "service-events")
+_READ_ONLY = (
+    "list",
+    "get",
+    "logs",
+    "events",
+    "service-list",
+    "service-get",
+    "service-logs",
+    "service-events",
+    "pool-list",
+    "rollout-list",
+    "rollout-get",
+    "trajectory-list",
+    "trajectory-get",
+)
 """Actions that change nothing: every role may do them, and they are not in the audit log."""
 
 
@@ -297,7 +342,9 @@ def _hint(path: str) -> dict[str, str]:
 
 
 def takes_any_body(request: Request) -> bool:
-    """Return whether the body is streamed to an instance and so may have any length."""
+    """Return whether the body is read while it arrives, and so may have any length."""
+    if is_upload(request):
+        return True
     if request.method != "PUT" or not request.path.endswith(paths.ARCHIVE):
         return False
     return (request.path.startswith(paths.INSTANCES + "/") and request.path.count("/") == 3) or Gateway.wants(request)
@@ -305,7 +352,9 @@ def takes_any_body(request: Request) -> bool:
 
 def _is_platform_path(path: str) -> bool:
     own = (paths.HEALTH, paths.METRICS, paths.LEASE, paths.OPENAPI)
-    return path in own or path.startswith((paths.INSTANCES, paths.SERVICES))
+    return path in own or path.startswith(
+        (paths.INSTANCES, paths.SERVICES, paths.POOLS, paths.ROLLOUTS, paths.TRAJECTORIES, paths.TRAJECTORY_RUNS)
+    )
 
 
 def _filters(context: RequestContext) -> dict[str, Any]:

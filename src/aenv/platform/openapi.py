@@ -11,11 +11,14 @@ from aenv._version import __version__
 from aenv.http import openapi
 from aenv.http.openapi import Operation
 from aenv.platform.access.token_routes import PlatformTokenRequest, PlatformTokenResponse
-from aenv.runtime.sandbox_routes import Command
 from aenv.schema import paths
+from aenv.schema.inside import MOST_ENTRIES, Command, CommandResult, FileInfo, ProcessInfo, SignalRequest
 from aenv.schema.instances import (
+    ActivityAnswer,
     EnvInstance,
     EnvInstanceCreateRequest,
+    EnvPool,
+    EnvPoolCreateRequest,
     EnvService,
     EnvServiceCreateRequest,
     EnvServiceUpdateRequest,
@@ -24,6 +27,21 @@ from aenv.schema.instances import (
     InstancePage,
     PresignedUrl,
     PresignRequest,
+)
+from aenv.schema.rollouts import RolloutInfo, RolloutRequest, ServedEpisode
+from aenv.schema.trajectories import (
+    EPISODES_PER_PAGE,
+    EVENTS_PER_PAGE,
+    EpisodeOutcome,
+    EpisodePage,
+    EpisodeState,
+    EventPage,
+    PruneAnswer,
+    PruneRequest,
+    RunPage,
+    RunUpload,
+    StoredEpisode,
+    StoredRun,
 )
 
 PAGE = 1000
@@ -74,6 +92,63 @@ class InstanceListQuery(FilterQuery):
     """Environment: `name`, `name@version` or `*`."""
 
 
+class RolloutQuery(QueryModel):
+    """How to answer a request for a rollout."""
+
+    stream: bool = True
+    """False: answer with the state at once; follow it at `/rollouts/{id}/stream`."""
+
+
+class StreamQuery(QueryModel):
+    """Selection of the episodes to send."""
+
+    after: Annotated[int, Field(ge=0)] = 0
+    """Number of the first episode to send. `Last-Event-ID` does the same after a broken connection."""
+    trace: bool = True
+    """Send the events of each episode."""
+
+
+class OwnerQuery(QueryModel):
+    """Selection of a user."""
+
+    owner: str | None = None
+    """User whose trajectories are meant; an administrator sees those of all."""
+
+
+class EpisodeQuery(OwnerQuery):
+    """Filters for episodes."""
+
+    run: str | None = None
+    task: str | None = None
+    outcome: EpisodeOutcome | None = None
+    state: EpisodeState | None = None
+    final: bool | None = None
+    """Only episodes that are, or are not, the result of their sample."""
+    newest_first: bool = False
+    """The newest first; otherwise in the order of their beginning."""
+    limit: Annotated[int, Field(ge=1, le=EPISODES_PER_PAGE)] = 100
+    after: str | None = None
+    """`next` of the previous page, or the id of an episode."""
+
+
+class EventQuery(OwnerQuery):
+    """Window of events."""
+
+    start: Annotated[int, Field(ge=0)] = 0
+    """Number of the first event."""
+    limit: Annotated[int, Field(ge=1, le=EVENTS_PER_PAGE)] = 100
+
+
+class RunQuery(OwnerQuery):
+    """Filters for runs."""
+
+    run: str | None = None
+    """Only the run of this id."""
+    limit: Annotated[int, Field(ge=1, le=EPISODES_PER_PAGE)] = 100
+    after: str | None = None
+    """`next` of the previous page, or the id of a run."""
+
+
 class ServiceQuery(QueryModel):
     """Filters for services."""
 
@@ -102,6 +177,13 @@ class InstanceQuery(WaitQuery):
     """Also find an instance that was deleted within the last hour."""
 
 
+class ActivityQuery(QueryModel):
+    """The create request."""
+
+    request_id: str = ""
+    """``request_id`` of the create request."""
+
+
 class LogQuery(QueryModel):
     """Part of a log."""
 
@@ -117,21 +199,42 @@ class PathQuery(QueryModel):
     path: Annotated[str, Field(min_length=1)]
 
 
+class ListFilesQuery(PathQuery):
+    """Folder to list."""
+
+    depth: Annotated[int, Field(ge=1, le=64)] = 1
+    """Levels of folders to list."""
+    limit: Annotated[int, Field(ge=1, le=MOST_ENTRIES)] = 10_000
+    """Maximum number of entries; with more, the request is refused."""
+
+
+class RecursiveQuery(PathQuery):
+    """Path, with or without what is below it."""
+
+    recursive: bool = False
+    """Include folders below it, and what is in them."""
+
+
+class ProcessQuery(QueryModel):
+    """Time to wait for the end of a process."""
+
+    wait: Annotated[float, Field(ge=0, le=30)] = 0.0
+    """Seconds to wait for the end of a detached process."""
+
+
+class StdinQuery(QueryModel):
+    """End of the input."""
+
+    eof: bool = False
+    """Close standard input after this."""
+
+
 class TtlRequest(BaseModel):
     """New time to live, from now; empty: as long as before."""
 
     model_config = ConfigDict(extra="forbid")
 
     ttl: str = Field(default="", max_length=64)
-
-
-class CommandResult(BaseModel):
-    """Exit code and output of a command."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
-    timed_out: bool
 
 
 class InstanceRefusal(BaseModel):
@@ -142,6 +245,12 @@ class InstanceRefusal(BaseModel):
     success: Literal[False]
     code: str | int
     """Error code as a word from instances; HTTP status from the platform."""
+
+
+class AffectedPath(BaseModel):
+    """Path that was made or removed."""
+
+    path: str
 
 
 class WrittenFile(BaseModel):
@@ -178,6 +287,22 @@ def _tokens(method: str, path: str, summary: str, answer: Any, **more: Any) -> O
     )
 
 
+def _rollouts(
+    method: str, path: str, summary: str, answer: Any, needs: Literal["user", "read-only"] = "user", **more: Any
+) -> Operation:
+    return Operation(
+        method, paths.ROLLOUTS + path, summary, answer=answer, needs=needs, legacy=True, tag="rollouts", **more
+    )
+
+
+def _trajectories(
+    method: str, path: str, summary: str, answer: Any, needs: Literal["user", "read-only"] = "user", **more: Any
+) -> Operation:
+    return Operation(method, path, summary, answer=answer, needs=needs, legacy=True, tag="trajectories", **more)
+
+
+_EPISODE = f"{paths.TRAJECTORIES}/{{id}}"
+
 OPERATIONS = (
     _instances(
         "POST",
@@ -187,6 +312,12 @@ OPERATIONS = (
         body=EnvInstanceCreateRequest,
     ),
     _read(f"{paths.INSTANCES}/list", "List instances, the oldest first", InstancePage, query=InstanceListQuery),
+    _read(
+        paths.ACTIVITY,
+        "Get what a create request of the caller waits for, such as the installation of packages",
+        ActivityAnswer,
+        query=ActivityQuery,
+    ),
     _read(
         f"{paths.INSTANCES}/{{environment}}/list",
         "List instances of an environment, or all with `*`, in the shape of older clients",
@@ -199,9 +330,54 @@ OPERATIONS = (
     _read(f"{_ONE}/events", "List its events, the oldest first", list[InstanceEvent]),
     _read(f"{_ONE}/logs", "Get the output of its tools", str, query=LogQuery, media=("text/plain",)),
     _instances("POST", f"{_ONE}/presign-url", "Create a URL of a port inside it", PresignedUrl, body=PresignRequest),
-    _inside("POST", paths.EXEC, "Run a command in it", CommandResult, body=Command),
+    _inside(
+        "POST",
+        paths.EXEC,
+        "Run a command in it: at once, as a stream of JSON lines (`stream`), or detached (`detach`)",
+        CommandResult | ProcessInfo,
+        body=Command,
+        media=("application/x-ndjson",),
+    ),
+    _inside(
+        "GET", paths.EXEC, "List processes that callers started in it; with a WebSocket, run one", list[ProcessInfo]
+    ),
+    _inside(
+        "GET",
+        f"{paths.EXEC}/{{process}}",
+        "Get a process; with a WebSocket, attach to it",
+        ProcessInfo,
+        query=ProcessQuery,
+    ),
+    _inside(
+        "GET",
+        f"{paths.EXEC}/{{process}}/output",
+        "Follow the output of a detached process",
+        bytes,
+        media=("application/x-ndjson",),
+    ),
+    _inside(
+        "POST",
+        f"{paths.EXEC}/{{process}}/stdin",
+        "Write to a process's standard input",
+        None,
+        body=bytes,
+        query=StdinQuery,
+    ),
+    _inside("POST", f"{paths.EXEC}/{{process}}/signal", "Send a signal to a process", None, body=SignalRequest),
     _inside("GET", paths.FILES, "Read a file in it", bytes, query=PathQuery),
     _inside("PUT", paths.FILES, "Write a file in it, of at most 64 MiB", WrittenFile, query=PathQuery, body=bytes),
+    _inside("DELETE", paths.FILES, "Remove a file or folder in it", AffectedPath, query=RecursiveQuery),
+    _inside("GET", paths.FILE_STAT, "Describe a file or folder in it", FileInfo, query=PathQuery),
+    _inside("GET", paths.FILE_LIST, "List a folder in it", list[FileInfo], query=ListFilesQuery),
+    _inside("POST", paths.FOLDER, "Make a folder in it, with those above it", AffectedPath, query=PathQuery),
+    _inside(
+        "GET",
+        paths.FILE_WATCH,
+        "Follow changes of a file or folder in it",
+        bytes,
+        query=RecursiveQuery,
+        media=("application/x-ndjson",),
+    ),
     _inside("GET", paths.ARCHIVE, "Read a folder in it as a tar", bytes, query=PathQuery, media=("application/x-tar",)),
     _inside("PUT", paths.ARCHIVE, "Unpack a tar into a folder in it", WrittenFile, query=PathQuery, body=bytes),
     _services(
@@ -218,6 +394,85 @@ OPERATIONS = (
     _services("DELETE", "/{id}", "Delete a service", str, query=DeleteQuery),
     _services("GET", "/{id}/events", "List its events, the oldest first", list[InstanceEvent]),
     _services("GET", "/{id}/logs", "Get the output of its replicas", str, query=LogQuery, media=("text/plain",)),
+    Operation(
+        "POST",
+        paths.POOLS,
+        "Keep instances of an environment ready",
+        answer=EnvPool,
+        body=EnvPoolCreateRequest,
+        needs="user",
+        legacy=True,
+        tag="pools",
+    ),
+    Operation(
+        "GET",
+        f"{paths.POOLS}/list",
+        "List the warm pools",
+        answer=list[EnvPool],
+        needs="read-only",
+        legacy=True,
+        tag="pools",
+    ),
+    Operation(
+        "DELETE",
+        f"{paths.POOLS}/{{environment}}",
+        "End the warm pool of an environment",
+        answer=str,
+        needs="user",
+        legacy=True,
+        tag="pools",
+    ),
+    _rollouts(
+        "POST",
+        "",
+        "Run an agent over tasks, and get every episode as it ends, as server-sent events",
+        RolloutInfo,
+        body=RolloutRequest,
+        query=RolloutQuery,
+        media=("text/event-stream",),
+    ),
+    _rollouts("GET", "", "List rollouts, the newest first", list[RolloutInfo], "read-only"),
+    _rollouts("GET", "/{id}", "Get the state of a rollout", RolloutInfo, "read-only"),
+    _rollouts(
+        "GET",
+        "/{id}/stream",
+        "Follow a rollout: its finished episodes, then the others as they end, as server-sent events",
+        str,
+        "read-only",
+        query=StreamQuery,
+        media=("text/event-stream",),
+    ),
+    _rollouts("GET", "/{id}/episodes/{episode}", "Get a finished episode with its events", ServedEpisode, "read-only"),
+    _rollouts("DELETE", "/{id}", "Cancel a rollout", RolloutInfo),
+    _trajectories("GET", paths.TRAJECTORIES, "List recorded episodes", EpisodePage, "read-only", query=EpisodeQuery),
+    _trajectories(
+        "GET",
+        _EPISODE,
+        "Get an episode by its id or the beginning of it, without its events",
+        StoredEpisode,
+        "read-only",
+        query=OwnerQuery,
+    ),
+    _trajectories(
+        "GET", f"{_EPISODE}/events", "Get some events of an episode", EventPage, "read-only", query=EventQuery
+    ),
+    _trajectories(
+        "PUT",
+        _EPISODE,
+        "Store an episode: its events as lines of JSON, which may be compressed with gzip",
+        StoredEpisode,
+        body=bytes,
+    ),
+    _trajectories("DELETE", _EPISODE, "Delete an episode", StoredEpisode),
+    _trajectories(
+        "POST",
+        paths.TRAJECTORIES_PRUNE,
+        "Delete episodes, a limited number with each request",
+        PruneAnswer,
+        body=PruneRequest,
+    ),
+    _trajectories("GET", paths.TRAJECTORY_RUNS, "List runs, the newest first", RunPage, "read-only", query=RunQuery),
+    _trajectories("POST", paths.TRAJECTORY_RUNS, "Store a run, unless it exists", StoredRun, body=RunUpload),
     _tokens("GET", "", "List tokens", list[PlatformTokenResponse]),
     _tokens("POST", "", "Create a token; it is shown once", PlatformTokenResponse, body=PlatformTokenRequest),
     _tokens("DELETE", "/{id}", "Revoke a token", PlatformTokenResponse),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pydantic import Field
@@ -27,6 +28,8 @@ class HubToken(TokenRecord):
     namespaces: list[str] = Field(default_factory=lambda: ["*"])
     max_instances: int = 0
     """Instance limit for a platform that checks tokens with this hub; 0: no limit."""
+    for_instances: bool = False
+    """Valid for instances of the platform that this hub belongs to: made by ``POST /token``, as in version 0.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,8 @@ class HubCaller:
     name: str
     scope: Scope | None = None
     namespaces: tuple[str, ...] = ("*",)
+    platform_roles: Mapping[Scope, str] | None = field(default=None, compare=False)
+    """The role of a platform's token for each scope, where the platform's tokens are valid for its hub, else None."""
     behalf: str = ""
     """User on whose behalf the caller reads. Such a request sees only what that user may read, and cannot write."""
 
@@ -68,19 +73,26 @@ class HubCaller:
         if not self.allows(scope):
             raise Forbidden(
                 f"a token with scope {scope} is required; yours has scope {self.scope}",
-                details={"hint": f"Ask for one: aenv hub token create --scope {scope}"},
+                details={"hint": self._hint(scope)},
             )
         if scope == "admin" and name is None and "*" not in self.namespaces:
             raise Forbidden(
                 f"this affects the whole hub; your token is restricted to {', '.join(self.namespaces)}",
-                details={"hint": "Ask for one: aenv hub token create --scope admin"},
+                details={"hint": self._hint("admin")},
             )
         if not self.allows(scope, name):
             raise Forbidden(
                 f"your token is restricted to {', '.join(self.namespaces)}, which does not include {name}",
                 name,
-                {"hint": f"Ask for one: aenv hub token create --scope {scope} --namespace {name}"},
+                {"hint": f"{self._hint(scope)} --namespace {name}"},
             )
+
+    def _hint(self, scope: Scope) -> str:
+        if self.platform_roles is not None:
+            return (
+                f"Ask the platform's administrator for one: aenv serve token create --role {self.platform_roles[scope]}"
+            )
+        return f"Ask for one: aenv hub token create --scope {scope}"
 
 
 OWNER = HubCaller("owner", "admin")
@@ -106,10 +118,16 @@ class HubTokens(TokenStore[HubToken]):
         namespaces: list[str] | None = None,
         expires_at: float | None = None,
         max_instances: int = 0,
+        for_instances: bool = False,
     ) -> tuple[HubToken, str]:
         """Create a token; return its record and its text."""
         return await self.add(
-            user=user, scope=scope, namespaces=namespaces or ["*"], expires_at=expires_at, max_instances=max_instances
+            user=user,
+            scope=scope,
+            namespaces=namespaces or ["*"],
+            expires_at=expires_at,
+            max_instances=max_instances,
+            for_instances=for_instances,
         )
 
     async def first(self) -> str | None:

@@ -20,6 +20,7 @@ from aenv.hub.access.hub_tokens import ANYONE, OWNER, HubCaller, HubTokens
 from aenv.hub.catalog import Catalog
 from aenv.hub.local_hub import LocalHub
 from aenv.hub.web import legacy_routes, routes
+from aenv.hub.web.hub_metrics import CONTENT_TYPE, HubMetrics
 from aenv.hub.web.openapi import document
 from aenv.hub.web.route import Exchange, Route
 from aenv.schema import paths
@@ -44,6 +45,7 @@ class HubApp:
     ) -> None:
         """``authenticate`` returns the caller of a token; by default only the hub's own tokens are accepted."""
         self._catalog = catalog
+        self.metrics = HubMetrics()
         self._tokens = HubTokens(catalog.store, catalog.clock)
         self._authenticate = authenticate or self._tokens.authenticate
         self._auth = auth
@@ -63,13 +65,13 @@ class HubApp:
     async def _answer(self, request: Request) -> Response:
         """Answer and log a request. The log names the route, never the path: a path may contain a token."""
         started = time.perf_counter()
-        where, caller = request.method, ANYONE
+        where, caller, place = request.method, ANYONE, "none"
         try:
             fixed = await self._fixed(request)
             if fixed is not None:
                 return fixed
             route, values = self._find(request)
-            where = f"{route.method} {route.path}"
+            where, place = f"{route.method} {route.path}", route.path
             caller = await self._caller(request)
             data = await route.handler(Exchange(LocalHub(self._catalog, caller), request, values))
             answer = _answer(route, data)
@@ -83,8 +85,9 @@ class HubApp:
                 500, b'{"success":false,"error":"internal error; see the log","code":"internal","fault":"infra"}'
             )
         level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
-        spent = (time.perf_counter() - started) * 1000
-        log.log(level, "%s by %s: %d in %.1f ms", where, caller.name, answer.status, spent)
+        spent = time.perf_counter() - started
+        self.metrics.record(request.method, place, answer.status, spent)
+        log.log(level, "%s by %s: %d in %.1f ms", where, caller.name, answer.status, spent * 1000)
         return answer
 
     async def _fixed(self, request: Request) -> Response | None:
@@ -92,6 +95,9 @@ class HubApp:
             await self._catalog.store.get("meta", "health")
             data = {"status": "healthy", "version": __version__}
             return Response(200, to_json({"success": True, "code": 0, "message": "", "data": data, **data}))
+        if request.path == paths.METRICS and request.method in ("GET", "HEAD"):
+            (await self._caller(request)).need("admin")
+            return Response(200, self.metrics.text(), CONTENT_TYPE)
         if request.path == paths.OPENAPI and request.method in ("GET", "HEAD"):
             return Response(200, self._openapi)
         return None

@@ -107,7 +107,9 @@ async def _sign(x: Exchange) -> str:
     url = x.hub.catalog.blobs.upload_url(upload_name(env, _version(x.path["version"])), read=read)
     if url is None:
         raise Unavailable(
-            "this hub stores its files itself and cannot sign URLs", details={"hint": "Push with: aenv push"}
+            "this hub stores its files itself and cannot sign URLs: push with the current aenv ('aenv push'), or let "
+            "the earlier one register the image only ('aenv config set storage_config.type local')",
+            details={"hint": "Push with: aenv push"},
         )
     return url
 
@@ -153,7 +155,9 @@ async def _data(x: Exchange) -> dict[str, str] | None:
 async def _make_token(x: Exchange) -> dict[str, Any]:
     x.hub.caller.need("admin")
     request = x.body(LegacyToken)
-    token, text = await _tokens(x).create(user=request.user, scope="push", max_instances=request.maxInstanceCount)
+    token, text = await _tokens(x).create(
+        user=request.user, scope="push", max_instances=request.maxInstanceCount, for_instances=True
+    )
     return {**_token(token), "token": text}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +26,8 @@ CACHE_SECONDS = 2.0
 """Cache a valid token for this many seconds; a revoked token is refused that much later at the latest."""
 CACHE_ENTRIES = 10_000
 """Cached tokens before the cache is cleared."""
+OTHER_TOKEN = "hub-"
+"""Start of `Caller.token_id` for a token of the hub."""
 MAX_USER_NAME = 100
 """Characters of a user's name."""
 
@@ -101,8 +104,16 @@ class PlatformTokens(TokenStore[PlatformToken]):
             raise InvalidArguments(f"user: invalid name {user!r:.150}; use up to {MAX_USER_NAME} printable characters")
         return await super().add(**fields)
 
-    async def first(self) -> str | None:
-        """Create the first administrator's token and return its text; None if there is one, or ever was a first one."""
+    async def first(self, given: str = "") -> str | None:
+        """Create the first administrator's token and return its text; None if there is one, or ever was a first one.
+
+        ``given``: text of an administrator's token to create if there is none of its id.
+
+        Raises:
+            ConfigError: it does not have the form of a token.
+        """
+        if given:
+            await self.add_given(given, user="admin", role="admin")
         now = self._clock()
         for token in await self.all():
             valid = token.revoked_at is None and (token.expires_at is None or token.expires_at > now)
@@ -120,6 +131,10 @@ class Authenticator:
         self._allowance = allowance
         self._only_loopback = only_loopback
         self._cache: dict[bytes, tuple[float, Caller]] = {}
+        self.other_token_check: Callable[[str], Awaitable[Caller]] | None = None
+        """Returns the caller of a token that is not the platform's own, or raises Unauthorized."""
+        self.other_token_id_check: Callable[[str], Awaitable[Caller]] | None = None
+        """Returns the caller of such a token by its `Caller.token_id`, or raises Unauthorized."""
 
     @property
     def open(self) -> bool:
@@ -156,9 +171,38 @@ class Authenticator:
         if cached is not None and now - cached[0] < CACHE_SECONDS:
             return cached[1]
         self._cache.pop(key, None)
-        token = await self._tokens.check(text)
-        caller = Caller(token.user or token.id, token.role, token.id, token.allowance.over(self._allowance))
+        caller = await self._check(text)
         if len(self._cache) >= CACHE_ENTRIES:
             self._cache.clear()
         self._cache[key] = now, caller
         return caller
+
+    async def refresh(self, caller: Caller) -> Caller:
+        """Return a caller with its current rights and allowance.
+
+        Raises:
+            Unauthorized: the token was revoked or has expired.
+        """
+        if self._tokens is None:
+            return OWNER
+        if self.other_token_id_check is not None and caller.token_id.startswith(OTHER_TOKEN):
+            other = await self.other_token_id_check(caller.token_id)
+            return replace(other, allowance=other.allowance.over(self._allowance))
+        return self._caller_of(await self._tokens.check_id(caller.token_id))
+
+    async def _check(self, text: str) -> Caller:
+        assert self._tokens is not None
+        try:
+            token = await self._tokens.check(text)
+        except Unauthorized as error:
+            if self.other_token_check is None:
+                raise
+            try:
+                other = await self.other_token_check(text)
+            except Unauthorized:
+                raise error from None
+            return replace(other, allowance=other.allowance.over(self._allowance))
+        return self._caller_of(token)
+
+    def _caller_of(self, token: PlatformToken) -> Caller:
+        return Caller(token.user or token.id, token.role, token.id, token.allowance.over(self._allowance))

@@ -41,6 +41,8 @@ class Quota:
         self._used: dict[str, QuotaUsage] = {}
         self._remote: dict[str, QuotaUsage] = {}
         self._buckets: dict[str, _Bucket] = {}
+        self.on_change: Callable[[str], None] = lambda token_id: None
+        """Called with a token's id after its instances have changed."""
 
     def used(self, token_id: str) -> QuotaUsage:
         """Return the usage of one token on all servers."""
@@ -98,16 +100,19 @@ class Quota:
         used.instances += 1
         used.cpus += limits.cpus
         used.memory += limits.memory
+        self.on_change(token_id)
 
-    def check(self, caller: Caller, limits: Limits, count: int) -> None:
+    def check(self, caller: Caller, limits: Limits, count: int, beside: Sequence[tuple[Limits, int]] = ()) -> None:
         """Check that ``count`` more instances fit into the allowance, without counting them.
+
+        ``beside``: limits and numbers of others that take of it, too.
 
         Raises:
             QuotaExceeded: they do not.
         """
         if not caller.token_id:
             return
-        used, allowed = self.used(caller.token_id), caller.allowance
+        used, allowed = self._used_beside(caller.token_id, beside), caller.allowance
         limits_to_check = (
             ("instances", used.instances, count, allowed.instances),
             ("CPUs", used.cpus, count * limits.cpus, allowed.cpus),
@@ -124,6 +129,29 @@ class Quota:
                     },
                 )
 
+    def room(self, caller: Caller, limits: Limits, most: int, beside: Sequence[tuple[Limits, int]] = ()) -> int:
+        """Return how many more instances fit into the allowance, at most ``most``. ``beside``: as in `check`."""
+        if not caller.token_id:
+            return most
+        used, allowed = self._used_beside(caller.token_id, beside), caller.allowance
+        found = float(most)
+        for used_now, each, limit in (
+            (used.instances, 1, allowed.instances),
+            (used.cpus, limits.cpus, allowed.cpus),
+            (used.memory, limits.memory, allowed.memory),
+        ):
+            if limit and each:
+                found = min(found, (limit - used_now) / each)
+        return max(0, math.floor(found + 1e-9))  # CPUs are floats
+
+    def _used_beside(self, token_id: str, beside: Sequence[tuple[Limits, int]]) -> QuotaUsage:
+        used = self.used(token_id)
+        for each, number in beside:
+            used = QuotaUsage(
+                used.instances + number, used.cpus + number * each.cpus, used.memory + number * each.memory
+            )
+        return used
+
     def give_back(self, token_id: str, limits: Limits) -> None:
         """Stop counting one instance."""
         used = self._used.get(token_id)
@@ -134,3 +162,4 @@ class Quota:
         used.memory -= limits.memory
         if used.instances == 0:
             del self._used[token_id]
+        self.on_change(token_id)

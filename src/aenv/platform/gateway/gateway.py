@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
+from collections.abc import Iterable
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -18,10 +19,11 @@ from aenv.errors import AEnvError, Forbidden, InstanceEnded, InstanceUnreachable
 from aenv.http.client import ConnectFailed, ConnectionLost
 from aenv.http.messages import Answer, Handler, Request
 from aenv.http.relay import Relay, RelayFailed
+from aenv.http.reverse_proxy import HOP_BY_HOP, UPGRADES, forward, forwarded_head
 from aenv.http.url import ServerUrl
 from aenv.platform.access.platform_tokens import OWNER, Authenticator, Caller
+from aenv.platform.gateway.origin_isolation import isolate_origin
 from aenv.platform.gateway.ports import Port, Ports, port_of
-from aenv.platform.gateway.proxy import HOP_BY_HOP, forward, forwarded_head, isolate_origin
 from aenv.platform.instances.instance_record import InstanceRecord
 from aenv.platform.instances.lifecycle import Instances
 from aenv.schema import paths
@@ -30,6 +32,7 @@ from aenv.schema.instances import EnvStatus
 INSTANCE, PROXY = paths.INSTANCE_HEADER.lower().encode(), paths.PROXY_HEADER.lower().encode()
 PEER = paths.PEER_HEADER.encode()
 CHECKS, CHECK_SECONDS = 25, 0.02
+"""Checks whether an instance has ended after a failed connection, and the pause after each."""
 _PREFIX, _SERVICE_PREFIX = paths.INSTANCE_PATH + "/", paths.SERVICE_PATH + "/"
 _SIGNED = paths.PORT + "/"
 _PREFIXES = (_PREFIX, _SERVICE_PREFIX, _SIGNED)
@@ -76,7 +79,7 @@ class Gateway:
 
     async def __call__(self, request: Request) -> Answer:
         """Handle a request and return the instance's response."""
-        if request.path.startswith(_SIGNED):
+        if request.path.startswith(_SIGNED) and not (request.header(INSTANCE) and request.wants_upgrade_to(b"tcp")):
             return await self._signed(request)
         if self.services is not None and request.path.startswith(_SERVICE_PREFIX):
             return await self.services(request)
@@ -94,7 +97,7 @@ class Gateway:
             InstanceUnreachable: no connection, or it broke.
         """
         port = port_of(target)
-        if port is not None:
+        if port is not None and not request.wants_upgrade_to(b"tcp"):
             return await self._to_port(record, request, port, _NOT_FORWARDED)
         if record.status is not EnvStatus.RUNNING or record.ref is None:
             raise await self._not_running(record)
@@ -121,18 +124,26 @@ class Gateway:
         own = ((b"host", b"localhost:%d" % port.number),)
         head = forwarded_head(request, port.target, own, without)
         relay = self._relay(record, port.number)
-        answer = await self._forward(record, relay, head, request, paths.PORT)
+        answer = await self._forward(record, relay, head, request, paths.PORT, upgrades=(b"websocket",))
         return isolate_origin(answer)
 
     async def _not_running(self, record: InstanceRecord) -> AEnvError:
         await self._instances.check(record)
         return InstanceUnreachable(f"instance {record.id} is {record.status}", details={"sent": False})
 
-    async def _forward(self, record: InstanceRecord, relay: Relay, head: bytes, request: Request, kind: str) -> Answer:
+    async def _forward(
+        self,
+        record: InstanceRecord,
+        relay: Relay,
+        head: bytes,
+        request: Request,
+        kind: str,
+        upgrades: Iterable[bytes] = UPGRADES,
+    ) -> Answer:
         began = time.perf_counter()
         record.calls += 1
         try:
-            answer = await forward(relay, head, request)
+            answer = await forward(relay, head, request, upgrades)
         except RelayFailed as error:
             raise InstanceUnreachable(f"{record.id}: {_reason(error.message)}", details={"sent": False}) from None
         except ConnectFailed:
@@ -146,6 +157,7 @@ class Gateway:
         return answer
 
     async def _broken(self, record: InstanceRecord, error: ConnectionLost) -> AEnvError:
+        """Return the error for a connection that was lost after the request was sent: it may have been acted on."""
         try:
             await self._check_ended(record)
         except InstanceEnded as ended:
@@ -190,7 +202,7 @@ class Gateway:
             InstanceEnded: it was deleted, ended, or was lost in a restart.
             Unauthorized, Forbidden: the caller may not use it, or it never existed.
         """
-        named, target = self._named(request)
+        named, target = self.named(request)
         if not target.startswith(b"/"):
             raise Forbidden("a request to an instance must name a path, not an absolute URL")
         proxy = request.header(PROXY)
@@ -216,7 +228,8 @@ class Gateway:
         return await self._peers.answer(name, request, caller)
 
     @staticmethod
-    def _named(request: Request) -> tuple[str | None, bytes]:
+    def named(request: Request) -> tuple[str | None, bytes]:
+        """Return the id of the instance that a request names, if any, and the path in it."""
         if request.path.startswith(_PREFIX):
             name, slash, rest = request.target.removeprefix(_PREFIX.encode()).partition(b"/")
             return name.decode("latin-1"), slash + rest if slash else b"/"
@@ -281,6 +294,6 @@ def _reason(answer: str) -> str:
 def _path_kind(target: bytes) -> str:
     """Return the kind of a path, for metrics. Names of tools are unbounded and must not become labels."""
     first = target.split(b"?")[0].split(b"/")[1:2]
-    known = ("mcp", "tools", "functions", "task", "health", "exec", "files", "sse")
+    known = ("mcp", "tools", "functions", "task", "health", "exec", "files", "port", "sse")
     text = first[0].decode("latin-1") if first else ""
     return f"/{text}" if text in known else "other"

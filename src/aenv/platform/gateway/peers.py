@@ -23,9 +23,9 @@ from aenv.errors import AEnvError, InstanceEnded, InstanceUnreachable, Unavailab
 from aenv.http.client import MAX_ANSWER, ConnectFailed, ConnectionLost
 from aenv.http.messages import Answer, Request
 from aenv.http.relay import Relay
+from aenv.http.reverse_proxy import HOP_BY_HOP, forward, forwarded_head
 from aenv.http.url import ServerUrl
 from aenv.platform.access.platform_tokens import Caller
-from aenv.platform.gateway.proxy import HOP_BY_HOP, forward, forwarded_head
 from aenv.platform.instances.instance_record import ENDED, FilterFields, sort_key
 from aenv.platform.instances.ledger import Ledger, LedgerEntry, ServerEntry
 from aenv.schema import paths

@@ -53,6 +53,9 @@ class Ports:
     async def open(self) -> None:
         """Prepare for requests to signed URLs. A server that listens already has nothing to do."""
 
+    async def open_for_mcp(self) -> None:
+        """Prepare for MCP clients that need a TCP address. A server that listens already has nothing to do."""
+
     def url(self, name: str, port: int, minutes: int, request: Request) -> str:
         """Return a URL that gives access to this port for ``minutes``."""
         until = int(self._clock() + minutes * 60)

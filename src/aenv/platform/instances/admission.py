@@ -18,10 +18,11 @@ import random
 import time
 from collections import Counter as Tally
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from aenv.errors import Overloaded, QuotaExceeded
+from aenv.errors import CapacityExhausted, Overloaded, QuotaExceeded
+from aenv.platform.instances.machine_capacity import MachineBound
 from aenv.platform.operations.metrics import Metrics
 
 RETRY_MIN, RETRY_MAX, RETRY_UNKNOWN = 1, 30, 5
@@ -44,6 +45,14 @@ class Capacity:
     """Default queue timeout in seconds."""
     longest_wait: float = MAX_WAIT_SECONDS
     """Upper bound in seconds of the queue timeout that a user may ask for; services wait as long as they need."""
+    resource: str = ""
+    """Resource of the machine that ``alive`` follows from; empty if an administrator chose it."""
+
+    def bounded_by(self, bound: MachineBound | None) -> Capacity:
+        """Return this capacity, with that of the machine where no number was chosen."""
+        if self.alive or bound is None:
+            return self
+        return replace(self, alive=bound.instances, resource=bound.resource)
 
 
 class AdmissionTicket:
@@ -199,7 +208,8 @@ class Admission:
         """Return a message that says why a ticket waits."""
         limit = self.capacity.alive
         ahead = self._count_ahead(ticket)
-        return f"the platform is full ({self._in_use} of {limit} instances), and {ahead} are ahead in the queue"
+        used = f"{self._in_use} of {limit} instances{self._why_limited}"
+        return f"the platform is full ({used}), and {ahead} are ahead in the queue"
 
     def release(self, ticket: AdmissionTicket) -> None:
         """Release or withdraw one instance of a ticket."""
@@ -222,10 +232,14 @@ class Admission:
         after = min(RETRY_MAX, max(RETRY_MIN, math.ceil(self._pace * (ahead + 1)))) if self._pace else RETRY_UNKNOWN
         self._remove(ticket)
         self._metrics.count("queue_total", outcome="expired", experiment=ticket.experiment)
-        error = Overloaded(
+        details = {"retry_after": after, "hint": "End instances that are not needed, or wait longer."}
+        if self.capacity.resource:
+            details["resource"] = self.capacity.resource
+        kind = CapacityExhausted if self.capacity.resource else Overloaded
+        error = kind(
             f"no capacity became free within {seconds:g} s: the platform runs {self._in_use} of {self.capacity.alive} "
-            f"instances, and {ahead} are ahead in the queue",
-            details={"retry_after": after, "hint": "End instances that are not needed, or wait longer."},
+            f"instances{self._why_limited}, and {ahead} are ahead in the queue",
+            details=details,
         )
         ticket.resolve(error)
         self._admit_waiting()
@@ -269,6 +283,11 @@ class Admission:
             return True
         self._announce(self._alive)
         return False
+
+    @property
+    def _why_limited(self) -> str:
+        """Origin of the limit, for messages."""
+        return f", as many as its {self.capacity.resource} allow" if self.capacity.resource else ""
 
     @property
     def _in_use(self) -> int:

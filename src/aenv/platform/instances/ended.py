@@ -31,6 +31,9 @@ LOGS = 16 * 1024 * 1024
 """Characters of all logs together."""
 PAUSE = 0.25
 """Seconds between two writes to the store; instances that end in between are written in one batch."""
+BUSY, BUSY_PAUSE = 100, 2.0
+"""With so many pending writes, wait that many seconds more: at a thousand ends a second, most records are superseded
+before they are written, and the store would take a tenth of the server's time."""
 SLICE = 50
 """Records to serialise before yielding to the event loop."""
 CLOSE_SECONDS = 5.0
@@ -52,7 +55,7 @@ class EndedRecord(BaseModel):
         return cls(
             instance=record.to_api(None),
             account=record.account,
-            events=list(record.events),
+            events=record.events,
             log=record.last_log,
             secret_sha256=_sha256(record.secret),
         )
@@ -74,6 +77,8 @@ class EndedInstances:
         self._logged = 0
         self._changes: dict[str, Change | InstanceRecord] = {}
         """Pending writes. A record is serialised when it is written, so that its caller does not wait for that."""
+        self._stored: set[str] = set()
+        """Records of this server that are in the store."""
         self._writing: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[InstanceRecord]:
@@ -120,8 +125,11 @@ class EndedInstances:
             return
         del self._until[name]
         self._logged -= len(record.last_log)
-        if self._store is not None:
+        if name in self._stored:
+            self._stored.discard(name)
             self._write(name, Delete(SPACE, name))
+        else:
+            self._changes.pop(name, None)  # it was never written
 
     def prune(self) -> None:
         """Forget records older than an hour, and the oldest beyond the limits."""
@@ -153,6 +161,8 @@ class EndedInstances:
     async def _write_soon(self) -> None:
         while self._changes:
             await asyncio.sleep(PAUSE)
+            if len(self._changes) > BUSY:
+                await asyncio.sleep(BUSY_PAUSE)
             try:
                 await self._flush()
             except AEnvError as error:
@@ -167,6 +177,8 @@ class EndedInstances:
         changes, self._changes = self._changes, {}
         if not changes or self._store is None:
             return
+        # From here on they may reach the store, so discarding one of them deletes it there.
+        self._stored.update(name for name, change in changes.items() if not isinstance(change, Delete))
         try:
             for number, (name, change) in enumerate(changes.items()):
                 if isinstance(change, InstanceRecord):

@@ -16,7 +16,7 @@ from aenv.isolation.limits.cgroups import Limits
 from aenv.isolation.network.policy import Network
 from aenv.platform.access.platform_tokens import Caller
 from aenv.platform.instances.instance_record import InstanceRecord, Replica
-from aenv.platform.instances.reserved_labels import REVISION_LABEL
+from aenv.platform.instances.requests.reserved_labels import REVISION_LABEL
 from aenv.schema import duration
 from aenv.schema.instances import EnvInstanceCreateRequest, EnvStatus, InstanceEvent
 from aenv.tracing.logging import getLogger
@@ -47,6 +47,11 @@ class _HandoverRecord(BaseModel):
     service: str | None = None
     """Service that it is a replica of, or empty. None: written by a version that did not record it."""
     revision: int = 0
+    digest: str = ""
+    notices: tuple[str, ...] = ()
+    opens: tuple[str, ...] = ()
+    parent: str = ""
+    depth: int = 0
 
 
 def dump(record: InstanceRecord) -> str:
@@ -54,12 +59,12 @@ def dump(record: InstanceRecord) -> str:
     public = record.request.model_copy(update={"environment_variables": None, "arguments": None, "hub": None})
     names = (
         "id", "secret", "env_name", "account", "token_id", "network", "limits", "created", "updated", "started_at",
-        "expires_at", "deadline",
+        "expires_at", "deadline", "digest", "notices", "opens", "parent", "depth",
     )  # fmt: skip
     facts = {name: getattr(record, name) for name in names}
     replica = record.replica or Replica()
     return _HandoverRecord(
-        wish=public, ttl=str(record.ttl), events=list(record.events), service=replica.service,
+        wish=public, ttl=str(record.ttl), events=record.events, service=replica.service,
         revision=replica.revision, **facts,
     ).model_dump_json()  # fmt: skip
 
@@ -79,9 +84,10 @@ def load(text: str, ref: SandboxRef) -> InstanceRecord | None:
         saved.wish, saved.env_name, caller, ttl=duration.parse(saved.ttl), network=saved.network, limits=saved.limits,
         direct=False, replica=Replica(service=saved.service, revision=saved.revision) if saved.service else None,
     )  # fmt: skip
-    for name in ("id", "secret", "created", "updated", "started_at", "expires_at", "deadline"):
+    names = ("id", "secret", "created", "updated", "started_at", "expires_at", "deadline", "digest", "notices")
+    for name in (*names, "opens", "parent", "depth"):
         setattr(record, name, getattr(saved, name))
-    record.events.extend(saved.events)
+    record.restore_events(saved.events)
     record.status, record.ref, record.claimed = EnvStatus.RUNNING, ref, True
     record.started = asyncio.get_running_loop().create_future()
     record.started.set_result(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from aenv.errors import InstanceEnded, NotFound
+from aenv.errors import InstanceEnded, NotFound, ended_message
 from aenv.platform.access.platform_tokens import OWNER, Caller
 from aenv.platform.instances.ended import EndedInstances, EndedRecord
 from aenv.platform.instances.instance_record import ENDED, InstanceRecord
@@ -97,6 +97,10 @@ class InstanceLookup:
         """Return the instances that are replicas of services, by the platform's own record and not by their labels."""
         return [record for record in self._records.values() if record.replica is not None and record.replica.service]
 
+    def openers(self) -> list[InstanceRecord]:
+        """Return the instances whose code may open other environments."""
+        return [record for record in self._records.values() if record.opens]
+
     async def _get_stored(self, name: str, caller: Caller, *, deleted: bool) -> EnvInstance:
         """Return an instance from the store: one of another server, or one that has ended."""
         entry = await self._ledger.get(name) if self._ledger is not None and name.isascii() else None
@@ -104,5 +108,5 @@ class InstanceLookup:
             return entry.instance
         ended = await self.get_ended(name, caller)
         if not deleted:
-            raise NotFound(f"no instance {name}: {ended.instance.reason}")
+            raise NotFound(ended_message(name, ended.instance.reason))
         return ended.instance

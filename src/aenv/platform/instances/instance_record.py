@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -22,14 +23,16 @@ from aenv.isolation.limits.cgroups import Limits
 from aenv.isolation.network.allow_list import AllowList, is_public
 from aenv.isolation.network.policy import Network
 from aenv.platform.access.platform_tokens import OWNER, Caller
-from aenv.platform.instances import request_checks
 from aenv.platform.instances.admission import AdmissionTicket
 from aenv.platform.instances.ledger import Charge
-from aenv.project import quantities
+from aenv.platform.instances.requests import request_checks, requested_resources
+from aenv.platform.instances.requests.datasources import DatasourceRoots
 from aenv.project.locate import Located
-from aenv.schema import duration
+from aenv.project.registered import is_image_only, push_advice
+from aenv.schema import duration, paths, quantities
 from aenv.schema.instances import EndedBy, Env, EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent
 from aenv.tracing.logging import getLogger
+from aenv.tracing.waits import Activity
 
 log = getLogger("instances")
 
@@ -80,12 +83,16 @@ class InstanceRecord:
     expires_at: datetime | None = None
     deadline = math.inf
     """Monotonic deadline; authoritative. `expires_at` is for display."""
+    activity: Activity | None = None
+    """Activity that its create waits for."""
     calls = 0
     """Calls that were forwarded to it."""
     waiting = 0
     """Create requests that wait for it to start."""
     claimed = False
     """True once a client has asked for it by its id."""
+    mcp_base = ""
+    """URL below which its MCP server can be reached over TCP, if that was requested."""
     dismissed = False
     """True once its owner has deleted it, before or after its end."""
 
@@ -95,8 +102,16 @@ class InstanceRecord:
     error_code: str | None = None
     ended_by: EndedBy | None = None
     exit_code: int | None = None
+    datasource_volume: Volume | None = None
+    """Folder that its datasource names."""
     last_log = ""
     """The end of its log, once it has ended."""
+    opens: tuple[str, ...] = ()
+    """Environments that code in it may open, as its config.json declares them."""
+    parent = ""
+    """Id of the instance whose code has opened it. Empty: created from outside."""
+    depth = 0
+    """Number of instances around it."""
 
     def __init__(
         self,
@@ -116,6 +131,7 @@ class InstanceRecord:
         self.project = project
         """None: adopted from an earlier server, or ended."""
         self.replica = replica
+        self.creator = caller
         self.account = caller.name
         self.token_id = caller.token_id
         self.env_name = env_name
@@ -124,10 +140,13 @@ class InstanceRecord:
         """Gives access to clients without a token: it is part of the host name that they are told."""
         self.created = self.updated = _now()
         self.usage: dict[str, Any] = {}
-        self.events: deque[InstanceEvent] = deque(maxlen=MAX_EVENTS)
+        self._events: deque[InstanceEvent | tuple[datetime, str, str]] = deque(maxlen=MAX_EVENTS)
+        """Events: as tuples until they are read, since few ever are."""
         self.ttl = ttl
         self.network = network
         self.limits = limits
+        self.digest = project.digest if project is not None else ""
+        self.notices = project.notices if project is not None else ()
         self._direct = direct
 
     @classmethod
@@ -140,6 +159,7 @@ class InstanceRecord:
         *,
         direct: bool,
         replica: Replica | None = None,
+        datasources: DatasourceRoots | None = None,
     ) -> InstanceRecord:
         """Return the record of an instance to be created.
 
@@ -150,23 +170,40 @@ class InstanceRecord:
         env_name = f"{manifest.name}@{manifest.version}" if manifest else request.envName
         ttl = parse_ttl(request.ttl) or (manifest.ttl() if manifest else None) or DEFAULT_TTL
         if request.mount_points:
-            raise UsageError("mount_points: this platform's engine cannot mount files into instances; use upload()")
+            raise UsageError("mount_points is not supported by this platform: copy files into instances with upload()")
         if manifest and manifest.deploy_config.base and not engine.capabilities.bases:
             raise UsageError(
                 f"{env_name} runs on '{manifest.deploy_config.base}', which this platform's engine cannot do"
             )
+        _refuse_what_the_engine_lacks(env_name, project, engine)
         request_checks.check_variables(project.variables)
         variables = {**project.variables, **(request.environment_variables or {})}
         network = _choose_network(env_name, request, manifest.network() if manifest else Network(), variables, engine)
         if not direct:
             _refuse_private_networks(network, caller)
-        limits = limits_of(project) if replica is None else replica.apply_to(limits_of(project))
+        requested_resources.refuse_unsupported(request, engine)
+        limits = requested_resources.apply_requested(request, limits_of(project))
+        limits = limits if replica is None else replica.apply_to(limits)
+        if manifest is None or manifest.deploy_config.ephemeral_storage_medium != "disk":
+            limits = requested_resources.fit_files_in_memory(request, limits, engine)
         record = cls(
             request, env_name, caller, ttl=ttl, network=network, limits=limits, direct=direct, project=project,
             replica=replica,
         )  # fmt: skip
+        mounted = (datasources or DatasourceRoots()).volume(request.datasource, engine)
+        if mounted is not None and replica is not None and replica.volume is not None:
+            raise UsageError("datasource: a service with storage cannot mount a folder as well")
+        record.datasource_volume = mounted
+        if manifest and manifest.deploy_config.environments:
+            record.opens = tuple(manifest.deploy_config.environments)
         record.add_event("created", f"by {record.account}")
         return record
+
+    @property
+    def startup_seconds(self) -> float | None:
+        """Time limit of the start that the environment sets itself."""
+        loaded = self.project.loaded if self.project is not None else None
+        return loaded.manifest.startup_seconds() if loaded is not None else None
 
     @property
     def lease(self) -> str | None:
@@ -186,7 +223,21 @@ class InstanceRecord:
     def add_event(self, kind: str, message: str = "") -> None:
         """Append an event."""
         self.updated = _now()
-        self.events.append(InstanceEvent(at=_timestamp(self.updated), type=kind, message=message))
+        self._events.append((self.updated, kind, message))
+
+    @property
+    def events(self) -> list[InstanceEvent]:
+        """Events, oldest first."""
+        return [
+            event
+            if isinstance(event, InstanceEvent)
+            else InstanceEvent(at=_timestamp(event[0]), type=event[1], message=event[2])
+            for event in self._events
+        ]
+
+    def restore_events(self, events: Iterable[InstanceEvent]) -> None:
+        """Append the events that an earlier server has recorded."""
+        self._events.extend(events)
 
     def set_status(self, status: EnvStatus, reason: str | None = None) -> None:
         """Change the status, and record that as an event."""
@@ -212,8 +263,8 @@ class InstanceRecord:
         self.request = self.request.model_copy(update=secret)
         self.project = None
 
-    def spec(self, source_files: SourceFiles) -> SandboxSpec:
-        """Return the specification of its sandbox."""
+    def spec(self, source_files: SourceFiles, requested_at: float | None = None) -> SandboxSpec:
+        """Return the specification of its sandbox. ``requested_at``: monotonic time of the request, if not now."""
         assert self.project is not None
         manifest = self.project.loaded.manifest if self.project.loaded else None
         return SandboxSpec(
@@ -224,6 +275,7 @@ class InstanceRecord:
                 **self.project.variables,
                 **_request_variables(self.request),
                 **(self.request.environment_variables or {}),
+                **_identity(self.project),
             },
             self.request.arguments or [],
             self.limits,
@@ -232,9 +284,17 @@ class InstanceRecord:
             manifest.deploy_config.base if manifest else None,
             "" if self._direct else self.account,
             self.request.mcp is not False,
-            volume=self.replica.volume if self.replica else None,
+            volume=(self.replica.volume if self.replica else None) or self.datasource_volume,
             fork=manifest.deploy_config.fork if manifest else True,
+            disk_layer="disk" if manifest and manifest.deploy_config.ephemeral_storage_medium == "disk" else "",
+            gpus=self.request.gpu or 0,
+            image=(manifest.image() or "") if manifest else "",
+            template=manifest.pod_template() if manifest and manifest.deploy_config.pod_template else "",
+            requests=requested_resources.reserved(self.request, manifest, self.limits) if manifest else None,
+            ttl=str(self.ttl),
+            labels=self.labels,
             fetching={name: value for name, value in (self.request.fetching or {}).items() if is_caller_variable(name)},
+            requested_at=time.monotonic() if requested_at is None else requested_at,
         )
 
     @property
@@ -252,12 +312,14 @@ class InstanceRecord:
             status=self.status, created_at=created, updated_at=updated, labels=self.request.labels, ttl=str(self.ttl),
             owner=self.request.owner, reason=self.reason, fault=self.fault, error_code=self.error_code,
             ended_by=self.ended_by, exit_code=self.exit_code, usage=self._reported_usage() or None,
-            network=self.network.config_value, failure_reward=self._failure_reward,
+            network=self.network.config_value, digest=self.digest or None, notices=list(self.notices) or None,
+            failure_reward=self._failure_reward,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_timestamp(self.started_at) if self.started_at else None,
             ended_at=_timestamp(self.ended_at) if self.ended_at else None,
             expires_at=_timestamp(self.expires_at) if self.expires_at else None,
-            keep_alive=self.request.keep_alive or None,
+            keep_alive=self.request.keep_alive or None, item=self.request.item,
+            resources=requested_resources.reported(self.request, self.limits),
             account=self.account if caller is not None and caller.role == "admin" and caller.token_id else None,
             **self._address_for(caller),
         )  # fmt: skip
@@ -267,7 +329,8 @@ class InstanceRecord:
         if caller is None:
             return {}
         if self._direct:
-            return {"data_url": self.ref.data_url, "token": self.ref.token} if self.ref else {}
+            mcp = {"mcp_url": f"{self.mcp_base}/{self.id}{paths.MCP}"} if self.mcp_base else {}
+            return {"data_url": self.ref.data_url, "token": self.ref.token, **mcp} if self.ref else {}
         return {} if caller.role == "read-only" else {"ip": f"{self.id}.{self.secret}"}
 
     def _reported_usage(self) -> dict[str, Any]:
@@ -341,12 +404,45 @@ def limits_of(project: Located) -> Limits:
     )
 
 
+def _identity(project: Located) -> dict[str, str]:
+    """Return the variables with name and resolved version. A client knows only what it asked for: a range, or none."""
+    own = project.variables if project.loaded is not None else {}
+    return {name: own[name] for name in ("envNAME", "envversion") if name in own}
+
+
 def _request_variables(request: EnvInstanceCreateRequest) -> dict[str, str]:
     """Return the environment variables that pass other fields of the request to the author's code."""
     variables = {"AENV_DATASOURCE": request.datasource, "AENV_OWNER": request.owner or ""}
     if request.labels:
         variables["AENV_LABELS"] = to_json(request.labels).decode()
     return {name: value for name, value in variables.items() if value}
+
+
+def _refuse_what_the_engine_lacks(env_name: str, project: Located, engine: Engine) -> None:
+    """Raise UsageError for an environment that only an engine with other abilities can run."""
+    if project.loaded is None:
+        return
+    manifest = project.loaded.manifest
+    if is_image_only(project.root) and not engine.capabilities.images:
+        raise UsageError(
+            f"{env_name} has no files in the hub, only the image {manifest.image()}, as the earlier aenv (0.1) pushes "
+            f"it, and this platform's engine runs no images. Run in its project folder: {push_advice(manifest.status)}"
+        )
+    medium = manifest.deploy_config.ephemeral_storage_medium
+    refused = engine.storage_refusal(medium) if medium != "auto" else None
+    if refused is not None:
+        raise UsageError(f"{env_name}: ephemeralStorageMedium '{medium}' is not available: {refused}. Use auto")
+    is_dual = bool(manifest.deploy_config.pod_template) and manifest.pod_template() == "dualContainer"
+    if is_dual and not engine.capabilities.second_container:
+        raise UsageError(
+            f"{env_name}: podTemplate dualContainer needs a second container, which this platform's engine cannot "
+            "give. Use singleContainer, or a platform whose engine can (aenv serve --engine URL)"
+        )
+    if manifest.deploy_config.environments and not engine.capabilities.nested:
+        raise UsageError(
+            f"{env_name}: environments in deployConfig: with this platform's engine, code in an instance cannot open "
+            "other environments. Use the native engine"
+        )
 
 
 def _refuse_private_networks(network: Network, caller: Caller) -> None:

@@ -11,11 +11,11 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 from pydantic import BaseModel
 
 from aenv.errors import AEnvError, Conflict
+from aenv.isolation.kernel.process_identity import is_running, start_time
 from aenv.schema.instances import EndedBy, EnvInstance, EnvStatus
 from aenv.storage.base import Change, Delete, Put, Query, Store
 from aenv.tracing.logging import getLogger
@@ -76,7 +76,7 @@ class ServerEntry(BaseModel):
     def own(cls, name: str = "", patience: float = 0.0) -> ServerEntry:
         """Return the entry of this process. ``name``: stays the same for the next server in its place."""
         host, pid = socket.gethostname(), os.getpid()
-        started = _start_time(pid) or ""
+        started = start_time(pid) or ""
         return cls(id=name or f"{host}-{pid}-{started}", host=host, pid=pid, started=started, patience=patience)
 
     @property
@@ -86,7 +86,7 @@ class ServerEntry(BaseModel):
         Always False for a server on another machine, which may only be silent.
         """
         return self.host == socket.gethostname() and not (
-            _is_running(self.pid, self.started) or _is_running(self.keeper, self.keeper_started)
+            is_running(self.pid, self.started) or is_running(self.keeper, self.keeper_started)
         )
 
 
@@ -137,7 +137,7 @@ class Ledger:
 
     def set_fd_holder(self, pid: int) -> None:
         """Announce, with the next heartbeat, the process that keeps this server's instances if it is killed."""
-        self.server = self.server.model_copy(update={"keeper": pid, "keeper_started": _start_time(pid) or ""})
+        self.server = self.server.model_copy(update={"keeper": pid, "keeper_started": start_time(pid) or ""})
 
     async def announce_url(self, url: str, certificate: str = "") -> None:
         """Announce the URL by which peers reach this server."""
@@ -319,16 +319,3 @@ def _lost(entry: LedgerEntry) -> LedgerEntry:
     end = {"status": status, "reason": reason, "ended_by": EndedBy.LOST, "fault": "infra"}
     instance = entry.instance.model_copy(update=end)
     return entry.model_copy(update={"instance": instance})
-
-
-def _is_running(pid: int, started: str) -> bool:
-    return pid > 0 and _start_time(pid) == started
-
-
-def _start_time(pid: int) -> str | None:
-    """Return a process's start time in kernel ticks, with the boot id; None if there is no such process."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return f"{stat[19]}-{Path('/proc/sys/kernel/random/boot_id').read_text()[:8]}"
-    except OSError:
-        return None

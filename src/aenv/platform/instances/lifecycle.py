@@ -11,20 +11,21 @@ import secrets
 import time
 from collections import Counter as Tally
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from aenv.engines.base import Engine, SandboxSpec
+from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.fd_holders import FdHolderClient
 from aenv.engines.static_imports import SourceFiles
-from aenv.errors import AEnvError, InstanceEnded, NotFound, Unavailable
+from aenv.errors import AEnvError, EnvironmentTimeoutError, InstanceEnded, NotFound, Unavailable, ended_message
 from aenv.platform.access.platform_tokens import OWNER, Caller
 from aenv.platform.access.quota import Quota
-from aenv.platform.instances import handover, request_checks
+from aenv.platform.instances import handover
+from aenv.platform.instances.activities import Activities
 from aenv.platform.instances.admission import Admission, AdmissionTicket, Capacity
 from aenv.platform.instances.create_probe import CreateHealth
 from aenv.platform.instances.ended import EndedInstances
-from aenv.platform.instances.env_sources import Sources
 from aenv.platform.instances.instance_lookup import InstanceLookup
 from aenv.platform.instances.instance_record import (
     ENDED,
@@ -39,13 +40,22 @@ from aenv.platform.instances.instance_record import (
 from aenv.platform.instances.ledger import Ledger
 from aenv.platform.instances.machine_account import MachineAccount
 from aenv.platform.instances.orphan_sandboxes import OrphanReaper
-from aenv.platform.instances.reserved_labels import refuse_reserved
+from aenv.platform.instances.requests import request_checks
+from aenv.platform.instances.requests.datasources import DatasourceRoots
+from aenv.platform.instances.requests.env_sources import Sources
+from aenv.platform.instances.requests.requested_resources import apply_requested
+from aenv.platform.instances.requests.reserved_labels import refuse_reserved
+from aenv.platform.instances.requests.split_requests import split_request
 from aenv.platform.instances.timings import phase
 from aenv.platform.operations.metrics import Metrics
 from aenv.project.locate import Located
 from aenv.schema.instances import EndedBy, EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent, InstancePage
 from aenv.tracing.correlation import set_instance
 from aenv.tracing.logging import getLogger
+from aenv.tracing.waits import waiting_for
+
+if TYPE_CHECKING:
+    from aenv.platform.nested.opening import Opening
 
 log = getLogger("instances")
 
@@ -53,7 +63,19 @@ ABANDONED_SECONDS = 2.0
 """Grace in which a client that disconnected during a create may repeat the request."""
 MEASURE_BATCH = 20
 """Instances to measure before yielding to the event loop."""
+QUEUED = "room on the platform, which is full"
 OWNER_ENDED = "the process that created it has ended"
+PARENT_ENDED = "the instance that opened it has ended"
+
+
+class ParentTunnels(Protocol):
+    """Connections of the instances that may open environments."""
+
+    def begin(self, record: InstanceRecord) -> None:
+        """Connect to an instance that runs."""
+
+    def end(self, record: InstanceRecord) -> None:
+        """Close the connections of an instance that has ended."""
 
 
 class Instances(InstanceLookup):
@@ -70,6 +92,7 @@ class Instances(InstanceLookup):
         capacity: Capacity | None = None,
         ended: EndedInstances | None = None,
         machine: MachineAccount | None = None,
+        datasources: DatasourceRoots | None = None,
     ) -> None:
         """``direct``: callers share this machine and its user, and call instances without a gateway."""
         super().__init__(ledger, EndedInstances() if ended is None else ended)
@@ -80,6 +103,7 @@ class Instances(InstanceLookup):
         self.admission = Admission(capacity, self.metrics, machine)
         self._machine = machine
         self._direct = direct
+        self._datasources = datasources or DatasourceRoots()
         self._sources = sources or Sources()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leases: set[str] = set()
@@ -89,9 +113,15 @@ class Instances(InstanceLookup):
         """Set whenever an instance is created or ends."""
         self.stopping = False
         """True once the server ends all instances with itself."""
+        self.mcp_base = ""
+        """URL below which the MCP servers of instances can be reached over TCP, if that was requested."""
         self.on_gone: Callable[[str], None] = lambda name: None
         """Called with the id of every instance that ends."""
+        self.tunnels: ParentTunnels | None = None
+        """Lets instances open environments."""
+        self.activities = Activities()
         self.metrics.gauge("active_instances", self._count_active)
+        self.metrics.gauge("instance_uptime_seconds", self._uptimes)
 
     @property
     def in_use(self) -> bool:
@@ -99,9 +129,16 @@ class Instances(InstanceLookup):
         return bool(self._records or self._leases)
 
     async def create(
-        self, request: EnvInstanceCreateRequest, caller: Caller = OWNER, replica: Replica | None = None
+        self,
+        request: EnvInstanceCreateRequest,
+        caller: Caller = OWNER,
+        replica: Replica | None = None,
+        opening: Opening | None = None,
     ) -> EnvInstance:
-        """Create an instance, and return it once it runs. Idempotent by ``request_id``."""
+        """Create an instance, and return it once it runs. Idempotent by ``request_id``.
+
+        ``opening``: set if code in another instance asks for it.
+        """
         if replica is None:
             refuse_reserved(request.labels)
         request_checks.check(request)
@@ -109,9 +146,10 @@ class Instances(InstanceLookup):
         if record is None:
             if replica is None:
                 self.quota.admit(caller, 1)
-            await self.refresh_remote_usage(caller)
-            project = await self._find_project(request, caller)
-            record = await self._begin_create(request, project, caller, replica=replica)
+            with self.activities.begin(caller, request):
+                await self.refresh_remote_usage(caller)
+                project = await self._find_project(request, caller)
+                record = await self._begin_create(request, project, caller, replica=replica, opening=opening)
         record.waiting += 1
         try:
             await asyncio.shield(record.started)
@@ -133,15 +171,17 @@ class Instances(InstanceLookup):
         self, request: EnvInstanceCreateRequest, count: int, caller: Caller = OWNER
     ) -> list[EnvInstance]:
         """Begin to create ``count`` instances, all or none; poll each with `get` until it runs."""
-        refuse_reserved(request.labels)
-        request_checks.check(request)
-        prefix = request.request_id or secrets.token_hex(8)
-        wanted = [request.model_copy(update={"request_id": f"{prefix}/{number}"}) for number in range(count)]
+        requested_at = time.monotonic()
+        wanted = split_request(request, count)
+        for each in wanted if request.items else (request,):
+            refuse_reserved(each.labels)
+            request_checks.check(each)
         charged = self._count_new(wanted, caller)
         if charged:
             self.quota.admit(caller, charged)
             await self.refresh_remote_usage(caller)
-        project = await self._find_project(request, caller)
+        with self.activities.begin(caller, request):
+            project = await self._find_project(request, caller)
         new = self._count_new(wanted, caller)
         if not new:
             return [
@@ -149,14 +189,14 @@ class Instances(InstanceLookup):
             ]
         if new > charged:  # some that existed have ended in the meantime
             self.quota.admit(caller, new - charged)
-        self.quota.check(caller, limits_of(project), new)
+        self.quota.check(caller, apply_requested(request, limits_of(project)), new)
         ticket = self._request_admission(request, caller, new)
         begun: list[InstanceRecord] = []
         try:
             for one in wanted:
                 known = self.find_by_request(one, caller)
                 if known is None:
-                    begun.append(await self._begin_create(one, project, caller, ticket))
+                    begun.append(await self._begin_create(one, project, caller, ticket, requested_at=requested_at))
         except AEnvError:
             for record in begun:  # all or none
                 await self._delete_if_present(record.id)
@@ -174,6 +214,22 @@ class Instances(InstanceLookup):
         except OSError as error:  # such as a full disk
             self.creates.record_failure(error)
             raise Unavailable(f"the environment cannot be prepared: {error.strerror or error}") from error
+
+    async def prepare(self, request: EnvInstanceCreateRequest, caller: Caller) -> InstanceRecord:
+        """Return the record of an instance that could be created; nothing is started or counted.
+
+        Raises:
+            AEnvError: the request is invalid, or not allowed for this caller.
+        """
+        request_checks.check(request)
+        project = await self._find_project(request, caller)
+        return InstanceRecord.for_request(
+            request, project, self.engine, caller, direct=self._direct, datasources=self._datasources
+        )
+
+    def spec_of(self, record: InstanceRecord) -> SandboxSpec:
+        """Return the specification of an instance's sandbox."""
+        return record.spec(self._source_files)
 
     def _count_new(self, wanted: list[EnvInstanceCreateRequest], caller: Caller) -> int:
         """Count the requests for which no instance exists yet."""
@@ -199,15 +255,25 @@ class Instances(InstanceLookup):
         caller: Caller,
         ticket: AdmissionTicket | None = None,
         replica: Replica | None = None,
+        opening: Opening | None = None,
+        requested_at: float | None = None,
     ) -> InstanceRecord:
-        """Count an instance and start to create it.
+        """Count an instance and start to create it. ``requested_at``: monotonic time of the request, if not now.
 
         Nothing is awaited between the check for an earlier request with the same id and the registration of this one.
         """
-        record = InstanceRecord.for_request(request, project, self.engine, caller, direct=self._direct, replica=replica)
+        record = InstanceRecord.for_request(
+            request, project, self.engine, caller, direct=self._direct, replica=replica, datasources=self._datasources
+        )
         known = self.find_by_request(request, caller)
         if known is not None:
             return known
+        if opening is not None:
+            parent = opening.parent
+            if parent.id not in self._records:
+                raise parent.ended_error()
+            opening.bind(record, sum(1 for each in self._records.values() if each.parent == parent.id))
+        record.mcp_base = "" if request.mcp is False else self.mcp_base
         self.quota.take(caller, record.limits)
         try:
             record.ticket = ticket or self._request_admission(request, caller, 1)
@@ -219,7 +285,7 @@ class Instances(InstanceLookup):
         if request.request_id:
             self._by_request[caller.name, request.request_id] = record
         self.changed.set()
-        spec = record.spec(self._source_files)
+        spec = record.spec(self._source_files, requested_at)
         if self._ledger is None and record.ticket.admitted:  # with a ledger, it is recorded there first
             record.ref = self.engine.claim(spec)
         if record.ref is None:
@@ -234,6 +300,7 @@ class Instances(InstanceLookup):
 
     async def _start(self, record: InstanceRecord, spec: SandboxSpec) -> None:
         assert record.ticket is not None
+        record.activity = self.activities.current()
         try:
             if not record.ticket.admitted:
                 record.set_status(EnvStatus.PENDING, self.admission.queue_reason(record.ticket))
@@ -241,13 +308,14 @@ class Instances(InstanceLookup):
                 with phase(self.metrics, "record"):
                     await self._ledger.write(record.to_api(), record.account, record.charge)
             if record.status is EnvStatus.PENDING:
-                await record.ticket.wait()
+                with record.activity.step(QUEUED) if record.activity is not None else nullcontext():
+                    await record.ticket.wait()
                 record.set_status(EnvStatus.CREATING)
             await self.admission.acquire_create_slot()
             began = time.perf_counter()
             try:
-                with phase(self.metrics, "engine"):
-                    record.ref = await self.engine.start(spec)
+                with phase(self.metrics, "engine"), waiting_for(f"the sandbox of {record.env_name} to start"):
+                    record.ref = await self._started_in_time(record, spec)
             finally:
                 self.admission.release_create_slot()
         except Exception as error:
@@ -267,6 +335,22 @@ class Instances(InstanceLookup):
             raise NotFound("the lease of this instance has ended")
         self._mark_running(record, time.perf_counter() - began)
 
+    async def _started_in_time(self, record: InstanceRecord, spec: SandboxSpec) -> SandboxRef:
+        """Start a sandbox within the time limit that the environment sets, if it sets one."""
+        seconds = record.startup_seconds
+        if seconds is None:
+            return await self.engine.start(spec)
+        try:
+            async with asyncio.timeout(seconds) as watch:
+                return await self.engine.start(spec)
+        except TimeoutError as error:
+            if not watch.expired():
+                raise
+            raise EnvironmentTimeoutError(
+                f"{record.env_name} did not start within the {seconds:g} s that it allows (timeouts.startup)",
+                details={"budget": "startup", "seconds": seconds},
+            ) from error
+
     def _mark_running(self, record: InstanceRecord, seconds: float) -> None:
         self.creates.record_success()
         record.set_status(EnvStatus.RUNNING)
@@ -274,6 +358,8 @@ class Instances(InstanceLookup):
         self._persist(record)
         self._count("create", record, "success")
         self.metrics.observe("create_duration_ms", seconds * 1000)
+        if record.opens and self.tunnels is not None:
+            self.tunnels.begin(record)
 
     async def _abandon(self, record: InstanceRecord) -> None:
         """Delete an instance whose client disconnected and did not repeat its request."""
@@ -290,14 +376,15 @@ class Instances(InstanceLookup):
         if record is None or not caller.may_see(record.account):
             return await self._get_stored(name, caller, deleted=deleted)
         if record.deleted and not deleted:
-            raise NotFound(f"no instance {name}: {record.reason}")
+            raise NotFound(ended_message(name, record.reason))
         record.claimed = True
-        waited = record.status in STARTING and wait > 0
-        if waited:
+        if wait > 0 and record.status in STARTING:
             await asyncio.wait({record.started}, timeout=wait)
-        await self._refresh(record, measure=not waited)  # a new instance has used nothing yet
+        await self._refresh(record, measure=wait <= 0)  # who waits for its start needs no measurements
         if record.status is EnvStatus.PENDING and record.ticket is not None:
             record.reason = self.admission.queue_reason(record.ticket)
+        elif record.status is EnvStatus.CREATING and record.activity is not None:
+            record.reason = record.activity.text or None
         return record.to_api(caller)
 
     async def page(
@@ -339,8 +426,8 @@ class Instances(InstanceLookup):
         if ended is not None and caller.may_see(ended.account) and not ended.dismissed:
             ended.dismissed = True
             return
-        if ended is not None:
-            raise NotFound(f"no instance {name}")
+        if ended is not None and caller.may_see(ended.account):
+            raise NotFound(ended_message(name, ended.reason))
         record = self.find(name, caller)
         await self._refresh(record, measure=False)
         if record.status in ENDED:  # by itself; this call is the first to notice
@@ -372,7 +459,7 @@ class Instances(InstanceLookup):
 
     def events(self, name: str, caller: Caller = OWNER) -> list[InstanceEvent]:
         """Return the events of an instance, oldest first."""
-        return list(self.find(name, caller, ended=True).events)
+        return self.find(name, caller, ended=True).events
 
     def logs(self, name: str, caller: Caller = OWNER) -> str:
         """Return the end of an instance's log."""
@@ -418,6 +505,8 @@ class Instances(InstanceLookup):
                 continue
             present.add(record.id)
             await self._resume(record)
+        for record in [r for r in self._records.values() if r.parent and r.parent not in self._records]:
+            await self._delete_if_present(record.id, PARENT_ENDED)
         ended = await self._ledger.end_missing(present)
         if ended:
             log.warning("%d instances of the previous server ended with it", ended)
@@ -453,6 +542,7 @@ class Instances(InstanceLookup):
 
     async def close(self) -> None:
         """Close and end all instances, recording that for the next server."""
+        self.stopping = True
         for record in list(self._records.values()):
             if record.status in STARTING:
                 record.started.cancel()
@@ -502,9 +592,13 @@ class Instances(InstanceLookup):
             record.usage = self.engine.usage(record.ref)
 
     def _set_timer(self, record: InstanceRecord) -> None:
-        record.deadline = time.monotonic() + record.ttl.seconds
+        seconds = record.ttl.seconds
+        parent = self._records.get(record.parent) if record.parent else None
+        if parent is not None:
+            seconds = max(0.0, min(seconds, parent.deadline - time.monotonic()))
+        record.deadline = time.monotonic() + seconds
         try:
-            record.expires_at = datetime.now(UTC) + timedelta(seconds=record.ttl.seconds)
+            record.expires_at = datetime.now(UTC) + timedelta(seconds=seconds)
         except OverflowError:
             record.expires_at = None
         self._start_timer(record)
@@ -570,7 +664,16 @@ class Instances(InstanceLookup):
             else:
                 self._ledger.delete_soon(record.id)
         self.on_gone(record.id)
+        if record.opens:
+            self._end_opened(record)
         self.changed.set()
+
+    def _end_opened(self, record: InstanceRecord) -> None:
+        """End the instances that an ended instance has opened. While the server stops, all end with it."""
+        if self.tunnels is not None:
+            self.tunnels.end(record)
+        for child in () if self.stopping else [r for r in self._records.values() if r.parent == record.id]:
+            self._background(self._delete_if_present(child.id, PARENT_ENDED))
 
     def _persist(self, record: InstanceRecord) -> None:
         """Write its state to the ledger and to its handover record."""
@@ -601,6 +704,24 @@ class Instances(InstanceLookup):
     def _count(self, operation: str, record: InstanceRecord, status: str) -> None:
         name = record.env_name.partition("@")[0]
         self.metrics.count("instance_operations_total", operation=operation, env_name=name, status=status)
+
+    def _uptimes(self) -> list[tuple[dict[str, str], float]]:
+        """Return the seconds since each running instance started."""
+        now = time.time()
+        return [
+            (
+                {
+                    "instance_id": r.id,
+                    "envName": r.env_name,
+                    "experiment": r.labels.get("experiment", ""),
+                    "owner": r.request.owner or "",
+                    "app": r.labels.get("app", ""),
+                },
+                max(0.0, now - r.started_at.timestamp()),
+            )
+            for r in self._records.values()
+            if r.status is EnvStatus.RUNNING and r.started_at
+        ]
 
     def _count_active(self) -> list[tuple[dict[str, str], float]]:
         tally = Tally(

@@ -1,4 +1,4 @@
-"""Finds leftovers of servers on this machine. There should be none; this only reports them.
+"""Finds leftovers of servers and of killed commands on this machine. There should be none; this only reports them.
 
 A leftover is something that no living process knows. Anything younger than a minute is skipped: it may belong to a
 server that is just starting or ending.
@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aenv.client.local_platforms import LocalPaths, is_alive, socket_parent
+from aenv.isolation.files import scratch_folders
 from aenv.isolation.limits.cgroups import TOP, is_held
 
 YOUNG = 60.0
 _HELPERS = re.compile(r"-m aenv\.isolation\.(forking\.zygote|network\.egress_proxy)\b")
 """Processes that end with their server or with its fd holder. `crash_cleanup` is none: it is to outlive its server, and
 ends by itself when no server and no fd holder is left."""
+_OUR_GROUP = re.compile(r"aenv-(bench-)?\d")
+"""Start of the names that `cgroups.group_name` and `delegation` give. Others may begin theirs with aenv-, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class HostAudit:
                 line[4:].strip() for line in Path("/proc/self/cgroup").read_text().splitlines() if line[:4] == "0::/"
             ]
             tops += [self._groups / place for path in own for place in (path, str(Path(path).parent)) if place != "."]
-        for path in dict.fromkeys(group for top in tops for group in _folders(top) if group.name.startswith("aenv-")):
+        for path in dict.fromkeys(group for top in tops for group in _folders(top) if _OUR_GROUP.match(group.name)):
             known = is_held(path) or self._is_known(path.name.removeprefix("aenv-"))
             if known or self._is_young(path) or _members(path):
                 continue
@@ -80,6 +83,9 @@ class HostAudit:
             if is_alive(LocalPaths(self._runtime, key=path.parent.name)):  # its pid may differ in another namespace
                 continue
             if path.is_dir() and _is_ours(path) and not self._is_known(name) and not self._is_young(path):
+                yield HostLeftover("folder", str(path), f"rm -r {path}")
+        for path in scratch_folders.abandoned():
+            if not self._is_young(path):
                 yield HostLeftover("folder", str(path), f"rm -r {path}")
 
     def _mounts(self) -> Iterator[HostLeftover]:

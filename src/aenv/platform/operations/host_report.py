@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from typing import Literal
 
 from aenv import config
 from aenv.errors import AEnvError
+from aenv.images.uv_program import uv_program
+from aenv.isolation.files import disk_layers
 from aenv.isolation.host_support import unsupported_reason
 from aenv.isolation.kernel import linux, seccomp
 from aenv.isolation.limits.cgroups import CONTROLLERS, Cgroups, counts_processes_per_namespace, group_name
@@ -22,6 +23,7 @@ from aenv.platform.operations.engine_factory import check_host, engine_names
 from aenv.platform.operations.settings import DEFAULT_ENGINE
 from aenv.project.image_build import find_builder
 from aenv.storage.open_url import data_folder
+from aenv.subprocesses import run
 
 State = Literal["ok", "missing", "broken"]
 MIN_OPEN_FILES = 16384
@@ -58,6 +60,7 @@ def examine() -> list[HostFinding]:
         "control groups": _groups,
         "overlay file system": _overlay,
         "mounts for another user": _idmap,
+        "files on disk": _files_on_disk,
         **{f"engine {name}": partial(_engine, name) for name in engine_names() if name != DEFAULT_ENGINE},
         "packages": _packages,
         "image builder": _builder,
@@ -147,15 +150,16 @@ def _engine(name: str) -> str:
     try:
         return check_host(name) or "can be used"
     except AEnvError as error:
-        raise _CheckFailed(error.message, f"Only needed for AENV_ENGINE={name}.") from None
+        needed = f"Only needed for AENV_ENGINE={name}."
+        raise _CheckFailed(error.message, " ".join(filter(None, (needed, error.details.get("hint"))))) from None
     except Exception as error:  # a plug-in that cannot be imported must not keep the rest of the report back
         raise _CheckFailed(f"{type(error).__name__}: {error}", f"Only needed for AENV_ENGINE={name}.") from None
 
 
 def _packages() -> str:
-    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
+    uv = uv_program()
     if uv is not None:
-        return uv
+        return str(uv)
     if _succeeds("import pip"):
         raise _CheckFailed("uv is not installed; pip is used, which takes longer", "Run: pip install uv")
     raise _CheckFailed("neither uv nor pip is installed, which install packages of environments", "Run: pip install uv")
@@ -172,9 +176,16 @@ def _files() -> str:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < MIN_OPEN_FILES:
         raise _CheckFailed(
-            f"{most:,} at the most", f"For a thousand instances: ulimit -Hn {MIN_OPEN_FILES} before aenv serve"
+            f"at most {most:,}", f"For a thousand instances: ulimit -Hn {MIN_OPEN_FILES} before aenv serve"
         )
-    return f"{most:,} at the most" if most != resource.RLIM_INFINITY else "without a limit"
+    return f"at most {most:,}" if most != resource.RLIM_INFINITY else "without a limit"
+
+
+def _files_on_disk() -> str:
+    reason = disk_layers.unsupported_reason()
+    if reason is not None:
+        raise _CheckFailed(reason, "Only needed for ephemeralStorageMedium: disk. Files of instances are in memory.")
+    return f"ephemeralStorageMedium: disk works; the files are in {disk_layers.FOLDER}"
 
 
 def _disk() -> str:
@@ -203,8 +214,7 @@ def _number(path: str) -> int | None:
 
 def _succeeds(code: str) -> bool:
     """Run code in a process of its own, whose mounts end with it. Returns whether it succeeded."""
-    tried = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, check=False, timeout=30)
-    return tried.returncode == 0
+    return run([sys.executable, "-P", "-c", code], timeout=30).ok
 
 
 _IN_NAMESPACES = """

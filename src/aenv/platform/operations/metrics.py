@@ -25,6 +25,7 @@ HELP = {
     "request_duration_ms": "Duration of requests to the control plane, in milliseconds.",
     "instance_operations_total": "Operations on instances.",
     "active_instances": "Instances that exist now.",
+    "instance_uptime_seconds": "Time since each running instance started.",
     "create_duration_ms": "Duration of instance creation, in milliseconds.",
     "create_phase_duration_ms": "Duration of each phase of creation (source, record, engine, queue), in milliseconds.",
     "mcp_requests_total": "Requests forwarded to instances.",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic_core import to_json
 
@@ -29,10 +29,15 @@ from aenv.platform.gateway.gateway import Gateway
 from aenv.platform.gateway.peers import Peers, reachable_url
 from aenv.platform.gateway.ports import Ports, signing_key
 from aenv.platform.instances.ended import EndedInstances
-from aenv.platform.instances.env_sources import OpenHub, Sources
 from aenv.platform.instances.ledger import Ledger, ServerEntry
 from aenv.platform.instances.lifecycle import Instances
+from aenv.platform.instances.machine_capacity import machine_bound
+from aenv.platform.instances.requests.datasources import DatasourceRoots
+from aenv.platform.instances.requests.env_sources import OpenHub, Sources
+from aenv.platform.instances.warm_pools import Pools, pool_routes
+from aenv.platform.nested.tunnels import Tunnels
 from aenv.platform.operations import process_metrics
+from aenv.platform.operations.cache_budget import keep_within_budget
 from aenv.platform.operations.engine_factory import capabilities_of, create_engine
 from aenv.platform.operations.metrics import Metrics
 from aenv.platform.operations.metrics_routes import listen
@@ -41,13 +46,19 @@ from aenv.platform.operations.request_log import RequestLog
 from aenv.platform.operations.settings import ServeSettings
 from aenv.platform.operations.state_directory import StateDirectory
 from aenv.platform.request_context import refusal
+from aenv.platform.rollouts.model_access import ModelAccess
+from aenv.platform.rollouts.rollout_jobs import RolloutJobs
+from aenv.platform.rollouts.rollout_routes import rollout_routes
 from aenv.platform.services.balancer import Balancer
 from aenv.platform.services.service_routes import service_routes
 from aenv.platform.services.services import Services
+from aenv.platform.trajectories.episode_archive import EpisodeArchive
+from aenv.platform.trajectories.trajectory_routes import trajectory_routes
 from aenv.schema import paths
 from aenv.schema.instances import HubAccess
 from aenv.storage.base import Store
-from aenv.storage.open_url import data_folder, open_store
+from aenv.storage.open_url import data_folder, open_blobs, open_store
+from aenv.storage.tokens import parts_of
 from aenv.tracing import spans
 from aenv.tracing.logging import getLogger
 
@@ -82,14 +93,17 @@ def serve(
     open_hub: OpenHub,
     open_embedded_hub: OpenEmbeddedHub | None,
     on_ready: Callable[[PlatformReady], None],
+    beside: Callable[[Handler], Handler] = lambda handler: handler,
 ) -> int:
     """Serve until SIGTERM or SIGINT. SIGUSR2 stops the server, too, but leaves instances running.
 
-    Returns the exit code of the process.
+    ``beside`` adds pages to the handler of the control plane. Returns the exit code of the process.
     """
+    if settings.admin_token:
+        parts_of(settings.admin_token)  # before anything is started
     raise_open_files_limit()
     enter_delegated_group()
-    return asyncio.run(_serve(settings, open_hub, open_embedded_hub, on_ready))
+    return asyncio.run(_serve(settings, open_hub, open_embedded_hub, on_ready, beside))
 
 
 async def _serve(
@@ -97,6 +111,7 @@ async def _serve(
     open_hub: OpenHub,
     open_embedded_hub: OpenEmbeddedHub | None,
     on_ready: Callable[[PlatformReady], None],
+    beside: Callable[[Handler], Handler],
 ) -> int:
     """Start the parts of the platform one after the other, serve, and end them in reverse order."""
     async with AsyncExitStack() as stack:
@@ -109,23 +124,27 @@ async def _serve(
         process_metrics.watch(running.instances.metrics)
         spans.begin("aenv-platform")
         gc.freeze()  # start-up objects live as long as the process: exclude them from collections
-        listening = await _listen_on_all(settings, routes, readiness, running.instances.metrics, tls)
+        listening = await _listen_on_all(settings, routes, readiness, running.instances.metrics, tls, beside)
+        listening.servers[0].listen_at(str(_own_socket(state)))
         await _announce(settings, state.ledger, listening.url, tls)
         if settings.open_to_others and not settings.with_auth:
             log.warning("no token is needed (--no-auth): %s may run code here", settings.who_may_call)
-        first_token = await state.tokens.first() if settings.with_auth else None
+        first_token = await state.tokens.first(settings.admin_token) if settings.with_auth else None
         await _resume_services(routes.services, life)
-        sweeping = asyncio.create_task(_sweep(running.instances))
+        assert routes.rollouts.archiver is not None
+        routes.rollouts.archiver.start()
+        background = [asyncio.create_task(work) for work in (_sweep(running.instances), keep_within_budget())]
         on_ready(
             PlatformReady(listening.url, listening.data_url, settings.with_auth, settings.who_may_call, first_token)
         )
         await life.stop.wait()
         readiness.draining = True
+        await routes.rollouts.close()
         log.info("stopping; open requests have %g s to finish", settings.grace)
         await _close(listening.servers, settings.grace, life.hurry)
-        sweeping.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await sweeping
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
     return 0
 
 
@@ -214,7 +233,19 @@ async def _start_instances(settings: ServeSettings, state: _State, open_hub: Ope
     engine = create_engine(settings.engine, runtime / "instances", settings.engine_options(runtime.name))
     life.on_exit(engine.close, engine.leave)
     ended = EndedInstances(state.store)
-    instances = Instances(engine, sources, direct=False, ledger=state.ledger, capacity=settings.capacity, ended=ended)
+    capacity = settings.capacity
+    if engine.capabilities.on_this_machine:
+        capacity = capacity.bounded_by(machine_bound(held=engine.capabilities.outlives_server))
+    advice = "start it with --datasource-root FOLDER"
+    instances = Instances(
+        engine,
+        sources,
+        direct=False,
+        ledger=state.ledger,
+        capacity=capacity,
+        ended=ended,
+        datasources=DatasourceRoots(settings.datasource_roots, advice),
+    )
     life.on_exit(instances.close, instances.hand_over)
     adopted = await instances.adopt(state.directory.fd_holder)
     if adopted:
@@ -229,6 +260,7 @@ class _Routes:
     app: PlatformApp
     gateway: Gateway
     services: Services
+    rollouts: RolloutJobs
 
 
 async def _build_routes(
@@ -253,6 +285,10 @@ async def _build_routes(
     gateway.services = Balancer(services, gateway, instances, authenticator)
     audit = AuditLog(settings.audit_file)
     life.stack.callback(audit.close)
+    _open_tunnels(instances, gateway, authenticator, audit, life)
+    archive = _open_archive(settings, state, life)
+    jobs = _rollout_jobs(settings, state, archive)
+    assert jobs.archiver is not None
     embedded_hub = None
     if open_embedded_hub is not None:
         hub = await life.stack.enter_async_context(open_embedded_hub(authenticator))
@@ -265,9 +301,51 @@ async def _build_routes(
         fallback=embedded_hub,
         peers=peers,
         ports=ports,
-        more=[*token_routes(state.tokens, authenticator), *service_routes(services, ports.base)],
+        more=[
+            *token_routes(state.tokens, authenticator),
+            *service_routes(services, ports.base),
+            *pool_routes(Pools(instances)),
+            *rollout_routes(jobs, peers),
+            *trajectory_routes(archive, jobs.archiver),
+        ],
     )
-    return _Routes(app, gateway, services)
+    return _Routes(app, gateway, services, jobs)
+
+
+def _open_tunnels(
+    instances: Instances, gateway: Gateway, authenticator: Authenticator, audit: AuditLog, life: _Lifetime
+) -> None:
+    """Serve the platform's API to code in instances, which reach it through a socket in their sandbox."""
+    tunnels = Tunnels(
+        instances,
+        gateway,
+        lambda handler: RequestLog(handler, level=logging.INFO),
+        refresh=authenticator.refresh,
+        audit=audit,
+    )
+    life.stack.callback(tunnels.close)
+
+
+def _rollout_jobs(settings: ServeSettings, state: _State, archive: EpisodeArchive) -> RolloutJobs:
+    return RolloutJobs(
+        settings.folder / "trajectories",
+        f"unix:{_own_socket(state)}",
+        ModelAccess(settings.model_urls, any_endpoint=not settings.with_auth and not settings.open_to_others),
+        archive,
+    )
+
+
+def _open_archive(settings: ServeSettings, state: _State, life: _Lifetime) -> EpisodeArchive:
+    if settings.is_shared and not settings.blobs:
+        log.warning("trajectories are stored in a folder of this machine; name storage for all servers with --blobs")
+    archive = EpisodeArchive(state.store, open_blobs(settings.blobs_url), quota=settings.trajectory_quota_bytes)
+    life.stack.push_async_callback(archive.close)
+    return archive
+
+
+def _own_socket(state: _State) -> Path:
+    """Path of the socket at which the platform's own rollouts reach it."""
+    return state.directory.runtime / "rollouts.sock"
 
 
 def _readiness(settings: ServeSettings, state: _State, running: _Running, life: _Lifetime) -> Readiness:
@@ -289,7 +367,12 @@ class _ListeningServers:
 
 
 async def _listen_on_all(
-    settings: ServeSettings, routes: _Routes, readiness: Readiness, metrics: Metrics, tls: Tls | None
+    settings: ServeSettings,
+    routes: _Routes,
+    readiness: Readiness,
+    metrics: Metrics,
+    tls: Tls | None,
+    beside: Callable[[Handler], Handler],
 ) -> _ListeningServers:
     control, data = (
         HttpServer(
@@ -298,7 +381,7 @@ async def _listen_on_all(
             stream_over=STREAM_OVER,
             unbounded=_unbounded(settings.prefix),
         )
-        for plane in (routes.app, _data_plane(routes.gateway))
+        for plane in (beside(routes.app), _data_plane(routes.gateway))
     )
     url = data_url = await _listen(control, settings, settings.port, "--port", tls)
     if not settings.one_port:

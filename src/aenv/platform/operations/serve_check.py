@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
-import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aenv.errors import AEnvError, Unavailable
+from aenv.isolation.files.scratch_folders import scratch_folder
 from aenv.platform.access.platform_tokens import PlatformTokens
 from aenv.platform.access.tls import Tls
-from aenv.platform.instances.env_sources import OpenHub
+from aenv.platform.instances.requests.env_sources import OpenHub
 from aenv.platform.operations.engine_factory import check_host, create_engine
 from aenv.platform.operations.settings import ServeSettings
+from aenv.schema.bundle import digest_of
 from aenv.schema.instances import HubAccess
-from aenv.storage.open_url import data_folder, open_store
+from aenv.storage.open_url import data_folder, open_blobs, open_store
 
 SECONDS = 20.0
 
@@ -37,6 +39,7 @@ async def check(settings: ServeSettings, open_hub: OpenHub) -> list[CheckResult]
         ("address", _address),
         *([("tls", _tls)] if settings.tls_cert or settings.tls_key else []),
         ("store", _store),
+        *([("blobs", _blobs)] if settings.blobs else []),
         ("hub", lambda settings: _hub(settings, open_hub)),
         ("engine", _engine),
         ("audit log", _audit),
@@ -76,16 +79,33 @@ async def _address(settings: ServeSettings) -> str:
                 probe.bind((settings.host, port))
             except OSError as error:
                 raise _CheckFailed(
-                    f"cannot listen on {settings.host}:{port}: {error.strerror or error}",
-                    f"Stop what listens there, or choose another port with {option}.",
+                    f"cannot listen on {settings.host}:{port}: {error.strerror or error}", _listen_hint(error, option)
                 ) from None
     return f"{settings.host}, {' and '.join(str(port) for port in ports.values())}"
+
+
+def _listen_hint(error: OSError, option: str) -> str:
+    """Return what to do about an address that cannot be listened on. ``option`` is that of the port."""
+    if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+        return "Choose an address of this machine with --host; 0.0.0.0 stands for all of them."
+    if error.errno == errno.EACCES:
+        return f"Only root may use ports below 1024; choose a higher one with {option}."
+    return f"Stop what listens there, or choose another port with {option}."
 
 
 async def _tls(settings: ServeSettings) -> str:
     tls = Tls.of(settings)
     assert tls is not None
     return f"{settings.tls_cert}, SHA-256 {tls.fingerprint}"
+
+
+async def _blobs(settings: ServeSettings) -> str:
+    blobs = open_blobs(settings.blobs_url)
+    try:
+        await blobs.sizes([digest_of(b"")])
+    finally:
+        await blobs.close()
+    return blobs.url
 
 
 async def _store(settings: ServeSettings) -> str:
@@ -117,7 +137,7 @@ async def _engine(settings: ServeSettings) -> str:
 
 async def _list_sandboxes(settings: ServeSettings) -> None:
     """Construct the engine and list its sandboxes: a service must answer, and accept the token."""
-    with tempfile.TemporaryDirectory(prefix="aenv-check-") as folder:
+    with scratch_folder("check") as folder:
         engine = create_engine(settings.engine, Path(folder) / "instances", settings.engine_options(""))
         try:
             async for _ in engine.running():

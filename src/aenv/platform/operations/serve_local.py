@@ -10,8 +10,10 @@ import asyncio
 import contextlib
 import fcntl
 import gc
+import hmac
 import logging
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -33,7 +35,7 @@ from aenv.client.local_platforms import (
 )
 from aenv.client.platform_identity import Identity
 from aenv.engines.base import Engine, EngineOptions
-from aenv.errors import AEnvError, NotFound
+from aenv.errors import AEnvError, NotFound, Unauthorized
 from aenv.http.messages import Answer, Request
 from aenv.http.server import HttpServer
 from aenv.isolation.kernel.linux import peer_user
@@ -44,11 +46,16 @@ from aenv.platform.app import PlatformApp
 from aenv.platform.gateway.gateway import Gateway
 from aenv.platform.gateway.ports import Ports
 from aenv.platform.instances.admission import Capacity
+from aenv.platform.instances.batch_routes import batch_routes
 from aenv.platform.instances.ended import EndedInstances
-from aenv.platform.instances.env_sources import OpenHub, Sources
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.instances.machine_account import MachineAccount
-from aenv.platform.instances.machine_capacity import instance_capacity
+from aenv.platform.instances.machine_capacity import machine_bound
+from aenv.platform.instances.requests.datasources import DatasourceRoots
+from aenv.platform.instances.requests.env_sources import OpenHub, Sources
+from aenv.platform.instances.warm_pools import Pools, pool_routes
+from aenv.platform.nested.tunnels import Tunnels
+from aenv.platform.operations.cache_budget import keep_within_budget
 from aenv.platform.operations.engine_factory import create_engine
 from aenv.platform.operations.readiness import Readiness
 from aenv.platform.operations.request_log import RequestLog
@@ -60,6 +67,8 @@ from aenv.tracing import spans
 from aenv.tracing.logging import getLogger
 
 log = getLogger("local")
+
+_MCP_PATH = re.compile(re.escape(schema_paths.INSTANCE_PATH) + r"/([A-Za-z0-9._~-]{1,300})" + schema_paths.MCP)
 
 FIRST_CLIENT = 30.0
 """Seconds that the process that started the platform has to connect."""
@@ -93,7 +102,8 @@ def serve(
         cleanup = start_crash_cleanup(paths.folder, group_name(), paths.instances.name)
         try:
             chosen = create_engine(engine, paths.instances, EngineOptions(pool, group_name(), fork, url=engine))
-            return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), Capacity(most or instance_capacity())))
+            capacity = Capacity(most).bounded_by(machine_bound())
+            return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), capacity))
         finally:
             for path in (paths.socket, paths.about):
                 path.unlink(missing_ok=True)
@@ -132,10 +142,20 @@ def _may_be_immediate(request: Request) -> bool:
 
 async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources, capacity: Capacity) -> int:
     store, machine = _ended_store(paths), _account(paths)
-    instances = Instances(engine, sources, capacity=capacity, ended=EndedInstances(store), machine=machine)
+    instances = Instances(
+        engine,
+        sources,
+        capacity=capacity,
+        ended=EndedInstances(store),
+        machine=machine,
+        datasources=DatasourceRoots.of_user(),
+    )
     ports = LocalPorts(instances)
+    pools = Pools(instances)
+    tunnels = Tunnels(instances, ports.gateway, lambda handler: RequestLog(handler, level=logging.DEBUG))
     spans.begin("aenv-local")
-    app = Readiness(engine).wrap(RequestLog(PlatformApp(instances, ports=ports), level=logging.DEBUG))
+    more = [*pool_routes(pools), *batch_routes(instances)]
+    app = Readiness(engine).wrap(RequestLog(PlatformApp(instances, ports=ports, more=more), level=logging.DEBUG))
     server = HttpServer(app, max_body=MAX_BODY, admit=_same_user, prompt=_may_be_immediate)
     stop, retired = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -148,14 +168,16 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sour
     gc.freeze()  # start-up objects live as long as the process: exclude them from collections
     log.info("serving at %s", paths.socket)
     await asyncio.to_thread(_retire_and_remove_old, paths, about.identity)
-    waiting = asyncio.create_task(_until_idle(instances, linger, retired))
+    caches = asyncio.create_task(keep_within_budget())
+    waiting = asyncio.create_task(_until_idle(instances, pools, linger, retired))
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    stopping.cancel()
+    for task in (waiting, stopping, caches):
+        task.cancel()
     paths.socket.unlink(missing_ok=True)
     instances.stopping = True
     await server.close(grace=1.0)
+    tunnels.close()
     await ports.close()
     await instances.close()
     await engine.close()
@@ -193,32 +215,51 @@ def _retire_and_remove_old(paths: LocalPaths, own: Identity) -> None:
 
 
 class LocalPorts(Ports):
-    """URLs of ports of local instances. A TCP server for them starts with the first URL."""
+    """URLs of ports and MCP servers of local instances. A TCP server for them starts with the first URL."""
 
     def __init__(self, instances: Instances) -> None:
         super().__init__(secrets.token_bytes(32))
+        self._instances = instances
+        self._opening = asyncio.Lock()
         authenticator = Authenticator(None, Allowance(), only_loopback=True)
-        self._gateway = Gateway(instances, authenticator, ports=self)
+        self.gateway = Gateway(instances, authenticator, ports=self)
         self._server = HttpServer(self._answer, max_body=MAX_BODY, stream_over=STREAM_OVER)
 
     async def open(self) -> None:
-        if not self._public_url:
-            listener = await self._server.listen(host="127.0.0.1")
-            self._public_url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        async with self._opening:
+            if not self._public_url:
+                listener = await self._server.listen(host="127.0.0.1")
+                self._public_url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+
+    async def open_for_mcp(self) -> None:
+        if not self._instances.mcp_base:
+            await self.open()
+            self._instances.mcp_base = f"{self._public_url}{schema_paths.INSTANCE_PATH}"
 
     async def close(self) -> None:
         """Stop serving the ports."""
         await self._server.close(0)
-        self._gateway.close()
+        self.gateway.close()
 
     async def _answer(self, request: Request) -> Answer:
-        """Handle a request. All users of this machine can connect, so only signed URLs are served."""
+        """Handle a request. All users of this machine can connect, so it has a signed URL or an instance's token."""
         try:
+            named = _MCP_PATH.fullmatch(request.path)
+            if named is not None:
+                return await self._to_mcp(named[1], request)
             if not request.path.startswith(f"{schema_paths.PORT}/"):
                 raise NotFound("only ports of instances are served here")
-            return await self._gateway(request)
+            return await self.gateway(request)
         except AEnvError as error:
             return refusal(error)
+
+    async def _to_mcp(self, name: str, request: Request) -> Answer:
+        record = self._instances.peek(name)
+        token = record.ref.token if record is not None and record.ref is not None else secrets.token_hex(16)
+        if not hmac.compare_digest(request.header(b"authorization"), f"Bearer {token}".encode()):
+            raise Unauthorized("send the instance's token as 'Authorization: Bearer <token>'")
+        assert record is not None
+        return await self.gateway.forward(record, request, schema_paths.MCP.encode())
 
 
 def _same_user(connection: socket.socket) -> bool:
@@ -226,14 +267,14 @@ def _same_user(connection: socket.socket) -> bool:
     return peer_user(connection) in (os.geteuid(), 0)
 
 
-async def _until_idle(instances: Instances, linger: float, retired: asyncio.Event) -> None:
-    """Return once unused for ``linger`` seconds, or unused and retired."""
+async def _until_idle(instances: Instances, pools: Pools, linger: float, retired: asyncio.Event) -> None:
+    """Return once unused for ``linger`` seconds, or unused and retired. A warm pool counts as use until then."""
     await _wait_for_either(instances.changed, retired, FIRST_CLIENT)
     while True:
         instances.changed.clear()
         if instances.in_use:
             await instances.changed.wait()
-        elif retired.is_set() or not await _wait_for_either(instances.changed, retired, linger):
+        elif retired.is_set() or (not await _wait_for_either(instances.changed, retired, linger) and not pools.in_use):
             return
 
 

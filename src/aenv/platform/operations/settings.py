@@ -16,9 +16,8 @@ from aenv.errors import ConfigError
 from aenv.platform.access.platform_tokens import Allowance
 from aenv.platform.instances.admission import Capacity
 from aenv.platform.operations.engine_factory import validate_engine_name
-from aenv.project import quantities
 from aenv.runtime.serve import is_loopback
-from aenv.schema import paths
+from aenv.schema import paths, quantities
 from aenv.storage.open_url import data_folder
 
 DEFAULT_ENGINE = "native"
@@ -76,6 +75,8 @@ class ServeSettings(BaseModel):
     """URL at which users reach the platform, for the URLs that it issues; empty: from the request."""
     auth: bool | None = None
     """Require a token; None: only if other machines can reach the server."""
+    admin_token: str = Field(default="", repr=False)
+    """Token of an administrator, to be created at the start; empty: the first start makes one and shows it."""
     store: str = ""
     """Store for tokens and records: a file, or redis://HOST; empty: platform/platform.db in the data folder."""
     advertise: str = Field(default="", pattern=r"^(https?://[!-~]+)?$")
@@ -96,14 +97,24 @@ class ServeSettings(BaseModel):
     fork: bool = True
     """Fork instances from a preloaded parent. Without it, each is a new program with an address layout, stack canaries
     and hash seed of its own. An environment can ask for that with `deployConfig.fork`."""
+    datasource_roots: tuple[str, ...] = ()
+    """Folders of this machine that a datasource may name, to be shown read-only in instances."""
     audit: str = ""
     """File of the audit log; empty: platform/audit.jsonl in the data folder."""
+    model_urls: list[str] = Field(default_factory=list)
+    """Model endpoints that rollouts may use; any, where only this machine's owner can reach the platform."""
+    blobs: str = ""
+    """Storage of trajectories: a folder, or s3://BUCKET/PREFIX; empty: platform/blobs in the data folder."""
+    trajectory_quota: str | int = "50Gi"
+    """Compressed size of the trajectories of a user; 0: no limit."""
     metrics_port: int | None = Field(default=None, ge=0, le=65535)
     """Serve ``/metrics`` without a token on 127.0.0.1 at this port; None: do not."""
+    console: bool = True
+    """Serve the web console at ``/console/``."""
     log_format: Literal["text", "json"] = "text"
     """Format of log lines."""
     max_instances: int = Field(default=0, ge=0)
-    """Maximum number of instances of all users; 0: no limit."""
+    """Maximum number of instances of all users; 0: as many as the machine has room for."""
     max_creating: int = Field(default=0, ge=0)
     """Maximum number of concurrent creates; 0: no limit."""
     queue_seconds: float = Field(default=60.0, ge=0)
@@ -144,7 +155,7 @@ class ServeSettings(BaseModel):
             return f"everyone who can reach {self.host}, without a token"
         return "everyone on this machine"
 
-    @field_validator("hub_quota", "base_limit")
+    @field_validator("hub_quota", "base_limit", "trajectory_quota")
     @classmethod
     def _is_a_size(cls, value: str | int) -> str | int:
         if value not in (0, "0"):
@@ -160,6 +171,16 @@ class ServeSettings(BaseModel):
     def hub_quota_bytes(self) -> int:
         """`hub_quota` in bytes."""
         return 0 if self.hub_quota in (0, "0") else quantities.size(self.hub_quota)
+
+    @property
+    def trajectory_quota_bytes(self) -> int:
+        """`trajectory_quota` in bytes."""
+        return 0 if self.trajectory_quota in (0, "0") else quantities.size(self.trajectory_quota)
+
+    @property
+    def blobs_url(self) -> str:
+        """URL of the storage of trajectories."""
+        return self.blobs or str(self.folder / "blobs")
 
     @property
     def capacity(self) -> Capacity:

@@ -20,7 +20,7 @@ from aenv.isolation.files.volumes import Volume
 from aenv.platform.access.platform_tokens import OWNER
 from aenv.platform.instances.instance_record import InstanceRecord, Replica
 from aenv.platform.instances.lifecycle import Instances
-from aenv.platform.instances.reserved_labels import LABEL, REVISION_LABEL
+from aenv.platform.instances.requests.reserved_labels import LABEL, REVISION_LABEL
 from aenv.platform.services.replica_handle import ReplicaHandle, find_health_problem
 from aenv.platform.services.service_store import ServiceRecord, ServiceSpec, ServiceState, ServiceStore
 from aenv.platform.services.storages import Storages

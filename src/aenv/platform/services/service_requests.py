@@ -8,8 +8,8 @@ import secrets
 
 from aenv.errors import InvalidArguments
 from aenv.platform.instances.instance_record import Replica
-from aenv.project import quantities
 from aenv.project.locate import Located
+from aenv.schema import paths, quantities
 from aenv.schema.instances import EnvServiceCreateRequest, EnvServiceUpdateRequest
 from aenv.schema.names import check_name
 
@@ -48,6 +48,13 @@ def check_replicas(count: int, least: int = 1) -> int:
     return count
 
 
+def check_port(port: int | None) -> int | None:
+    """Return the port that a service's URL leads to; None for the environment's own server."""
+    if port is not None and not 1 <= port <= 65535:
+        raise InvalidArguments(f"port: must be between 1 and 65535, not {port}")
+    return None if port == paths.DATA_PORT else port
+
+
 def replica_settings(request: EnvServiceCreateRequest) -> Replica:
     """Return the resource limits of a request. A resource request counts as the limit if there is none."""
     try:
@@ -72,14 +79,32 @@ def check_size(field: str, text: str) -> str:
     return text
 
 
-def updated_env(env: str, request: EnvServiceUpdateRequest) -> str:
-    """Return the ``name@version`` that an update asks for, by its version or its image; else the present one."""
+def updated_env(env: str, request: EnvServiceUpdateRequest, *, runs_images: bool = False) -> str:
+    """Return the ``name@version`` that an update asks for, by its version or its image; else the present one.
+
+    ``runs_images``: the engine runs images, which decides the advice for an image of something else.
+    """
     name, _, version = env.partition("@")
     if request.image is not None:
         found = _IMAGE.fullmatch(request.image)
         if found is None or found["name"] != name:
             raise InvalidArguments(
-                f"image: this service runs {name}; name a version of it, like {name}:1.0.1, not '{request.image}'"
+                f"image: this service runs {name}; name a version of it, like {name}:1.0.1, not '{request.image}'",
+                details={"hint": _other_image(request.image, runs_images=runs_images)},
             )
         version = found["version"]
     return f"{name}@{request.version or version}"
+
+
+def _other_image(image: str, *, runs_images: bool) -> str:
+    """Return how a service comes to run an image that is no version of its environment."""
+    if runs_images:
+        entry = f'"artifacts": [{{"type": "image", "content": "{image}"}}]'
+        first = f"To run another image, add {entry} to config.json"
+    else:
+        first = (
+            "This platform runs an image as the system below an environment: on its machine, run "
+            f"'docker save -o image.tar {image}' and 'aenv base add BASE image.tar', and set \"base\": \"BASE\" in "
+            "deployConfig of config.json"
+        )
+    return f"{first}. Then publish it as a new version with 'aenv push', and update the service with --version"

@@ -73,8 +73,9 @@ class _Routes:
 
     def _to_api(self, service: EnvService, context: RequestContext) -> EnvService:
         """Add the URL by which the caller reaches the service; hide its variables from a read-only caller."""
+        below = f"{paths.PORT}/{service.port}" if service.port else ""
         update: dict[str, object] = {
-            "service_url": f"{self._base_of(context.request)}{paths.SERVICE_PATH}/{service.id}"
+            "service_url": f"{self._base_of(context.request)}{paths.SERVICE_PATH}/{service.id}{below}"
         }
         if context.caller.role == "read-only":
             update["environment_variables"] = None

@@ -69,6 +69,8 @@ class ServiceRecord(BaseModel):
     memory: int | None = None
     disk: int | None = None
     storage: ServiceClaim | None = None
+    port: int | None = None
+    """Port in a replica that its URL leads to; None: the environment's own server."""
     host: str = ""
     """Machine that holds its storage."""
     server: str = ""

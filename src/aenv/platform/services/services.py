@@ -13,14 +13,15 @@ from aenv.http.messages import Answer, Request
 from aenv.isolation.files import volumes
 from aenv.platform.access.platform_tokens import Caller
 from aenv.platform.gateway.peers import Peers
-from aenv.platform.instances import request_checks
-from aenv.platform.instances.env_sources import Sources
 from aenv.platform.instances.instance_record import limits_of
 from aenv.platform.instances.ledger import Ledger
 from aenv.platform.instances.lifecycle import Instances
-from aenv.platform.instances.reserved_labels import refuse_reserved
+from aenv.platform.instances.requests import request_checks
+from aenv.platform.instances.requests.env_sources import Sources
+from aenv.platform.instances.requests.reserved_labels import refuse_reserved
 from aenv.platform.services.reconciler import ServiceReconciler
 from aenv.platform.services.service_requests import (
+    check_port,
     check_replicas,
     check_size,
     env_of,
@@ -113,7 +114,7 @@ class Services:
             created_at=now, updated_at=now, replicas=replicas,
             target=ServiceSpec(env=env, variables=request.environment_variables or {}),
             cpus=settings.cpus, memory=settings.memory, disk=settings.disk, storage=claim,
-            host=self.runner.host if claim else "", server=self.runner.server,
+            host=self.runner.host if claim else "", server=self.runner.server, port=check_port(request.port),
         )  # fmt: skip
         try:
             await self._store.add(record)
@@ -123,7 +124,7 @@ class Services:
             raise
         self.runner.start(record).add_event("created", f"by {caller.name}")
         self._count("create", env)
-        return _to_api(record, ServiceState())
+        return _to_api(record, ServiceState()).model_copy(update={"notices": list(project.notices) or None})
 
     async def get(self, name: str, caller: Caller, wait: float = 0.0) -> EnvService:
         """Return a service; ``wait``: for up to this many seconds until changes under way are done."""
@@ -288,7 +289,8 @@ class Services:
             self._instances.quota.admit(caller, more)
 
     async def _choose_env(self, record: ServiceRecord, request: EnvServiceUpdateRequest) -> str:
-        env = updated_env(record.target.env, request)
+        runs_images = self._instances.engine.capabilities.images
+        env = updated_env(record.target.env, request, runs_images=runs_images)
         if env == record.target.env:
             return env
         # As the service's account: its replicas run what that account may read.
@@ -316,6 +318,7 @@ def _to_api(record: ServiceRecord, state: ServiceState) -> EnvService:
         labels=record.labels, revision=record.target.revision, restarts=state.restarts, instances=state.instances,
         mount_path=record.storage.mount_path if record.storage else None,
         storage_size=record.storage.size if record.storage else None, storage_used=state.storage_used,
+        port=record.port,
     )  # fmt: skip
 
 

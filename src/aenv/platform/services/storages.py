@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from aenv.errors import AEnvError, Conflict, InvalidArguments, Unavailable
 from aenv.isolation.files.trees import remove_tree, size_of_tree
-from aenv.project import quantities
+from aenv.schema import quantities
 from aenv.storage.base import ABSENT, Delete, Put, Record, Stale, Store
 
 STORAGE = "platform-storage"

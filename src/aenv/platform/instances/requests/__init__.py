@@ -1,0 +1,1 @@
+"""Create requests: checks, resources, labels, datasources, and the environment that each one names."""

@@ -1,0 +1,1 @@
+"""Environments that are opened from inside an instance."""

@@ -1,0 +1,1 @@
+"""Rollouts that the platform runs for its callers."""

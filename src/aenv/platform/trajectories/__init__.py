@@ -1,0 +1,1 @@
+"""Recorded episodes that the platform keeps: those of its rollouts, and uploaded ones."""
