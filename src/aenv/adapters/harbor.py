@@ -24,6 +24,7 @@ from aenv.images.box import PATH, Box
 from aenv.images.box_network import BoxNetwork
 from aenv.images.dockerfile_build import build
 from aenv.images.layered_images import BoxImage
+from aenv.isolation.files.scratch_folders import scratch_folder
 from aenv.isolation.limits.cgroups import Cgroups, Limits
 from aenv.isolation.network.egress_process import EgressProcess
 from aenv.isolation.network.policy import Network
@@ -103,7 +104,7 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
         await self._started_box().unpack(lambda target: box_files.pack(target, Path(source_dir), "."), str(target_dir))
 
     async def download_file(self, source_path: str, target_path: Path | str) -> None:
-        with tempfile.TemporaryDirectory(prefix="aenv-harbor-") as place:
+        with scratch_folder("harbor") as place:
             await self._fetch(source_path, Path(place), name="file")
             Path(target_path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(Path(place, "file"), target_path, follow_symlinks=False)
@@ -135,7 +136,7 @@ class BoxEnvironment(BaseEnvironment):  # type: ignore[misc]
     async def _fetch(self, path: str, target: Path, *, name: str = "") -> None:
         """Copy a file or folder out of the box. Its archive is untrusted: it may not name paths of this machine."""
         target.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="aenv-harbor-") as place:
+        with scratch_folder("harbor") as place:
             packed = Path(place, "packed.tar")
             await self._started_box().pack(str(path), packed)
             with tarfile.open(packed) as archive:

@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import TYPE_CHECKING, Any
 
-from pydantic_core import from_json, to_json
-
-from aenv.errors import ConfigError
+from aenv.adapters.agents.agent_tools import AgentTool, as_text, block_text, framework, has_images, tools_of
 
 if TYPE_CHECKING:
     from aenv.sdk.environment import Environment
 
-_FORBIDDEN = re.compile(r"[^A-Za-z0-9_-]")
-NAME_LENGTH = 64
 TURNS = 10
 """Maximum number of model calls for one answer."""
 
 
 async def tools(env: Environment) -> list[Any]:
     """Return a FunctionTool for each tool of the environment, with a name that the OpenAI API accepts."""
-    try:
-        from agents import FunctionTool
-    except ImportError as error:
-        raise ConfigError("this needs the OpenAI Agents SDK: pip install 'aenvironment[agents]'") from error
-    listed = await env.list_tools()
-    qualified = [tool["name"] for tool in listed]
-    names = openai_names([name.removeprefix(f"{env.env_name}/") for name in qualified])
+    agents = framework("agents", "agents")
     return [
-        FunctionTool(
-            name=name,
-            description=tool["description"] or "",
-            params_json_schema=tool["inputSchema"],
-            on_invoke_tool=_invoker(env, tool["name"]),
+        agents.FunctionTool(
+            name=tool.name,
+            description=tool.description,
+            params_json_schema=tool.schema,
+            on_invoke_tool=_invoker(tool),
             strict_json_schema=False,  # strict mode rejects free-form objects, which tools may take
         )
-        for name, tool in zip(names, listed, strict=True)
+        for tool in await tools_of(env)
     ]
 
 
@@ -73,28 +62,10 @@ class Speaker:
         return str(done.final_output)
 
 
-def openai_names(names: list[str]) -> list[str]:
-    """Return unique names of at most 64 letters, digits, ``_`` and ``-``."""
-    made: list[str] = []
-    for name in names:
-        base = _FORBIDDEN.sub("_", name)[:NAME_LENGTH] or "tool"
-        unique, number = base, 2
-        while unique in made:
-            suffix = f"_{number}"
-            unique, number = base[: NAME_LENGTH - len(suffix)] + suffix, number + 1
-        made.append(unique)
-    return made
-
-
-def _invoker(env: Environment, tool_name: str) -> Any:
+def _invoker(tool: AgentTool) -> Any:
     async def invoke(context: Any, arguments: str) -> Any:
-        parsed = from_json(arguments) if arguments else {}
-        result = await env.call_tool(tool_name, parsed)
-        if result.is_error:
-            return to_json(result.content).decode()
-        if all(block.get("type") == "text" for block in result.content):
-            return result.text
-        return [_output(block) for block in result.content]
+        result = await tool.call(arguments)
+        return [_output(block) for block in result.content] if has_images(result) else as_text(result)
 
     return invoke
 
@@ -104,4 +75,4 @@ def _output(block: dict[str, Any]) -> Any:
 
     if block.get("type") == "image":
         return ToolOutputImage(image_url=f"data:{block['mimeType']};base64,{block['data']}")
-    return ToolOutputText(text=block["text"] if block.get("type") == "text" else to_json(block).decode())
+    return ToolOutputText(text=block_text(block))

@@ -1,0 +1,256 @@
+"""Test the adapters of agent frameworks and trainers with the real packages, each in an environment of its own.
+
+    python scripts/frameworks.py [--only NAME ...] [--write]
+
+Needs a package index. Frameworks pin packages that exclude each other, so each gets a virtual environment under
+`.bench/frameworks/`, kept for the next run. There its tests (`tests/frameworks`) and its example run. A framework that
+the index cannot serve is `untested`, with the reason; one whose tests fail makes the script fail. `--write` writes the
+results to `docs/reference/frameworks.md`. `.ci/run` calls this script.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+UV = Path(sys.executable).parent / "uv"
+FOLDER = ROOT / ".bench" / "frameworks"
+PAGE = ROOT / "docs" / "reference" / "frameworks.md"
+TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3")
+PARALLEL = 2
+SECONDS = 400
+"""Time limit of an installation, of the tests and of the example of a framework."""
+
+
+@dataclass(frozen=True)
+class Framework:
+    title: str
+    name: str
+    """Name in `env.agent_tools(name)`."""
+    extra: str
+    package: str
+    """Distribution whose version is shown."""
+    test: str
+    example: str
+    beside: tuple[str, ...] = ()
+    """Further requirements of test and example, such as a client of the scripted model."""
+
+
+FRAMEWORKS = (
+    Framework("CAMEL", "camel", "camel", "camel-ai", "test_camel", "frameworks/camel_agent.py"),
+    Framework(
+        "Claude Agent SDK",
+        "claude-agent-sdk",
+        "claude-agent-sdk",
+        "claude-agent-sdk",
+        "test_claude_agent",
+        "frameworks/claude_agent.py",
+    ),
+    Framework(
+        "Google ADK",
+        "google-adk",
+        "google-adk",
+        "google-adk",
+        "test_google_adk",
+        "frameworks/google_adk_agent.py",
+        ("litellm",),
+    ),
+    Framework(
+        "LangChain, LangGraph",
+        "langchain",
+        "langchain",
+        "langchain",
+        "test_langchain",
+        "frameworks/langchain_agent.py",
+        ("langchain-openai",),
+    ),
+    Framework(
+        "OpenAI Agents SDK", "openai-agents", "agents", "openai-agents", "test_openai_agents", "05_openai_agents.py"
+    ),
+    Framework(
+        "Pydantic AI",
+        "pydantic-ai",
+        "pydantic-ai",
+        "pydantic-ai-slim",
+        "test_pydantic_ai",
+        "frameworks/pydantic_ai_agent.py",
+        ("pydantic-ai-slim[openai]",),
+    ),
+    Framework(
+        "smolagents",
+        "smolagents",
+        "smolagents",
+        "smolagents",
+        "test_smolagents",
+        "frameworks/smolagents_agent.py",
+        ("smolagents[openai]",),
+    ),
+)
+
+
+@dataclass
+class Result:
+    version: str = ""
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    untested: str = ""
+    supports: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    output: str = ""
+
+    @property
+    def said(self) -> str:
+        if self.untested:
+            return f"untested: {self.untested}"
+        return f"FAILED: {', '.join(self.failed)}" if self.failed else f"{self.passed} tests and the example pass"
+
+
+def install(framework: Framework) -> Path:
+    """Return the interpreter of the framework's environment; it is made where its requirements have changed."""
+    folder = FOLDER / framework.name
+    python, made = folder / "bin" / "python", folder / "requirements"
+    wanted = [f"{ROOT}[{framework.extra}]", *framework.beside, *TOOLS]
+    key = "\n".join([*wanted, (ROOT / "pyproject.toml").read_text()])
+    if not made.is_file() or made.read_text() != key:
+        run(UV, "venv", "--quiet", "--clear", "--python", sys.executable, folder)
+        requirements = [part for each in wanted for part in (("-e", each) if each.startswith("/") else (each,))]
+        run(UV, "pip", "install", "--quiet", "--python", python, *requirements)
+        made.write_text(key)
+    return python
+
+
+def check(framework: Framework) -> Result:
+    """Run the tests and the example of a framework."""
+    result, started = Result(), time.monotonic()
+    try:
+        python = install(framework)
+        code = f"from importlib.metadata import version; print(version({framework.package!r}))"
+        result.version = run(python, "-c", code).strip()
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        result.untested = " ".join(str(error.stderr or error).split())[:200]
+        return result
+    report = FOLDER / f"{framework.name}.xml"
+    report.unlink(missing_ok=True)
+    options = ("-q", "-W", "ignore", "-p", "no:cacheprovider", "--timeout", "90", f"--junitxml={report}")
+    scope = ("--confcutdir", "tests/frameworks", f"tests/frameworks/{framework.test}.py")
+    attempt(result, "tests", python, "-m", "pytest", *options, *scope)
+    read_report(report, result)
+    shown = attempt(result, "example", python, f"examples/{framework.example}")
+    if not result.failed and not result.untested and not shown.strip().endswith("1.0"):
+        result.failed.append("example, which does not end with the full reward")
+    result.seconds = time.monotonic() - started
+    return result
+
+
+def attempt(result: Result, what: str, *command: str | Path) -> str:
+    """Run a program and return its output; note in the result if it fails or takes too long."""
+    try:
+        return run(*command)
+    except subprocess.TimeoutExpired:
+        result.untested = f"{what}: no result within {SECONDS} s"
+    except subprocess.CalledProcessError as error:
+        result.output += f"{error.stdout}\n{error.stderr}\n"
+        result.failed.append(what)
+    return ""
+
+
+def read_report(report: Path, result: Result) -> None:
+    """Read what passed, and what the tests say about the framework."""
+    if not report.is_file():
+        return
+    for case in ET.parse(report).getroot().iter("testcase"):
+        outcome = {child.tag for child in case}
+        result.passed += not outcome & {"failure", "error", "skipped"}
+        for each in case.iter("property"):
+            result.supports[each.get("name", "")] = each.get("value", "")
+
+
+def run(*command: str | Path) -> str:
+    variables = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1"}
+    kept = {
+        name: value for name, value in os.environ.items() if not name.startswith(("AENV_", "OPENAI_", "ANTHROPIC_"))
+    }
+    done = subprocess.run(
+        list(map(str, command)),
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=SECONDS,
+        env=kept | variables,
+        stdin=subprocess.DEVNULL,
+    )
+    return done.stdout
+
+
+PREFACE = """# Frameworks
+
+Agent frameworks whose agents use the tools of an environment: `await env.agent_tools(name)` returns tool objects of the
+framework, and `SyncEnvironment.agent_tools(name)` does so in blocking code. Plain model APIs have
+[`tools_for`](../guides/sdk.md#model-apis), and any MCP client has [`mcp_url`](../guides/mcp-clients.md).
+
+`python scripts/frameworks.py --write` writes this page: it runs each adapter's tests and example with the real package,
+through the framework's own loop, with a scripted model. CI runs the same.
+
+| framework | name | install | version | result | malformed JSON | infrastructure fault | images | example | test |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+NOTES = """
+- Errors of a tool and wrong arguments are results that the model reads, in every framework.
+- *Malformed JSON*: some frameworks parse arguments before a tool is called, and end the run, or take the text for the
+  only argument, if they are not JSON.
+- *Infrastructure fault*: an instance that is lost raises an exception in the tool. Where the framework passes all
+  exceptions on to the model, the run goes on; the reward then raises, so such a run is never graded as 0.
+- *Images*: *named* means that the model reads type and size of the picture, since the framework's tools return text.
+- Frameworks pin packages that exclude each other. Install each in an environment of its own; CAMEL needs `mcp<2`.
+"""
+
+
+def page(results: dict[str, Result]) -> str:
+    lines = []
+    for framework in FRAMEWORKS:
+        result = results[framework.name]
+        supports = [result.supports.get(name, "") for name in ("malformed", "infra", "images")]
+        cells = [
+            framework.title,
+            f"`{framework.name}`",
+            f"`pip install 'aenvironment[{framework.extra}]'`",
+            result.version,
+            result.said,
+            *supports,
+            f"[{Path(framework.example).name}](../../examples/{framework.example})",
+            f"`tests/frameworks/{framework.test}.py`",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return PREFACE + "\n".join(lines) + "\n" + NOTES
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=[each.name for each in FRAMEWORKS], help="check only these")
+    parser.add_argument("--write", action="store_true", help="write docs/reference/frameworks.md")
+    args = parser.parse_args()
+    if args.only and args.write:
+        parser.error("--write needs the results of all frameworks")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    chosen = [each for each in FRAMEWORKS if not args.only or each.name in args.only]
+    results = {}
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        for framework, result in zip(chosen, pool.map(check, chosen), strict=True):
+            results[framework.name] = result
+            print(f"{framework.title:22} {result.version:10} {result.said} ({result.seconds:.0f} s)", flush=True)
+            if result.failed:
+                print(result.output[-8000:])
+    if args.write:
+        PAGE.write_text(page(results), encoding="utf-8")
+    return int(any(result.failed for result in results.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
