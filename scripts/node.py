@@ -1,4 +1,4 @@
-"""Node.js for the tests: which one there is, and MCP's own tools in it at the versions that we pin.
+"""Node.js for tests and checks: which one there is, and tools in it, at the versions that we pin.
 
     python scripts/node.py                     what is used, and from where
     python scripts/node.py inspector --help    run one of the tools
@@ -28,10 +28,12 @@ OLDEST = (22, 19)
 PACKAGES = {
     "@modelcontextprotocol/conformance": "0.2.0-alpha.12",
     "@modelcontextprotocol/inspector": "2.12.0",
+    "typescript": "5.9.3",
 }
 TOOLS = {
     "conformance": "@modelcontextprotocol/conformance/dist/index.js",
     "inspector": "@modelcontextprotocol/inspector/clients/launcher/build/index.js",
+    "tsc": "typescript/bin/tsc",
 }
 
 

@@ -1,0 +1,86 @@
+"""The console beside an API: its files under ``/console/``, everything else to the API.
+
+The API and the console have one web origin, and the API passes on what environments answer. So an answer that a browser
+would show as a page is put into a sandbox, where its scripts do not run.
+"""
+
+from __future__ import annotations
+
+from aenv.console import assets
+from aenv.errors import AEnvError
+from aenv.http.guard import refuse_web_pages
+from aenv.http.messages import Answer, ASGIApp, Handler, Message, Receive, Request, Response, Scope, Send, Stream
+
+PATH = "/console"
+_POLICY = b"content-security-policy"
+_SANDBOX = [(_POLICY, b"sandbox; default-src 'none'; frame-ancestors 'none'"), (b"x-content-type-options", b"nosniff")]
+_SANDBOX_LINES = b"".join(b"%s: %s\r\n" % pair for pair in _SANDBOX)
+
+
+def mounted(api: Handler, *, only_loopback: bool) -> Handler:
+    """Return a handler of the console and the API.
+
+    ``only_loopback``: only this machine reaches the server, so another name of it in ``Host`` is an attack.
+    """
+
+    async def answer(request: Request) -> Answer:
+        if request.path == PATH or request.path.startswith(f"{PATH}/"):
+            return console_answer(request, only_loopback=only_loopback)
+        if request.path == "/" and is_navigation(request):
+            return _redirect(b"console/")
+        found = await api(request)
+        return sandboxed(found) if is_navigation(request) else found
+
+    return answer
+
+
+def console_answer(request: Request, *, only_loopback: bool) -> Response:
+    """Return a file of the console. Nothing here changes anything, whatever the method."""
+    if only_loopback:
+        try:
+            refuse_web_pages(request, "Open the console as 127.0.0.1 or localhost.")
+        except AEnvError as error:
+            return _refusal(error.status, error.message)
+    if request.method not in ("GET", "HEAD"):
+        return _refusal(405, "only GET and HEAD")
+    if request.path == PATH:
+        return _redirect(b"console/")
+    asset = assets.load().get(request.path.removeprefix(f"{PATH}/"))
+    return asset.answer(request) if asset is not None else _refusal(404, "the console has no such file")
+
+
+def is_navigation(request: Request) -> bool:
+    """Return whether a browser asks for a page: no other client accepts HTML first."""
+    return request.method == "GET" and b"text/html" in request.header(b"accept")
+
+
+def sandboxed(answer: Answer) -> Answer:
+    """Add headers that keep scripts of a page from running. A page that has a policy of its own keeps that."""
+    if isinstance(answer, Response):
+        if _POLICY not in answer.headers.lower():
+            answer.headers += _SANDBOX_LINES
+    elif isinstance(answer, Stream):
+        answer.app = _sandboxed_app(answer.app)
+    return answer
+
+
+def _sandboxed_app(app: ASGIApp) -> ASGIApp:
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_sandboxed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = list(message.get("headers", []))
+                if all(name.lower() != _POLICY for name, _ in headers):
+                    message = {**message, "headers": [*headers, *_SANDBOX]}
+            await send(message)
+
+        await app(scope, receive, send_sandboxed)
+
+    return run
+
+
+def _redirect(place: bytes) -> Response:
+    return Response(302, b"", assets.HEADERS + b"location: %s\r\n" % place)
+
+
+def _refusal(status: int, text: str) -> Response:
+    return Response(status, f"{text}\n".encode(), assets.HEADERS + b"content-type: text/plain; charset=utf-8\r\n")

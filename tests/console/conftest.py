@@ -1,0 +1,71 @@
+"""A platform and a browser for the tests of the console."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.platform.conftest import data, platform, published, tokens  # noqa: F401
+from tests.platform.parts import Served
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PHONE, DESKTOP = {"width": 390, "height": 800}, {"width": 1280, "height": 800}
+
+
+@pytest.fixture(scope="module")
+def browser(published: Any) -> Iterator[Browser]:  # noqa: F811
+    """A browser. `published` comes first: nothing can call ``asyncio.run`` while Playwright has its loop."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium: apt-get install -y chromium")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Callable[..., Page]]:
+    """Open pages of which every error, dialog and request to another origin fails the test."""
+    troubles: list[str] = []
+    contexts = []
+
+    def open_page(**options: Any) -> Page:
+        context = browser.new_context(**{"viewport": DESKTOP, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
+        page.on("console", lambda said: troubles.append(said.text) if "Security Policy" in said.text else None)
+        page.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        page.on(
+            "request",
+            lambda sent: (
+                None if "://127.0.0.1:" in sent.url or sent.url.startswith("data:") else troubles.append(sent.url)
+            ),
+        )
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not troubles
+
+
+def log_in(page: Page, served: Served, token: str, address: str = "") -> None:
+    """Log in with a token, and go to a page."""
+    page.goto(f"{served.url}/console/{address}")
+    page.get_by_label("Token", exact=True).fill(token)
+    page.get_by_role("button", name="Log in").click()
+    page.locator("body:not(.outside) main h1").wait_for()
+
+
+def visit(page: Page, served: Served, address: str) -> None:
+    """Go to another page of the console."""
+    page.goto(f"{served.url}/console/{address}")
+    page.locator("main h1").wait_for()
