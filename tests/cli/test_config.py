@@ -70,11 +70,20 @@ def test_a_text_stays_a_text_and_a_number_becomes_one(config, home):
     ("key", "value", "code", "said"),
     [("nope", "1", 2, "unknown setting"), ("hub_backnd", "x", 2, "Did you mean hub_backend?"),
      ("type", "x", 2, "is ambiguous"), ("timeout", "soon", 3, "number"), ("timeout", "-1", 3, "greater than 0"),
-     ("global_mode", "cloud", 3, "local")],
+     ("global_mode", "cloud", 3, "local"), ("hub", "not-a-url", 3, "'not-a-url' is not an address"),
+     ("system_url", "nonsense", 3, "expected something like http://host:8080")],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_and_changes_nothing(config, home, key, value, code, said):
     assert said in config("set", key, value, code=code).stderr
     assert not file(home).exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["http://hub", "https://hub.example/aenv", "unix:/run/hub.sock", "localhost", "hub:8080", "10.0.0.1", ""]
+)
+def test_an_address_may_be_written_in_several_ways(config, address):
+    config("set", "hub", address)
+    assert config("get", "hub_backend").stdout == f"{address}\n"
 
 
 @pytest.mark.parametrize("text", ["{ not json", "[]", '{"hub_config": {"timeout": "x", "api_key": "s3cret"}}', ""])
@@ -164,3 +173,65 @@ def test_a_file_that_may_not_be_read_is_reported(config, home):
     file(home).write_text("{}")
     file(home).chmod(0)
     assert "cannot be read" in config("get", "owner", code=3).stderr
+
+
+EARLIER = {
+    "global_mode": "local",
+    "build_config": {
+        "type": "local",
+        "build_args": {"socket": "unix:///var/run/docker.sock"},
+        "registry": {"host": "docker.io", "username": "", "password": "", "namespace": "aenv"},
+    },
+    "storage_config": {"type": "local", "custom": {"prefix": "~/.aenv/envs"}},
+    "logging_config": {
+        "level": "INFO",
+        "format": "%(asctime)s - %(name)s - %(levelname)s - %(message)s",
+        "file": None,
+        "console": True,
+    },
+    "hub_config": {"hub_backend": "https://localhost:8080", "api_key": "", "timeout": 30},
+    "system_url": None,
+    "owner": None,
+}
+"""The file that version 0.1.7 writes on first use."""
+
+
+def test_the_file_of_the_earlier_cli_is_taken_over_once_and_its_default_hub_is_not_asked(config, aenv, home):
+    file(home).parent.mkdir()
+    original = json.dumps(EARLIER)
+    file(home).write_text(original)
+    first = aenv("list", env={"HOME": str(home)})
+    assert first.returncode == 0, first.stderr
+    assert "took over the settings of the earlier aenv" in first.stderr
+    assert (home / ".aenv/cli_config.json.0.1.bak").read_text() == original
+    assert aenv("list", env={"HOME": str(home)}).stderr == ""
+    assert config("get", "hub_backend").stdout == "\n"
+    config("set", "hub_backend", "https://localhost:8080")
+    assert config("get", "hub_backend").stdout == "https://localhost:8080\n"
+
+
+def test_what_the_user_of_the_earlier_cli_had_set_is_kept(config, home):
+    file(home).parent.mkdir()
+    hub = {"hub_backend": "http://hub.example:8083", "api_key": "k", "timeout": 5}
+    file(home).write_text(json.dumps({**EARLIER, "hub_config": hub, "owner": "me"}))
+    assert config("get", "hub_backend").stdout == "http://hub.example:8083\n"
+    assert config("get", "api_key").stdout == "k\n"
+    assert config("get", "owner").stdout == "me\n"
+
+
+def test_the_sdk_reads_the_file_of_the_earlier_cli_and_leaves_it_alone(home, monkeypatch):
+    from aenv import config as settings
+
+    for name in ("AENV_CONFIG", "AENV_HUB_URL", "HUB_BACKEND"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(home))
+    file(home).parent.mkdir()
+    file(home).write_text(json.dumps(EARLIER))
+    assert settings.load().hub_config.hub_backend == ""
+    assert json.loads(file(home).read_text()) == EARLIER
+
+
+def test_a_null_in_the_file_means_that_a_setting_is_not_made(config, home):
+    file(home).parent.mkdir()
+    file(home).write_text('{"hub_config": {"timeout": null, "more": null}, "global_mode": null}')
+    assert config("get", "timeout").stdout in ("30\n", "30.0\n")

@@ -118,10 +118,10 @@ def test_quiet_is_one_line(aenv_command: list[str], project: Path, read_until: A
     ],
 )
 def test_the_address_to_paste_is_one_that_a_client_can_use(url: str, address: str) -> None:
-    from aenv.cli.commands.author.run import _client_address
+    from aenv.cli.commands.author.run import client_address
     from aenv.runtime.serve import RuntimeReady
 
-    assert _client_address(RuntimeReady(url, None)) == address  # type: ignore[arg-type]
+    assert client_address(RuntimeReady(url, None)) == address  # type: ignore[arg-type]
 
 
 def test_a_token_is_asked_for_from_callers(serve: Any, project: Path) -> None:
@@ -196,7 +196,9 @@ def test_the_mcp_name_is_the_environment_s_unless_told(serve: Any, project: Path
         "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
     }
     for args, name in (([], "my-env"), (["--name", "other"], "other")):
-        assert f'"name":"{name}"' in serve("--quiet", *args, cwd=project).mcp(hello).replace('": "', '":"')
+        said = serve("--quiet", *args, cwd=project).mcp(hello).replace('": "', '":"')
+        assert f'"name":"{name}"' in said
+        assert '"version":"1.0.0"' in said
 
 
 @pytest.mark.parametrize("template", ["default", "agent"])

@@ -29,8 +29,15 @@ def cells(row: Row) -> tuple[str, ...]:
         "-" if row.memory is None else size(row.memory),
         _count(row.processes), _count(row.calls),
         "-" if row.calls_per_second is None else f"{row.calls_per_second:.1f}",
-        _whose(row), row.experiment or "-",
+        whose(row.account, row.owner), row.experiment or "-",
     )  # fmt: skip
+
+
+def whose(account: str | None, owner: str | None) -> str:
+    """Return the account, which the platform has authenticated, and in brackets the owner, which the caller names."""
+    if account and owner:
+        return f"{account} ({owner})"
+    return account or owner or "-"
 
 
 def ordered(rows: list[Row], by: str) -> list[Row]:
@@ -109,13 +116,6 @@ class TableScreen:
 def _write(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
-
-
-def _whose(row: Row) -> str:
-    """Return the account, which the platform has authenticated, and in brackets the owner, which the caller names."""
-    if row.account and row.owner:
-        return f"{row.account} ({row.owner})"
-    return row.account or row.owner or "-"
 
 
 def _count(number: int | None) -> str:

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import difflib
 import os
+import signal
 import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 from importlib import import_module
 
 import click
 
 from aenv import __version__
+from aenv.cli.global_options import GlobalOptions
 from aenv.cli.output import color, note
-from aenv.cli.session import Session
+from aenv.cli.settings_takeover import take_over
 from aenv.errors import AEnvError
 
 GROUPS: dict[str, dict[str, str]] = {
@@ -42,17 +46,25 @@ GROUPS: dict[str, dict[str, str]] = {
         "instance": "Create, inspect and delete instances.",
         "instances": "List instances; the same as 'aenv instance list'.",
         "service": "Run environments as services: replicas behind one URL.",
+        "mcp": "Connect desktop programs that speak MCP to environments.",
+        "pool": "Keep instances ready before they are needed.",
         "ps": "Show running instances and what they use.",
         "top": "Watch instances: their CPU, memory and calls.",
     },
     "evaluate": {
+        "tasks": "List and show the tasks of environments.",
+        "rollout": "Run an agent over tasks and samples, and record every episode.",
+        "synth": "Make tasks for an environment, and check them.",
         "bench": "Run agents on benchmarks.",
+        "trajectory": "Look at recorded episodes, replay and export them.",
     },
     "operate": {
         "serve": "Serve instances of environments to others.",
+        "console": "Show a platform in a web browser.",
         "hub": "Serve and maintain a hub.",
         "local": "Show and stop the local platforms of this machine.",
         "base": "Add, list and remove base systems for instances.",
+        "cache": "Show and remove what is kept on disk to be used again.",
     },
     "setup": {
         "doctor": "Check what this machine can do, and what is missing.",
@@ -106,21 +118,26 @@ class LazyGroup(click.Group):
 @click.option("-v", "--verbose", is_flag=True, help="Print more details.")
 @click.version_option(__version__, message="%(version)s")
 @click.pass_obj
-def cli(session: Session, debug: bool, verbose: bool) -> None:
+def cli(global_options: GlobalOptions, debug: bool, verbose: bool) -> None:
     """Everything as environment: create, run and test environments for agents."""
-    session.debug, session.verbose = debug, verbose
+    global_options.debug, global_options.verbose = debug, verbose
+    take_over()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code."""
-    session = Session()
+    """Run one command and return the exit code. Without ``argv`` it is the command of this process, which then ends."""
+    global_options = GlobalOptions()
     try:
-        result = cli.main(argv, prog_name="aenv", standalone_mode=False, obj=session, color=color())
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            result = cli.main(argv, prog_name="aenv", standalone_mode=False, obj=global_options, color=color())
         sys.stdout.flush()
     except KeyboardInterrupt:
-        return INTERRUPTED
-    except click.Abort:
-        note("Aborted: nothing was changed. Where nobody can answer a question, say --yes.")
+        return _interrupted(ends=argv is None)
+    except click.Abort as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Ctrl-C, but not at a question
+            return _interrupted(ends=argv is None)
+        note("Aborted: nothing was changed. Pass --yes to run without questions.")
         return INTERRUPTED
     except BrokenPipeError:
         # Python flushes stdout once more at exit, and would complain about the same pipe.
@@ -130,12 +147,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         error.show()
         return error.exit_code
     except Exception as error:
-        return _report(error, session)
+        return _report(error, global_options)
     return result if isinstance(result, int) else 0
 
 
-def _report(error: Exception, session: Session) -> int:
-    if session.debug:
+def _show_warning(message: Warning | str, *where: object, **more: object) -> None:
+    """Show a warning as one line, without the place in our code that gave it."""
+    note(f"Warning: {message}")
+
+
+def _interrupted(*, ends: bool) -> int:
+    """Return the exit code. A process that ends ignores further interrupts: exit handlers would show a traceback."""
+    if ends and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return INTERRUPTED
+
+
+def _report(error: Exception, global_options: GlobalOptions) -> int:
+    if global_options.debug:
         note(traceback.format_exc().rstrip())
     if isinstance(error, AEnvError):
         message, hint, code = error.message, error.details.get("hint"), error.exit_code
@@ -144,7 +173,7 @@ def _report(error: Exception, session: Session) -> int:
         message, hint, code = f"{error.strerror}{where}", None, 1
     else:
         message, hint, code = f"unexpected {type(error).__name__}: {error}", None, 1
-        if not session.debug:
+        if not global_options.debug:
             hint = "This is a bug in aenv. See where it happens with: aenv --debug <command>"
     lines = message.splitlines() or [""]
     note(click.style("Error:", fg="red", bold=True) + f" {lines[0]}")

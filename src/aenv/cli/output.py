@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -15,6 +16,26 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+_CONTROLS = re.compile(r"(\x1b\[[0-9;]*m)|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters, except line breaks and tabs; the group: sequences that set colours."""
+_NOT_ESCAPED = re.compile(r"[\x7f-\x9f]")
+"""Control characters that `json` does not escape: terminals obey them as well."""
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Format a value as JSON, with all control characters escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=str)
+    return _NOT_ESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def visible(text: str) -> str:
+    """Return text with control characters made visible: names and messages come from other people.
+
+    Sequences that set colours are kept.
+    """
+    return _CONTROLS.sub(lambda found: found[1] or f"\\x{ord(found[0]):02x}", text)
 
 
 class Output(StrEnum):
@@ -25,10 +46,7 @@ class Output(StrEnum):
 
     def show(self, result: Any, text: Callable[[], str]) -> None:
         """Print ``result`` as JSON, or the output of ``text()``."""
-        if self is Output.JSON:
-            click.echo(json.dumps(result, indent=2, ensure_ascii=False, default=str))
-        else:
-            click.echo(text())
+        click.echo(json_text(result, indent=2) if self is Output.JSON else visible(text()))
 
 
 def output_option(command: F) -> F:
@@ -43,23 +61,35 @@ def output_option(command: F) -> F:
     )(command)
 
 
-def format_option(default: Output = Output.TABLE) -> Callable[[F], F]:
-    """``-f/--format table|json``, or ``--output``, as the argument ``output``."""
+class _OutputOrOffset(click.Choice[str]):
+    """An output format, or a number: the offset that ``-o`` was in earlier versions of ``aenv list``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, str) and value.isdigit() else super().convert(value, param, ctx)
+
+
+def format_option(default: Output = Output.TABLE, *, older_offset: bool = False) -> Callable[[F], F]:
+    """``-o/--output table|json``, or ``-f/--format``, as the argument ``output``.
+
+    ``older_offset``: a number is accepted, too, and passed as an integer.
+    """
+    choice = _OutputOrOffset if older_offset else click.Choice
     return click.option(
+        "-o",
         "-f",
         "--format",
         "--output",
         "output",
-        type=click.Choice([each.value for each in Output]),
+        type=choice([each.value for each in Output]),
         default=default.value,
-        callback=lambda ctx, param, value: Output(value),
+        callback=lambda ctx, param, value: int(value) if value.isdigit() else Output(value),
         help=f"How to show the result.  [default: {default.value}]",
     )
 
 
 def note(text: str) -> None:
     """Print a message to stderr: not part of the result."""
-    click.echo(text, err=True, color=color())
+    click.echo(visible(text), err=True, color=color())
 
 
 def color() -> bool | None:

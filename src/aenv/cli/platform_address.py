@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aenv.cli.inside.text import stdout
 from aenv.errors import ConfigError, NotFound, UsageError
 
 if TYPE_CHECKING:
@@ -123,13 +123,12 @@ def log_options(function: F) -> F:
 
 
 async def show_log(log: str | AsyncIterator[str]) -> None:
-    """Print a log, or follow it."""
+    """Print a log, or follow it. On a terminal, control characters are shown and not sent."""
     if isinstance(log, str):
-        click.echo(log, nl=False)
+        stdout(log.encode(errors="surrogateescape"), log)
         return
     async for text in log:
-        click.echo(text, nl=False)
-        sys.stdout.flush()
+        stdout(text.encode(errors="surrogateescape"), text)
 
 
 def pairs_of(option: str, texts: tuple[str, ...]) -> dict[str, str]:

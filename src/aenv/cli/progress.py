@@ -13,7 +13,7 @@ from aenv.cli.output import size
 _PAUSE = 0.1
 
 
-class Progress:
+class ProgressBar:
     """A byte counter on one line of stderr, removed at the end."""
 
     def __init__(self, what: str, total: int) -> None:
@@ -23,7 +23,7 @@ class Progress:
         self._shown = 0.0
         self._wanted = sys.stderr.isatty()
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(

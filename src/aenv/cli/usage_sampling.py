@@ -52,7 +52,7 @@ class Sampler:
         self._api = api
         self._before: dict[str, tuple[float, int | None, int | None]] = {}
 
-    async def look(self, env: str | None = None, owner: str | None = None) -> list[Row]:
+    async def sample(self, env: str | None = None, owner: str | None = None) -> list[Row]:
         """Sample all instances, oldest first."""
         found: list[EnvInstance] = []
         after: str | None = None

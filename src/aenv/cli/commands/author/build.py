@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aenv.cli.global_options import GlobalOptions
 from aenv.cli.options import work_dir_option
 from aenv.cli.output import Output, note, output_option, size
-from aenv.cli.session import Session
 
 if TYPE_CHECKING:
     from aenv.project.builder import BuildResult
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @output_option
 @click.pass_obj
 def command(
-    session: Session,
+    global_options: GlobalOptions,
     /,
     work_dir: Path,
     image_name: str | None,
@@ -72,7 +72,7 @@ def command(
     if built.no_image:
         first, *rest = built.no_image.splitlines()
         note(f"No image was built: {first}")
-        if session.verbose:
+        if global_options.verbose:
             note("\n".join(rest))
     output.show(_facts(built), lambda: _tell(built))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import shlex
 import subprocess
 import sys
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
+from aenv.cli.global_options import GlobalOptions
 from aenv.cli.options import work_dir_option
 from aenv.cli.output import note
-from aenv.cli.session import Session
 from aenv.errors import UsageError
 
 NOTHING_COLLECTED = 5  # pytest's own code
@@ -23,19 +23,21 @@ NOTHING_COLLECTED = 5  # pytest's own code
 @work_dir_option
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def command(session: Session, work_dir: Path, args: tuple[str, ...]) -> int:
+def command(global_options: GlobalOptions, work_dir: Path, args: tuple[str, ...]) -> int:
     """Run the script of testConfig in config.json, or pytest on tests/ when there is none.
 
     ARGS go to the script or to pytest: aenv test -k echo -x
     """
+    from aenv.engines import package_layers
     from aenv.project import locate
 
     project = locate.locate(work_dir)
     script = project.loaded.manifest.test_config.script.strip() if project.loaded else ""
     line = " ".join([script, *map(shlex.quote, args)]) if script else shlex.join(_pytest(project.root, args))
-    if session.verbose:
+    if global_options.verbose:
         note(f"{project.root}$ {line}")
-    code = _run(line, project.root, {**project.variables, **os.environ})
+    packages = asyncio.run(package_layers.folders_of(project.root))
+    code = _run(line, project.root, {**project.variables, **package_layers.on_python_path(packages)})
     if code == NOTHING_COLLECTED and not script:
         note("pytest found nothing to run: it looks for functions named test_… in files named test_….py")
     return code

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from aenv.cli import hub_grants, hub_versions
+from aenv.cli.hub import hub_grants, hub_versions
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.errors import UsageError
 from aenv.schema.paths import HUB_PORT

@@ -95,16 +95,41 @@ _store_option = click.option(
     help="Maximum unpacked size of an image that a project brings as its base.  [default: 16Gi]",
 )
 @click.option(
+    "--model-url",
+    "model_urls",
+    multiple=True,
+    envvar="AENV_SERVE_MODEL_URL",
+    help="Model endpoint that rollouts of callers may use; may be repeated.  [default: none, and any where only"
+    " this machine reaches the server]",
+)
+@click.option(
+    "--blobs",
+    envvar="AENV_SERVE_BLOBS",
+    help="Storage of trajectories: a folder, or s3://BUCKET/PREFIX.  [default: platform/blobs in the data folder]",
+)
+@click.option(
+    "--trajectory-quota",
+    envvar="AENV_SERVE_TRAJECTORY_QUOTA",
+    help="Compressed size of the trajectories of a user; 0 means no limit.  [default: 50Gi]",
+)
+@click.option(
     "--metrics-port",
     type=click.IntRange(0, 65535),
     envvar="AENV_SERVE_METRICS_PORT",
     help="Serve /metrics on 127.0.0.1 at this port too, without a token; 0 picks a free one.  [default: off]",
 )
 @click.option(
+    "--console/--no-console",
+    default=None,
+    envvar="AENV_SERVE_CONSOLE",
+    help="Serve the web console at /console/.  [default: serve it]",
+)
+@click.option(
     "--engine",
     envvar="AENV_ENGINE",
-    help="Engine of instances: native sandboxes, gvisor for stronger and slower ones, process for plain processes"
-    " without any isolation, a plug-in's name, or the URL of a service that makes them.  [default: native]",
+    help="Engine of instances: native sandboxes, gvisor for stronger and slower ones, docker for containers,"
+    " kubernetes for pods of a cluster, process for plain processes without any isolation, a plug-in's name, or the URL"
+    " of a service that makes them.  [default: native]",
 )
 @click.option(
     "--pool",
@@ -123,7 +148,8 @@ _store_option = click.option(
     "--max-instances",
     type=click.IntRange(min=0),
     envvar="AENV_SERVE_MAX_INSTANCES",
-    help="Maximum number of instances; further creates wait in a fair queue. 0 means no limit.  [default: 0]",
+    help="Maximum number of instances; further creates wait in a fair queue. 0: as many as the machine has room for.  "
+    "[default: 0]",
 )
 @click.option(
     "--max-creating",
@@ -135,7 +161,15 @@ _store_option = click.option(
     "--queue-seconds",
     type=click.FloatRange(min=0),
     envvar="AENV_SERVE_QUEUE_SECONDS",
-    help="Seconds that a create waits for room at the most; a request may ask for less.  [default: 60]",
+    help="Maximum seconds that a create waits for capacity; a request may ask for less.  [default: 60]",
+)
+@click.option(
+    "--datasource-root",
+    "datasource_roots",
+    multiple=True,
+    callback=lambda ctx, param, value: value or None,
+    help="Folder of this machine whose folders a datasource may name, to be shown read-only in instances; may be"
+    " repeated.  [default: none]",
 )
 @click.option(
     "--audit",
@@ -190,6 +224,7 @@ def command(
             open_hub=open_hub,
             fork=given["fork"] is not False,
         )
+    given["model_urls"] = list(given["model_urls"]) or None
     return _serve(file, check, output, given)
 
 
@@ -197,7 +232,7 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
     import os
     import sys
 
-    from aenv.cli.platform_wiring import hub_beside, hub_of
+    from aenv.cli.platform_wiring import console_beside, embedded_hub_opener, hub_opener
     from aenv.hub.open_hub import HubLocation
     from aenv.platform.operations.serve import serve
     from aenv.platform.operations.settings import load
@@ -208,9 +243,9 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
     if not settings.hub:
         place = HubLocation.of(os.environ.get("AENV_HUB_STORE"), os.environ.get("AENV_HUB_BLOBS"))
     if check:
-        from aenv.platform.operations.serve_check import check as look
+        from aenv.platform.operations.serve_check import check as check_settings
 
-        found = asyncio.run(look(settings, hub_of(place)))
+        found = asyncio.run(check_settings(settings, hub_opener(place)))
         said = [{"what": f.what, "ok": f.ok, "said": f.said, "hint": f.hint} for f in found]
         output.show(said, lambda: "\n".join(_finding(each) for each in said))
         return 0 if all(each["ok"] for each in said) else 3
@@ -220,18 +255,28 @@ def _serve(file: Path | None, check: bool, output: Output, given: dict[str, Any]
             note("The first token of this platform, for its administrator; it is not shown again:")
             note(f"  {ready.first_token}")
         facts = {"url": ready.url, "data_url": ready.data_url, "auth": ready.auth}
-        output.show(facts, lambda: _told(ready))
+        output.show(facts, lambda: _told(ready, console=settings.console))
         sys.stdout.flush()
 
-    beside = hub_beside(place, settings) if place is not None else None
-    return serve(settings, open_hub=hub_of(place), open_embedded_hub=beside, on_ready=tell)
+    open_embedded_hub = embedded_hub_opener(place, settings) if place is not None else None
+    return serve(
+        settings,
+        open_hub=hub_opener(place),
+        open_embedded_hub=open_embedded_hub,
+        on_ready=tell,
+        beside=console_beside(settings),
+    )
 
 
 def _secrets() -> dict[str, str | None]:
     """Read secrets from variables only: every user of the machine can read a command line."""
     import os
 
-    return {"hub_token": os.environ.get("AENV_SERVE_HUB_TOKEN"), "engine_token": os.environ.get("AENV_ENGINE_TOKEN")}
+    return {
+        "admin_token": os.environ.get("AENV_SERVE_ADMIN_TOKEN"),
+        "hub_token": os.environ.get("AENV_SERVE_HUB_TOKEN"),
+        "engine_token": os.environ.get("AENV_ENGINE_TOKEN"),
+    }
 
 
 def _log_as(form: str) -> None:
@@ -251,8 +296,10 @@ def _finding(each: dict[str, Any]) -> str:
     return f"{line}\n       {each['hint']}" if each["hint"] else line
 
 
-def _told(ready: PlatformReady) -> str:
-    lines = (f"Use it:   export AENV_SYSTEM_URL={ready.url}", f"For:      {ready.callers}", "Stop:     Ctrl-C")
+def _told(ready: PlatformReady, *, console: bool) -> str:
+    lines = [f"Use it:   export AENV_SYSTEM_URL={ready.url}", f"For:      {ready.callers}", "Stop:     Ctrl-C"]
+    if console:
+        lines.insert(1, f"Look:     {ready.url}/console/")
     return "\n".join((f"the platform is ready at {ready.url}, calls at {ready.data_url}", "", *lines))
 
 
@@ -299,8 +346,7 @@ def token_create(
 ) -> None:
     """Create a token. It is shown once."""
     from aenv.platform.access.platform_tokens import Allowance
-    from aenv.project import quantities
-    from aenv.schema import duration
+    from aenv.schema import duration, quantities
 
     try:
         until = None if expires is None else time.time() + duration.parse(expires).seconds

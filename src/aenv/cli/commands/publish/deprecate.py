@@ -1,6 +1,6 @@
 """``aenv deprecate``: mark a version as deprecated."""
 
-from aenv.cli.version_notes import advice
+from aenv.cli.hub.version_notes import advice
 
 command = advice(
     "deprecate",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aenv.cli.hub_options import document, reference, state, with_hub
+from aenv.cli.hub.hub_options import document, reference, state, with_hub
 from aenv.cli.output import Output, columns, format_option, size
 
 if TYPE_CHECKING:

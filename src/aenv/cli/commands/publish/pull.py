@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aenv.cli.hub_options import reference, with_hub
+from aenv.cli.hub.hub_options import reference, with_hub
 from aenv.cli.output import Output, note, output_option, size
-from aenv.cli.progress import Progress
+from aenv.cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from aenv.schema.bundle import Bundle
@@ -48,8 +48,8 @@ def command(name: str, directory: Path | None, version: str | None, output: Outp
 
 
 async def _from_file(path: Path, directory: Path | None) -> tuple[Bundle, Path]:
-    from aenv.project.archive import Archive
-    from aenv.project.unpack import unpack
+    from aenv.project.bundles.archive import Archive
+    from aenv.project.bundles.unpack import unpack
 
     with Archive(path) as archive:
         target = directory or Path(archive.bundle.name)
@@ -65,5 +65,5 @@ async def _from_hub(hub: Hub, ref: EnvRef, directory: Path | None) -> tuple[Bund
         if reason is not None:
             note(f"Warning: {version.name}@{version.version} is {word}: {reason}")
     target = directory or Path(ref.name)
-    with Progress("getting", version.size) as progress:
+    with ProgressBar("getting", version.size) as progress:
         return await fetch(hub, version, target, progress), target

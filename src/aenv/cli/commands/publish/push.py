@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import getpass
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from aenv.cli.hub_options import with_hub
+from aenv.cli.hub.hub_options import with_hub
 from aenv.cli.options import work_dir_option
 from aenv.cli.output import Output, note, output_option, size
-from aenv.cli.progress import Progress
-from aenv.errors import Conflict, UsageError
+from aenv.cli.progress import ProgressBar
+from aenv.errors import Conflict, LoadError, UsageError
+from aenv.isolation.files.scratch_folders import scratch_folder
 
 if TYPE_CHECKING:
-    from aenv.project.packing import Packed
+    from aenv.project.bundles.packing import Packed
     from aenv.schema.envhub import Hub, Pushed, PushRequest, Schemas
 
 
@@ -50,18 +50,23 @@ def command(
     no_sandbox: bool,
     output: Output,
 ) -> None:
-    """Publish a project in the hub. NAME, if given, must be the project's own.
+    """Publish a project in the hub. NAME, if given, must be the project's own, or its folder.
 
-    Only what the hub does not have is sent, so a push that was cut off goes on where it was.
+    Only what the hub does not have is sent, so a push that was interrupted continues where it stopped.
     """
     from aenv import config
+    from aenv.hub.open_hub import place
     from aenv.project import publish
-    from aenv.project.lock import lock
-    from aenv.project.packing import pack
+    from aenv.project.bundles.packing import pack
+    from aenv.project.lock import lock_if_possible
+    from aenv.project.manifest import FILE_NAME
     from aenv.schema.envhub import Schemas
 
-    if not no_lock and lock(work_dir.absolute()):
-        note("locked the requirements")
+    settings = config.load()
+    if name is not None and not (work_dir / FILE_NAME).exists() and (work_dir / name / FILE_NAME).is_file():
+        work_dir, name = work_dir / name, None
+    if not no_lock:
+        lock_if_possible(work_dir.absolute(), say=note)
     packed = pack(work_dir, version=version)
     bundle = packed.bundle
     if name is not None and name != bundle.name:
@@ -69,20 +74,21 @@ def command(
     for warning in packed.warnings:
         note(f"Warning: {warning}")
     if dry_run:
-        facts = with_hub(lambda hub: _dry_run(hub, packed))
-        output.show(facts, lambda: _tell_dry(facts))
+        facts = {**with_hub(lambda hub: _dry_run(hub, packed)), "hub": place(settings)}
+        output.show(facts, lambda: _dry_run_summary(facts))
         return
     try:
-        is_there = with_hub(lambda hub: _look(hub, packed, force))
+        is_published = with_hub(lambda hub: _is_published(hub, packed, force))
         schemas = (
-            Schemas() if no_load or (is_there and not force) else asyncio.run(_load(packed, sandbox=not no_sandbox))
+            Schemas() if no_load or (is_published and not force) else asyncio.run(_load(packed, sandbox=not no_sandbox))
         )
-        request = publish.request_for(packed, schemas, author=config.load().owner or _user(), public=public)
+        request = publish.request_for(packed, schemas, author=settings.owner or _user(), public=public)
         pushed = with_hub(lambda hub: _push(hub, packed, request, force, release))
     except Conflict as error:
         raise Conflict("\n".join([error.message, *error.details.get("differs", ())]), details=error.details) from None
-    said = {"outcome": pushed.outcome, **pushed.version.model_dump()}
-    output.show(said, lambda: _tell(pushed))
+    where = place(settings)
+    result = {"outcome": pushed.outcome, "hub": where, **pushed.version.model_dump()}
+    output.show(result, lambda: _summary(pushed, where))
 
 
 def _user() -> str:
@@ -94,23 +100,28 @@ def _user() -> str:
 
 async def _load(packed: Packed, *, sandbox: bool) -> Schemas:
     """Load the files of the bundle, not those of the project: a file left out of the bundle is noticed now."""
+    from aenv.engines.package_layers import folders_of
+    from aenv.project.bundles.unpack import unpack
     from aenv.project.discovery import describe
-    from aenv.project.unpack import unpack
 
     async def fetch(digest: str) -> bytes:
         return packed.read(digest)
 
-    with tempfile.TemporaryDirectory(prefix="aenv-push-") as folder:
+    with scratch_folder("push") as folder:
         root = Path(folder) / packed.bundle.name
         await unpack(packed.bundle, fetch, root)
-        return await describe(root, packed.bundle.name, sandbox=sandbox)
+        try:
+            packages = [] if sandbox else await folders_of(root)
+            return await describe(root, packed.bundle.name, sandbox=sandbox, packages=packages)
+        except LoadError as error:  # name the user's files, not the copies that were loaded
+            raise LoadError(error.message.replace(str(root), str(packed.root)), error.details) from None
 
 
 async def _push(hub: Hub, packed: Packed, request: PushRequest, force: bool, release: bool) -> Pushed:
     from aenv.project import publish
 
     total = sum((await publish.missing(hub, packed)).values())
-    with Progress("sending", total) as progress:
+    with ProgressBar("sending", total) as progress:
         pushed = await publish.publish(hub, packed, request, force=force, progress=progress)
     if request.public not in (None, pushed.version.public):  # only the visibility changed
         await hub.set_public(packed.bundle.name, bool(request.public))
@@ -120,8 +131,12 @@ async def _push(hub: Hub, packed: Packed, request: PushRequest, force: bool, rel
     return pushed
 
 
-async def _look(hub: Hub, packed: Packed, force: bool) -> bool:
-    """Return whether the hub has the version with this content; other content is refused here."""
+async def _is_published(hub: Hub, packed: Packed, force: bool) -> bool:
+    """Return whether the hub has the version with this content.
+
+    Raises:
+        Conflict: it has the version with other content, and ``force`` is not set.
+    """
     from aenv.project import publish
 
     known = await publish.published(hub, packed)
@@ -149,23 +164,25 @@ async def _dry_run(hub: Hub, packed: Packed) -> dict[str, Any]:
     }
 
 
-def _tell_dry(facts: dict[str, Any]) -> str:
+def _dry_run_summary(facts: dict[str, Any]) -> str:
     title = click.style(f"{facts['name']}@{facts['version']}", bold=True)
     outcomes = {
         "created": "would be new",
         "unchanged": "is there already, with the same content",
         "conflict": "is there already, with other content",
     }
-    head = f"{title} {outcomes[facts['outcome']]}; {facts['blobs']} blobs of {size(facts['bytes'])} would be sent"
+    outcome = f"{outcomes[facts['outcome']]} in the hub at {facts['hub']}"
+    head = f"{title} {outcome}; {facts['blobs']} blobs of {size(facts['bytes'])} would be sent"
     return "\n".join([head, *(f"  {path}" for path in facts["files"])])
 
 
-def _tell(pushed: Pushed) -> str:
+def _summary(pushed: Pushed, where: str) -> str:
     version = pushed.version
     title = click.style(f"{version.name}@{version.version}", bold=True)
     outcomes = {"created": "published", "unchanged": "was there already", "replaced": "replaced"}
     lines = [
         f"{title} {outcomes[pushed.outcome]}  {size(version.size)}, {version.status}",
+        f"  hub     {where}",
         f"  digest  {version.digest}",
     ]
     if version.tools:

@@ -1,6 +1,6 @@
 """``aenv yank``: hide a version."""
 
-from aenv.cli.version_notes import advice
+from aenv.cli.hub.version_notes import advice
 
 command = advice(
     "yank",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aenv.cli.inside import process_commands as commands
+from aenv.cli.inside.access import find_instance, with_instance
+from aenv.cli.inside.file_commands import files
+from aenv.cli.instance_table import whose
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.cli.platform_address import (
     chosen,
@@ -53,6 +56,10 @@ def command() -> None:
 @click.option("--skip-health", is_flag=True, help="Do not wait until the instance is healthy.")
 @click.option("--keep-alive", is_flag=True, help="Keep the instance running; by default it is deleted once it works.")
 @click.option("--owner", help="Owner, a free text.")
+@click.option("--cpu", help="Cores, like 2 or 500m.  [default: from config.json]")
+@click.option("--memory", help="Memory limit, like 4Gi.  [default: from config.json]")
+@click.option("--storage", help="Limit of files, like 10Gi.  [default: from config.json]")
+@click.option("--gpu", type=int, help="Number of GPUs.")
 @platform_options
 @output_option
 def create(
@@ -68,6 +75,10 @@ def create(
     skip_health: bool,
     keep_alive: bool,
     owner: str | None,
+    cpu: str | None,
+    memory: str | None,
+    storage: str | None,
+    gpu: int | None,
     system_url: str | None,
     api_key: str | None,
     output: Output,
@@ -77,7 +88,7 @@ def create(
         env_name, system_url, api_key, datasource=datasource, environment_variables=pairs_of("--env", variables),
         arguments=list(arguments), labels=pairs_of("--label", labels), timeout=timeout, startup_timeout=startup_timeout,
         max_retries=max_retries, skip_for_healthy=skip_health, owner=owner, keep_alive=keep_alive,
-        **({"ttl": ttl} if ttl else {}),
+        cpu=cpu, memory=memory, storage=storage, gpu=gpu, **({"ttl": ttl} if ttl else {}),
     )  # fmt: skip
     said = asyncio.run(_made(env))
     output.show(said, lambda: _facts(said))
@@ -153,13 +164,13 @@ def list_command(
 @platform_options
 @output_option
 def get(id: str, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Show one instance, and its events."""
+    """Show one instance, and its events. ID: also the name of an environment that has just one instance."""
 
     async def work(api: ApiClient) -> dict[str, Any]:
-        shown = await api.get_env_instance(id, deleted=True)
+        shown = await find_instance(api, id, ended=True)
         found = shown.model_dump(exclude_none=True, exclude={"token", "data_url"})
         with contextlib.suppress(NotFound):  # of an instance lost with its server only the end is known
-            found["events"] = [event.model_dump() for event in await api.get_instance_events(id)]
+            found["events"] = [event.model_dump() for event in await api.get_instance_events(shown.id)]
         return found
 
     past = local_past(id, system_url, api_key)
@@ -176,16 +187,20 @@ def get(id: str, system_url: str | None, api_key: str | None, output: Output) ->
 @platform_options
 @output_option
 def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Delete one instance."""
-    if not yes:
-        click.confirm(f"End instance {id}?", abort=True, err=True)
+    """Delete one instance. ID: also the name of an environment that has just one instance."""
+
+    async def find(api: ApiClient) -> str:
+        return (await find_instance(api, id, ended=True)).id
 
     async def work(api: ApiClient) -> None:
-        if not await api.delete_env_instance(id):
-            raise NotFound(f"there is no instance {id}", details={"hint": "List them: aenv instance list"})
+        if not await api.delete_env_instance(found):
+            raise NotFound(f"there is no instance {found}", details={"hint": "List them: aenv instance list"})
 
+    found = with_api_of(system_url, api_key, find)
+    if not yes:
+        click.confirm(f"End instance {found}?", abort=True, err=True)
     with_api_of(system_url, api_key, work)
-    output.show({"id": id, "deleted": True}, lambda: f"deleted {id}")
+    output.show({"id": found, "deleted": True}, lambda: f"deleted {found}")
 
 
 @command.command()
@@ -194,10 +209,10 @@ def delete(id: str, yes: bool, system_url: str | None, api_key: str | None, outp
 @platform_options
 @output_option
 def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output: Output) -> None:
-    """Renew an instance: its time to live counts from now."""
+    """Renew an instance: its time to live counts from now. ID: also the name of an environment that has just one."""
 
     async def work(api: ApiClient) -> EnvInstance:
-        return await api.renew_env_instance(id, ttl)
+        return await api.renew_env_instance((await find_instance(api, id)).id, ttl)
 
     found = with_api_of(system_url, api_key, work)
     said = {"id": found.id, "ttl": found.ttl, "expires_at": found.expires_at}
@@ -209,10 +224,11 @@ def renew(id: str, ttl: str, system_url: str | None, api_key: str | None, output
 @log_options
 @platform_options
 def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_key: str | None) -> None:
-    """Show the output of an instance's tools."""
+    """Show the output of an instance's tools. ID: also the name of an environment that has just one instance."""
 
     async def work(api: ApiClient) -> None:
-        await show_log(api.follow_instance_logs(id, tail) if follow else await api.get_instance_logs(id, tail))
+        found = (await find_instance(api, id, ended=True)).id
+        await show_log(api.follow_instance_logs(found, tail) if follow else await api.get_instance_logs(found, tail))
 
     past = local_past(id, system_url, api_key)
     if past is not None:
@@ -221,28 +237,6 @@ def logs(id: str, tail: int | None, follow: bool, system_url: str | None, api_ke
         asyncio.run(show_log(last_lines(past.log, tail)))
     else:
         with_api_of(system_url, api_key, work)
-
-
-@command.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--timeout", type=float, default=600.0, show_default=True, help="Timeout in seconds.")
-@platform_options
-@click.argument("id")
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def exec(id: str, command: tuple[str, ...], timeout: float, system_url: str | None, api_key: str | None) -> int:
-    """Run COMMAND in an instance: one word is a line for its shell, more are a program and its arguments."""
-    words = command[1:] if command[0] == "--" else command
-    line: str | list[str] = words[0] if len(words) == 1 else list(words)
-
-    async def work(env: Environment) -> Any:
-        return await env.exec(line, timeout)
-
-    done = _with_instance(id, system_url, api_key, work)
-    click.echo(done.stdout, nl=False)
-    click.echo(done.stderr, nl=False, err=True)
-    if done.timed_out:
-        note(f"timed out after {timeout:g} s")
-        return 1
-    return int(done.exit_code) if done.exit_code >= 0 else 128 - int(done.exit_code)
 
 
 @command.command()
@@ -268,7 +262,19 @@ def cp(source: str, target: str, timeout: float, system_url: str | None, api_key
         else:
             await env.download_to(path, Path(target), timeout)
 
-    _with_instance(id, system_url, api_key, work)
+    with_instance(id, system_url, api_key, work)
+
+
+for each in (
+    commands.shell,
+    commands.exec,
+    commands.processes,
+    commands.attach,
+    commands.kill,
+    commands.forward,
+    files,
+):
+    command.add_command(each)
 
 
 # --- inside
@@ -289,25 +295,17 @@ def _environment(env_name: str | None, system_url: str | None, api_key: str | No
 async def _made(env: Environment) -> dict[str, Any]:
     async with env:
         found = await env.get_env_info()
+        version, digest = env.version, env.digest
     found.pop("usage", None)
-    return {"instance_id": found.pop("instance_id"), "environment": found.pop("name"), **found}
-
-
-def _with_instance(
-    id: str, system_url: str | None, api_key: str | None, work: Callable[[Environment], Awaitable[T]]
-) -> T:
-    async def where(api: ApiClient) -> tuple[str, str]:
-        found = await api.get_env_instance(id)
-        return (found.env.name if found.env else id), api.base_url
-
-    name, url = with_api_of(system_url, api_key, where)
-    env = _environment(name, url, api_key, instance_id=id, skip_for_healthy=True)
-
-    async def main() -> T:
-        async with env:
-            return await work(env)
-
-    return asyncio.run(main())
+    id = found.pop("instance_id")
+    return {
+        "id": id,
+        "instance_id": id,
+        "environment": found.pop("name"),
+        **({"version": version} if version else {}),
+        **({"digest": digest} if digest else {}),
+        **found,
+    }  # the second name is the earlier one
 
 
 def _table(found: list[EnvInstance]) -> str:
@@ -317,13 +315,13 @@ def _table(found: list[EnvInstance]) -> str:
     for each in found:
         name, version = (each.env.name, each.env.version) if each.env else ("-", "-")
         created = each.created_at.replace("T", " ").rstrip("Z")
-        rows.append((each.id, name, version or "-", each.owner or "-", str(each.status), created))
+        rows.append((each.id, name, version or "-", whose(each.account, each.owner), str(each.status), created))
     return columns(rows, indent="")
 
 
 def _facts(said: dict[str, Any]) -> str:
-    names = {"instance_id": "Instance ID", "environment": "Environment", "status": "Status", "ip": "IP Address",
-             "created_at": "Created At"}  # fmt: skip
+    names = {"instance_id": "Instance ID", "environment": "Environment", "version": "Version", "digest": "Digest",
+             "status": "Status", "ip": "IP Address", "created_at": "Created At"}  # fmt: skip
     return columns([(title, str(said[name])) for name, title in names.items() if said.get(name)], indent="")
 
 

@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 def command(name: str | None, owner: str | None, system_url: str | None, api_key: str | None, output: Output) -> None:
     """Show running instances and what they use.
 
-    They are those on the platform, or on this machine when none is set.
+    Lists the instances of the platform that is set, else those of this machine.
     """
     url, key = chosen(system_url, api_key)
     urls = [url] if url is not None else local_urls()
-    rows = [row for each in urls for row in asyncio.run(_look(each, key, name, owner))]
+    rows = [row for each in urls for row in asyncio.run(_rows_of(each, key, name, owner))]
     output.show([row.facts() for row in rows], lambda: _table(rows))
 
 
-async def _look(url: str, key: str | None, name: str | None, owner: str | None) -> list[Row]:
+async def _rows_of(url: str, key: str | None, name: str | None, owner: str | None) -> list[Row]:
     from aenv.cli.usage_sampling import Sampler
     from aenv.client.platform_client import ApiClient
 
     async with ApiClient(url, api_key=key) as api:
-        return await Sampler(api).look(name, owner)
+        return await Sampler(api).sample(name, owner)
 
 
 def _table(rows: list[Row]) -> str:

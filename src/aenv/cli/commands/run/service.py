@@ -85,23 +85,29 @@ def create(
     request["labels"] = pairs_of("--label", labels) or None
     if enable_storage or storage_size or storage_name or (block and block.enable_storage):
         size = storage_size or (block.storage_size if block else None)
-        if size is None and storage_name is None:
-            raise UsageError("a storage needs a size: --storage-size 10Gi, or deployConfig.service.storageSize")
-        if request["replicas"] != 1:
-            raise UsageError(
-                f"a service with storage has 1 replica, not {request['replicas']}: a storage has one writer"
-            )
         name = storage_name or (block.storage_name if block else env_name.partition("@")[0])
+        _check_storage(size or storage_name, request["replicas"])
         path = mount_path or (block.mount_path if block else None)
         request |= {"pvc_name": name, "storage_size": size, "mount_path": path}
 
     async def work(api: ApiClient) -> EnvService:
         made = await api.create_env_service(env_name, service_name or (block.name if block else None), **request)
-        return await _waited(api, made, wait)
+        waited = await _waited(api, made, wait)
+        return waited.model_copy(update={"notices": made.notices})
 
     found = with_api(system_url, api_key, work)
     output.show(_said(found), lambda: _facts(found))
+    for notice in found.notices or ():
+        note(f"Warning: {notice}")
     note(f"Inspect it with:  aenv service get {found.id}")
+
+
+def _check_storage(size_or_name: str | None, replicas: int) -> None:
+    """Raise UsageError for a storage of unknown size, and for more replicas than may write to one."""
+    if size_or_name is None:
+        raise UsageError("a storage needs a size: --storage-size 10Gi, or deployConfig.service.storageSize")
+    if replicas != 1:
+        raise UsageError(f"a service with storage has 1 replica, not {replicas}: a storage has one writer")
 
 
 @command.command(name="list")

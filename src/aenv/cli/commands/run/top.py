@@ -55,10 +55,10 @@ async def _watch(
 
     async with ApiClient(url, api_key=key) as api:
         sampler = Sampler(api)
-        rows = await sampler.look(name, owner)
+        rows = await sampler.sample(name, owner)
         if not live:
             await asyncio.sleep(every)
-            rows = await sampler.look(name, owner)
+            rows = await sampler.sample(name, owner)
             output.show([row.facts() for row in rows], lambda: page(rows, by, url))
             return
         loop = asyncio.get_running_loop()
@@ -70,4 +70,4 @@ async def _watch(
                     return
                 by = KEYS.get(pressed, by)
                 if not pressed:
-                    rows = await sampler.look(name, owner)
+                    rows = await sampler.sample(name, owner)

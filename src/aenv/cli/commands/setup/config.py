@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aenv.cli.output import Output, columns, format_option, note
+from aenv.cli.output import Output, columns, format_option, json_text, note
 
 if TYPE_CHECKING:
     from aenv.config import Settings
@@ -112,7 +112,7 @@ def export(output: Path | None) -> None:
     settings: Settings = config.validate(config.read(config.find()), "the settings")
     document = settings.model_dump(exclude_none=True)
     if output is None:
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+        click.echo(json_text(document, indent=2))
         return
     config.write(document, output)
     click.echo(output)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 from pathlib import Path
 
 import click
 
 import aenv
 from aenv.cli.output import Output, columns, output_option
+from aenv.subprocesses import run
 
 Facts = dict[str, str | bool | None]
 
@@ -65,14 +65,9 @@ def _git_facts(checkout: Path) -> Facts:
 def _git(checkout: Path, *args: str, empty: bool = False) -> str | None:
     ours = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        done = subprocess.run(
-            ["git", "-C", str(checkout), *args],
-            env={**ours, "GIT_OPTIONAL_LOCKS": "0"},
-            capture_output=True,
-            text=True,
-            timeout=5,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        done = run(["git", "-C", str(checkout), *args], env={**ours, "GIT_OPTIONAL_LOCKS": "0"}, timeout=5)
+    except OSError:  # TimeoutError is one, too
+        return None
+    if not done.ok:
         return None
     return done.stdout.strip() or ("" if empty else None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aenv.cli.hub_options import document, one_version, with_hub
+from aenv.cli.hub.hub_options import document, one_version, with_hub
 from aenv.cli.output import Output, output_option
 from aenv.errors import UsageError
 

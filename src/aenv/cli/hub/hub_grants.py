@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from aenv.cli.hub_options import with_hub
+from aenv.cli.hub.hub_options import with_hub
 from aenv.cli.output import Output, columns, output_option
 from aenv.errors import UsageError
 
@@ -152,7 +152,7 @@ def parse_size(text: str) -> int:
     Raises:
         UsageError: it is not a size.
     """
-    from aenv.project import quantities
+    from aenv.schema import quantities
 
     try:
         return 0 if text == "0" else quantities.size(text)

@@ -6,6 +6,6 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Session:
+class GlobalOptions:
     debug: bool = False
     verbose: bool = False

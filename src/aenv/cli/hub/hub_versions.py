@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from aenv.cli.hub_options import one_version, with_hub
+from aenv.cli.hub.hub_options import one_version, with_hub
 from aenv.cli.output import Output, output_option
 
 

@@ -1,0 +1,59 @@
+"""``aenv console``: the web console for the local platform, or for another one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+
+import click
+
+from aenv.cli import interrupts
+from aenv.cli.output import Output, note, output_option
+from aenv.cli.platform_address import chosen, platform_options
+from aenv.errors import UsageError
+
+
+@click.command(name="console")
+@click.option(
+    "-p", "--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1.  [default: a free one]"
+)
+@click.option("--open", "opens", is_flag=True, help="Open the link in a browser, too.")
+@platform_options
+@output_option
+def command(port: int, opens: bool, system_url: str | None, api_key: str | None, output: Output) -> int:
+    """Show what runs, what was recorded and what environments can do, in a browser, until Ctrl-C.
+
+    It prints a link that works once. Without --system-url or AENV_SYSTEM_URL it is for the local platform.
+    """
+    url, key = chosen(system_url, api_key)
+
+    def tell(link: str) -> None:
+        output.show({"url": link, "platform": url or "local"}, lambda: link)
+        sys.stdout.flush()
+        note(f"The link logs one browser in, within ten minutes, to {url or 'the local platform'}. Stop: Ctrl-C")
+        if opens:
+            click.launch(link)
+
+    return interrupts.run(_serve(url, key, port, tell))
+
+
+async def _serve(url: str | None, key: str | None, port: int, tell: Callable[[str], None]) -> int:
+    from aenv.console.local_api import LocalApi
+    from aenv.console.private_console import PrivateConsole
+    from aenv.console.remote_api import RemoteApi
+
+    api = LocalApi() if url is None else RemoteApi(url, key)
+    console = PrivateConsole(api.answer)
+    try:
+        try:
+            await console.listen(port)
+        except OSError as error:
+            problem = f"cannot listen on 127.0.0.1:{port}: {error.strerror or error}"
+            raise UsageError(problem, {"hint": "Choose another port with --port."}) from error
+        tell(console.new_link())
+        await asyncio.Event().wait()
+    finally:
+        await console.close()
+        await api.close()
+    return 0

@@ -1,0 +1,1 @@
+"""Parts of the commands that talk to a hub: options, access, versions and their notes."""

@@ -1,0 +1,1 @@
+"""Commands of ``aenv instance`` that work inside an instance: shell, exec, files, ports."""
