@@ -1,9 +1,14 @@
-"""Every example runs unchanged, offline and without a key, and prints its documented output."""
+"""Every example runs unchanged, without a key, and prints its documented output or passes its own tests.
+
+All work offline, except that projects get missing packages of their requirements.txt from the package index.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -80,6 +85,10 @@ legacy: protocol 2025-...
 }
 
 
+PROJECTS = {"08_sqlite_shop": "score", "09_fix_a_repository": "score", "10_slow_observatory": None}
+"""Examples that are projects, with the number that counts in their rewards."""
+
+
 def entry_points() -> set[str]:
     files = {path.name for path in EXAMPLES.glob("*.py")}
     return files | {f"{path.parent.name}/main.py" for path in EXAMPLES.glob("*/main.py")}
@@ -93,15 +102,21 @@ def home() -> Iterator[Path]:
         stop_all(Path(folder) / "run")
 
 
+def variables(home: Path, folder: Path) -> dict[str, str]:
+    """Variables of a user with a new home and no settings of aenv."""
+    ours = ("AENV_", "OPENAI_", "DUMMY_", "PYTEST_")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    own = {"HOME": str(home), "AENV_RUNTIME_DIR": str(home / "run"), "TMPDIR": str(folder)}
+    caches = {"XDG_CACHE_HOME": str(home / ".cache"), "XDG_DATA_HOME": str(home / ".data")}
+    return {**kept, **own, **caches, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
 @pytest.mark.parametrize("name", sorted(PRINTED))
 def test_the_example_prints_its_documented_output(name: str, tmp_path: Path, home: Path) -> None:
-    ours = ("AENV_", "OPENAI_", "DUMMY_")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    own = {"HOME": str(home), "AENV_RUNTIME_DIR": str(home / "run"), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name)],
         cwd=tmp_path,
-        env={**kept, **own, "XDG_CACHE_HOME": str(home / ".cache"), "PYTHONDONTWRITEBYTECODE": "1"},
+        env=variables(home, tmp_path),
         capture_output=True,
         text=True,
         timeout=60,
@@ -113,13 +128,41 @@ def test_the_example_prints_its_documented_output(name: str, tmp_path: Path, hom
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", sorted(PROJECTS))
+def test_the_project_passes_its_tests_and_its_solutions_earn_the_full_reward(
+    name: str, tmp_path: Path, home: Path
+) -> None:
+    project = tmp_path / name
+    shutil.copytree(EXAMPLES / name, project, ignore=shutil.ignore_patterns(".pytest_cache", "__pycache__"))
+
+    def aenv(*arguments: str) -> str:
+        command = [str(Path(sys.executable).with_name("aenv")), *arguments]
+        done = subprocess.run(
+            command, cwd=project, env=variables(home, tmp_path), capture_output=True, text=True, timeout=500
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert re.search(r"^\d+ passed in", aenv("test", "-q"), re.MULTILINE)
+    score = PROJECTS[name]
+    chosen = () if score is None else ("--score", score)
+    summary = json.loads(aenv("rollout", ".", "--agent", "gold", "--baseline", *chosen, "--output", "json"))
+    assert summary["outcomes"] == {"ok": summary["episodes"]}
+    assert (summary["reward"]["mean"], summary["do_nothing"]) == (1.0, 0.0)
+
+
 def test_every_example_is_run_and_listed() -> None:
     assert entry_points() == set(PRINTED)
+    assert {path.parent.name for path in EXAMPLES.glob("*/config.json")} == set(PROJECTS)
     listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
-    assert all(f"({name})" in listed for name in PRINTED)
+    assert all(f"({name})" in listed for name in [*PRINTED, *(f"{name}/README.md" for name in PROJECTS)])
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.rglob("*.py")), ids=lambda path: path.name)
+SCRIPTS = [path for path in EXAMPLES.rglob("*.py") if path.relative_to(EXAMPLES).parts[0] not in PROJECTS]
+
+
+@pytest.mark.parametrize("path", sorted(SCRIPTS), ids=lambda path: path.name)
 def test_every_example_starts_with_two_lines_about_itself(path: Path) -> None:
     first, second, third = path.read_text(encoding="utf-8").splitlines()[:3]
     assert first.startswith("# ")

@@ -1,0 +1,3 @@
+from .merging import merge
+
+__all__ = ["merge"]
