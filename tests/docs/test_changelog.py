@@ -31,3 +31,9 @@ def test_entries_are_grouped_and_whole_sentences() -> None:
         assert groups == [name for name in ("Added", "Changed", "Fixed", "Security") if name in groups]
         for entry in re.findall(r"^- (.+(?:\n  .+)*)", version, re.MULTILINE):
             assert entry.endswith("."), entry
+
+
+def test_an_entry_occurs_once_in_a_version() -> None:
+    for version in re.split(r"^## ", TEXT, flags=re.MULTILINE)[1:]:
+        entries = re.findall(r"^- (.+(?:\n  .+)*)", version, re.MULTILINE)
+        assert [entry for entry in set(entries) if entries.count(entry) > 1] == []

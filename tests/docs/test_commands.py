@@ -11,11 +11,11 @@ import click
 import pytest
 
 from aenv.cli.main import COMMANDS, cli
-from aenv.main import _parser
+from aenv.main import build_parser
 from tests.docs.pages import PAGES, blocks_of, name_of, prose_of
 
 _PROMPT = re.compile(r"^(\$ )?(?P<command>.*?\b(aenv|python -m aenv\.main)( .*)?)$")
-_SERVER_OPTIONS = {option for action in _parser()._actions for option in action.option_strings}
+_SERVER_OPTIONS = {option for action in build_parser()._actions for option in action.option_strings}
 _GLOBAL_OPTIONS = {option for parameter in cli.params for option in parameter.opts} | {"-h", "--help"}
 
 

@@ -12,7 +12,8 @@ Each page has a scratch project of its own, and its blocks run there from top to
 - ``python theirs`` is code for another framework, to compare with: it is parsed and not run.
 - A block with ``curl`` is left out where curl is not installed; the page's test is then reported as skipped.
 - An ``output`` block is what the block before it prints; ``...`` stands for anything.
-- ``json`` is parsed. ``console`` is a session to look at, which is not run; its ``aenv`` commands must exist.
+- ``json`` and ``yaml`` are parsed, and ``dockerfile`` is only shown.
+- ``console`` is a session to look at, which is not run; its ``aenv`` commands must exist.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.conftest import stop_all
 from tests.docs.pages import PAGES, ROOT, Block, blocks_of, name_of
 
 HERE = Path(__file__).parent
-LANGUAGES = {"python", "bash", "console", "output", "json", "text", "toml", ""}
+LANGUAGES = {"python", "bash", "console", "output", "json", "yaml", "dockerfile", "text", "toml", ""}
 ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1)(?::8081)?(?![:\w.])")
 SECONDS = 60
 
@@ -243,3 +245,5 @@ def test_every_block_is_of_a_kind_that_is_checked(path: Path) -> None:
         assert block.flags in ((), ("server",), ("theirs",)), f"{block.where}: {block.flags}"
         if block.language == "json":
             json.loads(block.text)
+        if block.language == "yaml":
+            assert list(yaml.safe_load_all(block.text)), f"{block.where}: no document"
