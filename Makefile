@@ -12,7 +12,7 @@ help:
 	@echo "make bench   measure calls beside other frameworks (minutes; installs them under .bench/)"
 	@echo "make docs    build the documentation as a site (site/) and run every snippet of it"
 	@echo "make fuzz    hostile input for our servers, clients and readers, for ten minutes (FUZZ_SECONDS=, SEED=)"
-	@echo "make soak    10,000 creates while processes of every kind are killed (SOAK_CREATES=, SEED=)"
+	@echo "make soak    10,000 creates while processes of every kind are killed (SOAK_CREATES=, SEED=), then 50 rounds of rollouts"
 	@echo "make clean   remove what the targets above made"
 
 demo: .venv/.ready-base
@@ -38,6 +38,7 @@ fuzz: .venv/.ready-dev
 
 soak: .venv/.ready-dev
 	@$(BIN)/python -m tests.soak --creates $(or $(SOAK_CREATES),10000) --seed $(or $(SEED),1)
+	@AENV_ROLLOUT_KILL_ROUNDS=50 $(BIN)/python -m pytest -q -s tests/rollout/test_kill_and_resume.py tests/trajectory/test_crash.py
 
 .venv/.ready-%: pyproject.toml scripts/setup scripts/constraints.txt
 	@scripts/setup $*

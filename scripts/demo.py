@@ -1,8 +1,9 @@
-"""The main job, start to end: make an environment, run its tests, serve it, call it from the SDK and over MCP."""
+"""The main job, start to end: make an environment, serve it, call it from the SDK and over MCP, run an agent on it."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from aenv.isolation.host_support import unsupported_reason
 from aenv.testing import running
 
 ENV = '''
-from aenv import register_function, register_reward, register_tool
+from aenv import register_function, register_reward, register_tasks, register_tool
 
 cart: dict[str, int] = {}
 
@@ -43,6 +44,30 @@ def reset() -> dict:
 def bought(wanted: dict[str, int]) -> float:
     """1 when the cart holds just what was wanted."""
     return 1.0 if cart == wanted else 0.0
+
+
+@register_tasks
+def tasks():
+    """What agents are asked to do, and how that is graded."""
+    for count in range(1, 9):
+        yield {
+            "id": f"apples-{count}",
+            "instruction": f"Buy {count} apples.",
+            "reward": {"arguments": {"wanted": {"apple": count}}},
+        }
+'''
+
+MODEL = '''
+"""A model with no key and no network. It cannot count beyond 6."""
+
+from aenv.testing import calls
+
+
+def answer(messages, tools):
+    if messages[-1]["role"] == "tool":
+        return "Done."
+    count = int(messages[0]["content"].split()[1])
+    return calls(("add_to_cart", {"item": "apple", "count": min(count, 6)}), text="I put them into the cart.")
 '''
 
 
@@ -92,6 +117,20 @@ async def call_sandboxes(project: str) -> None:
             say(f"  inside  {(await second.exec('id -un; ls /home; nproc')).stdout.split()}")
 
 
+def run_agent(project: Path, folder: Path) -> None:
+    """Run 64 episodes, show what came of them and one of them in full."""
+    (folder / "model.py").write_text(MODEL)
+    aenv, store = [sys.executable, "-m", "aenv.cli"], ["--store", str(folder / "records")]
+    model = f"{folder}/model.py:answer"
+    say("  aenv rollout shop --model model.py:answer --samples 8 --baseline")
+    command = [*aenv, "rollout", str(project), "--model", model, "--samples", "8", "--baseline", "--run", "demo"]
+    subprocess.run([*command, *store], check=True)
+    listed = [*aenv, "trajectory", "list", "--run", "demo", "--task", "apples-7", "--limit", "1", "-o", "json"]
+    found = json.loads(subprocess.run([*listed, *store], check=True, capture_output=True).stdout)
+    say("\n  One of the episodes that failed: aenv trajectory show")
+    subprocess.run([*aenv, "trajectory", "show", found[0]["id"], *store], check=True)
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="aenv-demo-") as folder:
         aenv = [sys.executable, "-m", "aenv.cli"]
@@ -114,6 +153,8 @@ def main() -> None:
         reason = unsupported_reason()
         if reason is None:
             asyncio.run(call_sandboxes(str(project)))
+            step("7. Run an agent: 8 tasks, 8 samples each, with a scripted model")
+            run_agent(project, Path(folder))
         else:
             say(f"  not on this host: {reason}")
     step("Done. Next: aenv init my-env && cd my-env && aenv run")

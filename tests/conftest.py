@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager
@@ -21,10 +23,10 @@ from aenv.http.server import HttpServer
 from aenv.http.url import ServerUrl
 from aenv.isolation.host_support import unsupported_reason
 from aenv.runtime.app import App
-from aenv.runtime.endpoints import EndpointCatalog
+from aenv.runtime.calls.endpoints import EndpointCatalog
 from aenv.runtime.mcp import McpEndpoint
 
-pytest_plugins = ["tests.attacks.ledger"]
+pytest_plugins = ["tests.attacks.ledger", "tests.earlier_package"]
 
 HERE = Path(__file__).parent
 ENVS = HERE / "envs"
@@ -34,10 +36,40 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Undo what a shell does to jobs in the background: programs that ignore SIGINT could not be tested with it."""
+    for number in (signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """For `scripts/again`: whether the run went to its end."""
     if not hasattr(session.config, "workerinput") and session.config.pluginmanager.has_plugin("cacheprovider"):
         session.config.cache.set("aenv/exit", int(exitstatus))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _programs_of_failed_tests_are_killed() -> Iterator[None]:
+    """`with Popen(...)` waits for its program, for ever where the test failed before it told the program to end."""
+    leave = subprocess.Popen.__exit__
+
+    def kill_and_leave(self: subprocess.Popen[Any], failure: Any, *rest: Any) -> None:
+        if failure is not None:
+            self.kill()
+        leave(self, failure, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__exit__", kill_and_leave)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _signals_stay_as_they_are() -> Iterator[None]:
+    """Later tests send SIGINT to programs, which would inherit that it is ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.fixture(autouse=True)
