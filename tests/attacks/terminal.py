@@ -220,7 +220,7 @@ cat > cheat.py <<'END'
         "tee ~/.gitconfig ~/.config/git/config > /etc/gitconfig; "
         "printf '[global]\\nindex-url = http://127.0.0.1/\\n' | tee ~/.config/pip/pip.conf > /etc/pip.conf; "
         "echo 'script-shell=/opt/x' > ~/.npmrc; echo 'all: ; echo hello' > /GNUmakefile; "
-        "echo 'root ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/x; echo '127.0.0.1 pypi.org' > /etc/hosts || true",
+        "echo 'root ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/x; echo '127.0.0.1 a.example' > /etc/hosts || true",
     ),
     Attack(
         "jobs for later",

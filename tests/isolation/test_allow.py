@@ -31,19 +31,19 @@ def reached(entries: list[str], address: str, port: int = 443, behind: str | Non
 @pytest.mark.parametrize(
     ("entry", "host", "port", "yes"),
     [
-        ("pypi.org", "pypi.org", 443, True),
-        ("pypi.org", "PyPI.org.", 443, True),
-        ("PyPI.ORG", "pypi.org", 443, True),
-        ("pypi.org", "www.pypi.org", 443, False),
-        ("pypi.org", "evilpypi.org", 443, False),
-        ("pypi.org", "pypi.org.evil.example", 443, False),
+        ("index.example.com", "index.example.com", 443, True),
+        ("index.example.com", "Index.Example.com.", 443, True),
+        ("Index.EXAMPLE.com", "index.example.com", 443, True),
+        ("index.example.com", "www.index.example.com", 443, False),
+        ("index.example.com", "evilindex.example.com", 443, False),
+        ("index.example.com", "index.example.com.evil.example", 443, False),
         ("*.example.com", "a.example.com", 443, True),
         ("*.example.com", "a.b.example.com", 443, True),
         ("*.example.com", "example.com", 443, False),
         ("*.example.com", "badexample.com", 443, False),
         ("*", "whatever.example", 443, True),
-        ("pypi.org:443", "pypi.org", 443, True),
-        ("pypi.org:443", "pypi.org", 80, False),
+        ("index.example.com:443", "index.example.com", 443, True),
+        ("index.example.com:443", "index.example.com", 80, False),
         ("bücher.example", "xn--bcher-kva.example", 443, True),
         ("10.0.0.0/8", "ten.example", 443, False),
     ],
@@ -146,8 +146,8 @@ def test_an_address_with_a_zone_is_refused_even_when_its_network_is_listed(addre
 
 
 def test_a_public_address_needs_a_name_or_a_network() -> None:
-    assert not reached(["pypi.org"], "8.8.8.8")
-    assert reached(["pypi.org"], "8.8.8.8", behind="pypi.org")
+    assert not reached(["index.example.com"], "8.8.8.8")
+    assert reached(["index.example.com"], "8.8.8.8", behind="index.example.com")
     assert reached(["*"], "8.8.8.8")
     assert reached(["8.8.8.0/24"], "8.8.8.8")
     assert reached(["8.8.8.8"], "8.8.8.8")
@@ -160,11 +160,11 @@ def test_a_public_address_needs_a_name_or_a_network() -> None:
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ("https://pypi.org", "without a scheme"),
-        ("pypi.org/simple", "without a scheme"),
+        ("https://index.example.com", "without a scheme"),
+        ("index.example.com/simple", "without a scheme"),
         ("10.0.0.1/8", "10.0.0.0/8"),
-        ("pypi.org:http", "not a port"),
-        ("pypi.org:0", "not a port"),
+        ("index.example.com:http", "not a port"),
+        ("index.example.com:0", "not a port"),
         ("a*.example.com", "neither a host name nor a network"),
         ("*.", "neither"),
         ("", "an entry is text"),
@@ -185,7 +185,7 @@ def test_an_invalid_network_is_refused_with_a_hint(value: object, message: str) 
         Network.parse(value)
 
 
-@pytest.mark.parametrize("value", ["none", "loopback", "blackhole", "host", ["pypi.org", "10.0.0.0/8"]])
+@pytest.mark.parametrize("value", ["none", "loopback", "blackhole", "host", ["index.example.com", "10.0.0.0/8"]])
 def test_a_parsed_network_keeps_its_config_value(value: str | list[str]) -> None:
     assert Network.parse(value).config_value == value
 
@@ -193,16 +193,16 @@ def test_a_parsed_network_keeps_its_config_value(value: str | list[str]) -> None
 @pytest.mark.parametrize(
     ("url", "opened"),
     [
-        ("https://models.example/v1", ["pypi.org", "models.example:443"]),
-        ("http://10.0.0.7:8000/v1", ["pypi.org", "10.0.0.7:8000"]),
-        ("http://[fd00::7]/v1", ["pypi.org", "[fd00::7]:80"]),
-        ("http://localhost:8000", ["pypi.org", "localhost:8000", "127.0.0.1:8000", "[::1]:8000"]),
-        ("https://pypi.org/simple", ["pypi.org", "pypi.org:443"]),
-        ("", ["pypi.org"]),
+        ("https://models.example/v1", ["index.example.com", "models.example:443"]),
+        ("http://10.0.0.7:8000/v1", ["index.example.com", "10.0.0.7:8000"]),
+        ("http://[fd00::7]/v1", ["index.example.com", "[fd00::7]:80"]),
+        ("http://localhost:8000", ["index.example.com", "localhost:8000", "127.0.0.1:8000", "[::1]:8000"]),
+        ("https://index.example.com/simple", ["index.example.com", "index.example.com:443"]),
+        ("", ["index.example.com"]),
     ],
 )
 def test_a_variable_opens_the_host_of_its_url(url: str, opened: list[str]) -> None:
-    network = Network.parse(["pypi.org", "$MODEL", "$OTHER"])
+    network = Network.parse(["index.example.com", "$MODEL", "$OTHER"])
     assert network.resolve_variables({"MODEL": url, "UNNAMED": "http://10.0.0.1"}).config_value == opened
     AllowList(opened)
 

@@ -294,8 +294,8 @@ def test_the_config_json_opens_hosts_and_the_caller_closes_them(tmp_path: Path, 
 
 
 def test_an_invalid_list_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    project = make_project(tmp_path, name="wrong", network=["https://pypi.org"])
-    with pytest.raises(AEnvError, match=r"deployConfig\.network: 'https://pypi\.org'.*without a scheme"):
+    project = make_project(tmp_path, name="wrong", network=["https://index.example.com"])
+    with pytest.raises(AEnvError, match=r"deployConfig\.network: 'https://index\.example\.com'.*without a scheme"):
         SyncEnvironment(str(project), max_retries=0).initialize()
     with pytest.raises(AEnvError, match="network: invalid network 'egress'"):
         SyncEnvironment(str(PROBE), network="egress", max_retries=0).initialize()

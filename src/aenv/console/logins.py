@@ -1,4 +1,4 @@
-"""One-time links to the console of one process, and the tokens that they are exchanged for."""
+"""Links that log one browser in to the console of one process, and the tokens that they are exchanged for."""
 
 from __future__ import annotations
 

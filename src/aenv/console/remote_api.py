@@ -13,7 +13,7 @@ _NOT_FORWARDED = HOP_BY_HOP | {b"authorization", b"origin", b"referer", b"cookie
 
 
 class RemoteApi:
-    """One server."""
+    """A platform or hub elsewhere, reached with this user's token."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self._url = ServerUrl.parse(url)

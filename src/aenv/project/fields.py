@@ -131,7 +131,7 @@ NetworkChoice = Annotated[
                 {"type": "string", "enum": ["none", "loopback", "blackhole", "host"]},
                 {"type": "array", "items": {"type": "string"}, "minItems": 1},
             ],
-            "examples": ["loopback", ["pypi.org", "*.pythonhosted.org", "10.1.0.0/16"]],
+            "examples": ["loopback", ["index.example.com", "*.files.example.com", "10.1.0.0/16"]],
         }
     ),
 ]

@@ -191,7 +191,9 @@ def network(value: Any) -> str | list[str] | None:
     from aenv.isolation.network.policy import Network
 
     if isinstance(value, bytes | Mapping) or not hasattr(type(value), "__iter__"):
-        raise _wrong_type("network", "none, loopback, blackhole or host, or a list of hosts like ['pypi.org']", value)
+        raise _wrong_type(
+            "network", "none, loopback, blackhole or host, or a list of hosts like ['index.example.com']", value
+        )
     found = value if isinstance(value, str) else texts("network", value)
     try:
         Network.parse(found)

@@ -1,4 +1,4 @@
-"""What needs ``async with``: a plain ``with`` says what to write, where Python's own error names only a protocol."""
+"""Refusal of a plain ``with`` where ``async with`` is needed: says what to write, which Python's own error does not."""
 
 from __future__ import annotations
 

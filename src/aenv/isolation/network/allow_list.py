@@ -161,7 +161,7 @@ def normalize_host(host: str) -> str:
 
 def _parse(text: str) -> _Entry:
     if not isinstance(text, str) or not text.strip():
-        raise ValueError("an entry is text, like pypi.org, *.example.com or 10.0.0.0/8")
+        raise ValueError("an entry is text, like index.example.com, *.example.com or 10.0.0.0/8")
     host, port = _split(text.strip())
     try:
         return _Entry(None, ipaddress.ip_network(host), port)
@@ -170,7 +170,9 @@ def _parse(text: str) -> _Entry:
             raise ValueError(f"'{text}': write the network as {ipaddress.ip_network(host, strict=False)}") from None
     name = normalize_host(host)
     if host != ANY_HOST and not _HOST_NAME.fullmatch(name.removeprefix("*.")):
-        hint = "the host alone, without a scheme and a path" if "/" in host else "it like pypi.org or 10.0.0.0/8"
+        hint = (
+            "the host alone, without a scheme and a path" if "/" in host else "it like index.example.com or 10.0.0.0/8"
+        )
         raise ValueError(f"'{text}' is neither a host name nor a network; write {hint}")
     return _Entry(name, None, port)
 

@@ -54,10 +54,12 @@ class Network:
                     return cls(word)
             raise ValueError(
                 f"invalid network '{value}'; expected none, loopback, blackhole or host, "
-                'or a list of hosts: ["pypi.org"]'
+                'or a list of hosts: ["index.example.com"]'
             )
         if not isinstance(value, Sequence):
-            raise ValueError('a network is none, loopback, blackhole or host, or a list of hosts: ["pypi.org"]')
+            raise ValueError(
+                'a network is none, loopback, blackhole or host, or a list of hosts: ["index.example.com"]'
+            )
         if not value:
             raise ValueError("a list without hosts opens nothing; write loopback")
         AllowList(entry for entry in value if not _is_variable(entry))

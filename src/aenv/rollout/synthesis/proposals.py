@@ -12,7 +12,7 @@ from typing import Any
 
 from aenv.rollout.episode import Price
 from aenv.rollout.model import Model, ModelRequest
-from aenv.rollout.synthesis.call_values import fits
+from aenv.rollout.synthesis.call_values import Values, fits
 from aenv.rollout.synthesis.survey import Survey
 from aenv.rollout.synthesis.trial_instances import CALL_SECONDS, TrialInstances, attempt
 from aenv.rollout.world import World
@@ -82,15 +82,10 @@ async def walk(
         most: How many calls to keep at most, if ``length`` calls are not new.
         is_new: Whether no task has such calls yet.
     """
-    kept: list[TaskStep] = []
     learned: list[tuple[TaskStep, bool]] = []
     values = survey.values.copy()
     async with instances.open(start) as world:
-        for step in begin:
-            done, value = await attempt(world, step)
-            if done:
-                kept.append(step)
-                values.add(value)
+        kept = [step for step in begin if await _succeeds(world, step, values)]
         pending = _PendingTools(tools)
         for _ in range(max(length, most) * _TRIES_OF_A_STEP):
             if len(kept) >= max(length, most) or (len(kept) >= length and is_new(kept)):
@@ -100,10 +95,8 @@ async def walk(
             step = TaskStep(tool=tool, arguments=values.arguments(tool, survey.schemas[tool], rng))
             probes = [probe for probe in survey.probes([*kept, step]) if probe.tool != tool]
             before = await _state(world, probes)
-            done, value = await attempt(world, step)
-            if not done:
+            if not await _succeeds(world, step, values):
                 continue
-            values.add(value)
             values.add(step.arguments)
             after = await _state(world, probes)
             changed = any(not same(a, b, p.ignore) for p, a, b in zip(probes, before, after, strict=True))
@@ -112,6 +105,14 @@ async def walk(
                 kept.append(step)
                 pending.succeeded(tool)
     return Proposal("mutation" if begin else "walk", kept, "", "" if kept else NO_EFFECT, learned)
+
+
+async def _succeeds(world: World, step: TaskStep, values: Values) -> bool:
+    """Make a call, and learn from its result. Return whether it succeeded."""
+    done, value = await attempt(world, step)
+    if done:
+        values.add(value)
+    return done
 
 
 class _PendingTools:

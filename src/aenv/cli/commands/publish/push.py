@@ -57,22 +57,10 @@ def command(
     from aenv import config
     from aenv.hub.open_hub import place
     from aenv.project import publish
-    from aenv.project.bundles.packing import pack
-    from aenv.project.lock import lock_if_possible
-    from aenv.project.manifest import FILE_NAME
     from aenv.schema.envhub import Schemas
 
     settings = config.load()
-    if name is not None and not (work_dir / FILE_NAME).exists() and (work_dir / name / FILE_NAME).is_file():
-        work_dir, name = work_dir / name, None
-    if not no_lock:
-        lock_if_possible(work_dir.absolute(), say=note)
-    packed = pack(work_dir, version=version)
-    bundle = packed.bundle
-    if name is not None and name != bundle.name:
-        raise UsageError(f"the project in {packed.root} is called {bundle.name}, not {name}")
-    for warning in packed.warnings:
-        note(f"Warning: {warning}")
+    packed = _pack(name, work_dir, version, lock=not no_lock)
     if dry_run:
         facts = {**with_hub(lambda hub: _dry_run(hub, packed)), "hub": place(settings)}
         output.show(facts, lambda: _dry_run_summary(facts))
@@ -89,6 +77,24 @@ def command(
     where = place(settings)
     result = {"outcome": pushed.outcome, "hub": where, **pushed.version.model_dump()}
     output.show(result, lambda: _summary(pushed, where))
+
+
+def _pack(name: str | None, work_dir: Path, version: str | None, *, lock: bool) -> Packed:
+    """Lock and pack the project in a folder, or in the folder below it that has the given name."""
+    from aenv.project.bundles.packing import pack
+    from aenv.project.lock import lock_if_possible
+    from aenv.project.manifest import FILE_NAME
+
+    if name is not None and not (work_dir / FILE_NAME).exists() and (work_dir / name / FILE_NAME).is_file():
+        work_dir, name = work_dir / name, None
+    if lock:
+        lock_if_possible(work_dir.absolute(), say=note)
+    packed = pack(work_dir, version=version)
+    if name is not None and name != packed.bundle.name:
+        raise UsageError(f"the project in {packed.root} is called {packed.bundle.name}, not {name}")
+    for warning in packed.warnings:
+        note(f"Warning: {warning}")
+    return packed
 
 
 def _user() -> str:
