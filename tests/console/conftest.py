@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pydantic_core import to_json
 
+from tests.conftest import fetch
 from tests.platform.conftest import data, platform, published, tokens  # noqa: F401
 from tests.platform.parts import Served
+from tests.platform.test_tenants import bearer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -69,3 +72,11 @@ def visit(page: Page, served: Served, address: str) -> None:
     """Go to another page of the console."""
     page.goto(f"{served.url}/console/{address}")
     page.locator("main h1").wait_for()
+
+
+def api(served: Served, token: str, path: str, body: Any = None, method: str = "GET") -> Any:
+    """Ask the platform, and return the data of its answer."""
+    sent = None if body is None else to_json(body)
+    status, answer = fetch(served.url, path, body=sent, method="POST" if sent else method, headers=bearer(token))
+    assert status == 200, answer
+    return answer["data"]

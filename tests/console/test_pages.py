@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-from pydantic_core import to_json
 
 from aenv.trajectory import EpisodeKey, RunRecord, TrajectoryStore
 from aenv.trajectory.platform_trajectories import PlatformTrajectories
 from tests.conftest import fetch
-from tests.console.conftest import DESKTOP, PHONE, log_in, visit
+from tests.console.conftest import DESKTOP, PHONE, api, log_in, visit
 from tests.platform.parts import Served
 from tests.platform.test_tenants import bearer
 from tests.trajectory.conftest import greet
@@ -22,13 +21,6 @@ if TYPE_CHECKING:
 
 Tokens = Callable[..., str]
 Watched = Callable[..., "Page"]
-
-
-def api(served: Served, token: str, path: str, body: Any = None, method: str = "GET") -> Any:
-    data = None if body is None else to_json(body)
-    status, answer = fetch(served.url, path, body=data, method="POST" if data else method, headers=bearer(token))
-    assert status == 200, answer
-    return answer["data"]
 
 
 @pytest.fixture(scope="module")
@@ -178,8 +170,8 @@ def test_every_page_fits_and_is_labelled(
 ) -> None:
     page = watched(viewport=size, color_scheme=scheme)
     log_in(page, platform, platform.first_token)
-    addresses = ["#/", "#/instances", "#/hub", "#/hub/counter", "#/playground", "#/runs", "#/runs/demo",
-                 "#/group/demo/greet", f"#/episode/{episodes[0]}"]  # fmt: skip
+    addresses = ["#/", "#/instances", "#/services", "#/metrics", "#/hub", "#/hub/counter", "#/playground",
+                 "#/runs", "#/runs/demo", "#/group/demo/greet", f"#/episode/{episodes[0]}"]  # fmt: skip
     for address in addresses:
         visit(page, platform, address)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address

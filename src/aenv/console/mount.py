@@ -7,6 +7,7 @@ would show as a page is put into a sandbox, where its scripts do not run.
 from __future__ import annotations
 
 from aenv.console import assets
+from aenv.console.socket_token import take_socket_token
 from aenv.errors import AEnvError
 from aenv.http.guard import refuse_web_pages
 from aenv.http.messages import Answer, ASGIApp, Handler, Message, Receive, Request, Response, Scope, Send, Stream
@@ -28,6 +29,7 @@ def mounted(api: Handler, *, only_loopback: bool) -> Handler:
             return console_answer(request, only_loopback=only_loopback)
         if request.path == "/" and is_navigation(request):
             return _redirect(b"console/")
+        take_socket_token(request)
         found = await api(request)
         return sandboxed(found) if is_navigation(request) else found
 

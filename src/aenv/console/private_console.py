@@ -10,6 +10,7 @@ from pydantic_core import from_json, to_json
 
 from aenv.console import mount
 from aenv.console.logins import Logins
+from aenv.console.socket_token import take_socket_token
 from aenv.errors import AEnvError, Forbidden, Unauthorized
 from aenv.http.guard import bearer_token, refuse_web_pages
 from aenv.http.messages import Answer, Handler, Request, Response
@@ -53,6 +54,7 @@ class PrivateConsole:
                 return self._exchange(request)
             if request.path == mount.PATH or request.path.startswith(f"{mount.PATH}/"):
                 return mount.console_answer(request, only_loopback=True)
+            take_socket_token(request)
             if not self._logins.knows(bearer_token(request)):
                 raise Unauthorized("this link was not used to log in", details={"hint": "Run: aenv console"})
             return await self._api(request)

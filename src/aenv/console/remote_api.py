@@ -32,7 +32,8 @@ class RemoteApi:
         """
         place = self._url.prefix.encode() + (request.target if target is None else target)
         try:
-            return await forward(self._relay, forwarded_head(request, place, self._own, _NOT_FORWARDED), request, ())
+            head = forwarded_head(request, place, self._own, _NOT_FORWARDED)
+            return await forward(self._relay, head, request, (b"websocket",))
         except (ConnectFailed, ConnectionLost) as error:
             raise Unavailable(f"{self._url} does not answer: {error.message}") from None
 

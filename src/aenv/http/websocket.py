@@ -15,9 +15,12 @@ from aenv.errors import InvalidArguments
 from aenv.http.messages import STATUS_LINES, Request
 from aenv.http.raw_stream import RawStream
 
+SUBPROTOCOL = b"aenv"
+"""Subprotocol that browsers offer beside their token, and that is accepted where it is offered."""
 MAX_MESSAGE = 1 << 20
 """Limit for the bytes of one message. The other side may be untrusted."""
 FINISH_SECONDS = 5.0
+PROTOCOLS = b"sec-websocket-protocol"
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _CONTINUATION, _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0, 1, 2, 8, 9, 10
 _CONTROL_BYTES = 125
@@ -32,8 +35,16 @@ def server_head(request: Request) -> bytes:
     key, version = request.header(b"sec-websocket-key"), request.header(b"sec-websocket-version")
     if not key or version != b"13":
         raise InvalidArguments("invalid WebSocket request; expected Sec-WebSocket-Key and Sec-WebSocket-Version: 13")
-    lines = b"connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: %s\r\n\r\n" % _accept(key)
-    return STATUS_LINES[101] + lines
+    lines = b"connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: %s\r\n" % _accept(key)
+    if SUBPROTOCOL in offered_protocols(request):
+        lines += b"sec-websocket-protocol: %s\r\n" % SUBPROTOCOL
+    return STATUS_LINES[101] + lines + b"\r\n"
+
+
+def offered_protocols(request: Request) -> list[bytes]:
+    """Return the subprotocols that a client offers."""
+    given = b",".join(value for name, value in request.headers if name == PROTOCOLS)
+    return [each.strip() for each in given.split(b",") if each.strip()]
 
 
 def client_headers() -> tuple[bytes, bytes]:

@@ -1,10 +1,10 @@
 // @ts-check
 /** The shell of the console: pages by address, login, theme, keys. */
 
-import { get, ROOT } from "./api.js";
-import { h, say, swap } from "./dom.js";
-import { begin, end, fromOtherTab, token, whenEnded } from "./session.js";
-import { button, failure } from "./parts.js";
+import { get, ROOT } from "./base/api.js";
+import { h, say, swap } from "./base/dom.js";
+import { begin, end, fromOtherTab, token, whenEnded } from "./base/session.js";
+import { button, failure } from "./base/parts.js";
 
 /**
  * @typedef {{parts: string[], query: Record<string, string>, signal: AbortSignal, put: (query: Record<string, any>) => void}} Place
@@ -13,19 +13,22 @@ import { button, failure } from "./parts.js";
 
 /** @type {[string, string, () => Promise<{default: Page}>][]} name in the address, title, module */
 const PAGES = [
-  ["", "Overview", () => import("./overview.js")],
-  ["instances", "Instances", () => import("./instances.js")],
-  ["hub", "Hub", () => import("./hub.js")],
-  ["playground", "Playground", () => import("./playground.js")],
-  ["runs", "Runs", () => import("./runs.js")],
+  ["", "Overview", () => import("./platform/overview.js")],
+  ["instances", "Instances", () => import("./instances/instances.js")],
+  ["services", "Services", () => import("./instances/services.js")],
+  ["hub", "Hub", () => import("./hub/hub.js")],
+  ["playground", "Playground", () => import("./hub/playground.js")],
+  ["runs", "Runs", () => import("./runs/runs.js")],
+  ["metrics", "Metrics", () => import("./platform/metrics.js")],
 ];
 /** @type {Record<string, () => Promise<{default: Page}>>} */
 const DEEPER = {
-  "instances/": () => import("./instance.js"),
-  "hub/": () => import("./environment.js"),
-  "runs/": () => import("./run.js"),
-  "group/": () => import("./group.js"),
-  "episode/": () => import("./episode.js"),
+  "instances/": () => import("./instances/instance.js"),
+  "services/": () => import("./instances/service.js"),
+  "hub/": () => import("./hub/environment.js"),
+  "runs/": () => import("./runs/run.js"),
+  "group/": () => import("./runs/group.js"),
+  "episode/": () => import("./runs/episode.js"),
 };
 
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
@@ -55,6 +58,7 @@ async function show() {
   for (const link of document.querySelectorAll("#pages a")) {
     const own = link.getAttribute("href") === `#/${name}` || (name === "group" || name === "episode" ? link.getAttribute("href") === "#/runs" : false);
     own ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
+    if (own) link.scrollIntoView({ block: "nearest", inline: "center" });
   }
   const load = parts.length > 1 ? DEEPER[`${name}/`] : PAGES.find(([each]) => each === name)?.[2];
   const put = (/** @type {Record<string, any>} */ changed) => {

@@ -24,10 +24,10 @@ export class ApiError extends Error {
  * Send a request.
  * @param {string} method
  * @param {string} path without a leading slash; parts of it are encoded already, see `path`
- * @param {{query?: Record<string, any>, body?: any, signal?: AbortSignal}} [options]
+ * @param {{query?: Record<string, any>, body?: any, raw?: Blob, signal?: AbortSignal}} [options] `body` is sent as JSON, `raw` as it is
  * @returns {Promise<Response>}
  */
-export async function request(method, path, { query, body, signal } = {}) {
+export async function request(method, path, { query, body, raw, signal } = {}) {
   const url = new URL(path, ROOT);
   for (const [name, value] of Object.entries(query || {}))
     if (value !== undefined && value !== null && value !== "") url.searchParams.append(name, String(value));
@@ -36,11 +36,12 @@ export async function request(method, path, { query, body, signal } = {}) {
   const held = token();
   if (held) headers.authorization = `Bearer ${held}`;
   if (body !== undefined) headers["content-type"] = "application/json";
+  if (raw !== undefined) headers["content-type"] = "application/octet-stream";
   let answer;
   try {
     answer = await fetch(url, {
       method, headers, signal, credentials: "omit", redirect: "error", cache: "no-store",
-      body: body === undefined ? undefined : JSON.stringify(body),
+      body: raw ?? (body === undefined ? undefined : JSON.stringify(body)),
     });
   } catch (error) {
     if (signal?.aborted) throw error;
@@ -71,6 +72,15 @@ export async function get(path, query, signal) {
  */
 export async function send(method, path, body, signal) {
   return (await (await request(method, path, { body, signal })).json()).data;
+}
+
+/**
+ * @param {string} place
+ * @param {Record<string, any>} query
+ * @param {AbortSignal} [signal]
+ */
+export async function bytesOf(place, query, signal) {
+  return new Uint8Array(await (await request("GET", place, { query, signal })).arrayBuffer());
 }
 
 /**

@@ -220,4 +220,47 @@ export function field(label, name, value, props) {
   return h("label", null, `${label} `, h("input", { name, value, autocomplete: "off", spellcheck: "false", ...props }));
 }
 
+/**
+ * Views of one thing, of which one is shown. A view is made when it is first chosen.
+ * @param {string} name for screen readers
+ * @param {Record<string, () => any>} views by their titles
+ * @param {string} chosen
+ * @param {(title: string) => void} changed
+ */
+export function tabs(name, views, chosen, changed) {
+  const titles = Object.keys(views);
+  const panel = h("div", { role: "tabpanel", class: "panel", tabindex: "-1" });
+  /** @type {Record<string, any>} */
+  const made = {};
+  const list = h("div", { role: "tablist", class: "tabs", "aria-label": name }, ...titles.map((title) => h("button", { type: "button", role: "tab", on: { click: () => choose(title) } }, title)));
+  list.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const at = [...list.children].findIndex((each) => each === document.activeElement);
+    if (step && at >= 0) /** @type {HTMLElement} */ (list.children[(at + step + titles.length) % titles.length]).click();
+  });
+
+  /**
+   * @param {string} title
+   * @param {boolean} [quietly]
+   */
+  async function choose(title, quietly) {
+    for (const each of list.children) {
+      const own = each.textContent === title;
+      each.setAttribute("aria-selected", String(own));
+      each.setAttribute("tabindex", own ? "0" : "-1");
+      if (own && !quietly) each.focus();
+    }
+    panel.setAttribute("aria-label", title);
+    if (!quietly) changed(title);
+    try {
+      made[title] ??= await views[title]();
+      swap(panel, made[title]);
+    } catch (error) {
+      swap(panel, failure(error));
+    }
+  }
+  void choose(titles.includes(chosen) ? chosen : titles[0], true);
+  return h("div", null, list, panel);
+}
+
 export { fill, swap };

@@ -1,17 +1,17 @@
 // @ts-check
 /** One run: outcomes, rewards, its tasks; and beside another run, task by task. */
 
-import { get } from "./api.js";
-import { h, swap, to } from "./dom.js";
+import { get } from "../base/api.js";
+import { h, swap, to } from "../base/dom.js";
 import { byTask, episodesOf, mean, scores } from "./episodes.js";
-import { badge, choices, field, figure, heading, histogram, line, outcomes, select, table } from "./parts.js";
-import { count, number, plain, span } from "./text.js";
+import { badge, choices, field, figure, heading, histogram, line, outcomes, select, table } from "../base/parts.js";
+import { count, number, plain, span } from "../base/text.js";
 
 const OUTCOMES = ["", "ok", "policy", "env", "infra", "timeout", "user", "cancelled"];
 const ORDERS = ["task", "reward", "spread"];
 const ROWS = 500;
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default async function run({ parts, query, signal, put }) {
   const id = parts[1];
   const [{ items, more }, known] = await Promise.all([episodesOf({ run: id }, signal), get("trajectory-runs", { run: id, limit: 1 }, signal).catch(() => ({ items: [] }))]);

@@ -1,17 +1,17 @@
 // @ts-check
 /** The samples of one task side by side: rewards, advantages, outcomes, and the step at which they part. */
 
-import { get, path } from "./api.js";
-import { h, swap, to } from "./dom.js";
+import { get, path } from "../base/api.js";
+import { h, swap, to } from "../base/dom.js";
 import { advantage, episodesOf, scores } from "./episodes.js";
 import { essence, isError, isStep, label, summary } from "./events.js";
-import { badge, button, choices, heading, select } from "./parts.js";
-import { count, number, plain, span } from "./text.js";
+import { badge, button, choices, heading, select } from "../base/parts.js";
+import { count, number, plain, span } from "../base/text.js";
 
 const COLUMNS = 16;
 const STEPS = 200;
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default async function group({ parts, query, signal, put }) {
   const [, run, task] = parts;
   const { items } = await episodesOf({ run, task }, signal);

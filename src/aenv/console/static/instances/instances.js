@@ -1,15 +1,15 @@
 // @ts-check
 /** The instances that the caller may see, page by page. */
 
-import { every, get } from "./api.js";
-import { h, swap, to } from "./dom.js";
-import { badge, choices, failure, field, heading, select, table } from "./parts.js";
-import { bytes, count, plain, short, since, span } from "./text.js";
+import { every, get } from "../base/api.js";
+import { h, swap, to } from "../base/dom.js";
+import { badge, choices, failure, field, heading, select, table } from "../base/parts.js";
+import { bytes, count, plain, short, since, span } from "../base/text.js";
 
 const STATES = ["", "Pending", "Creating", "Running", "Failed", "Terminated"];
 const PAGE = 100;
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default function instances({ query, signal, put }) {
   const place = h("div", null, h("p", { class: "quiet" }, "Loading…"));
   const wanted = { status: query.status || "", env: query.env || "", owner: query.owner || "" };

@@ -1,14 +1,17 @@
 // @ts-check
 /** What the platform does now: room, instances, rates, latencies, failures. */
 
-import { every, get, parseMetrics, request } from "./api.js";
-import { h, swap, to } from "./dom.js";
-import { badge, failure, figure, heading, line, table } from "./parts.js";
-import { bytes, clock, count, number, plain, short, span } from "./text.js";
+import { every, get, parseMetrics, request } from "../base/api.js";
+import { h, swap, to } from "../base/dom.js";
+import { badge, failure, figure, heading, line, outcomes, table } from "../base/parts.js";
+import { quantiles } from "./quantiles.js";
+import { bytes, clock, count, number, plain, short, span } from "../base/text.js";
 
 const SECONDS = 2;
 const POINTS = 150;
 const LISTED = 3; // the list costs more than the figures: every third time
+const ENDED = 15; // and that of ended instances is longer still
+const PLANNED = new Set(["ttl", "deleted", "owner", "stopped"]); // every other end is a failure
 
 /** @typedef {Map<string, {labels: Record<string, string>, value: number}[]>} Figures */
 
@@ -23,21 +26,11 @@ function sum(figures, name, labels = {}) {
 }
 
 /**
- * A quantile of a histogram, in milliseconds: the upper bound of its bucket.
  * @param {Figures} figures
  * @param {string} name
- * @param {number} share
  */
-function quantile(figures, name, share) {
-  /** @type {Map<number, number>} */
-  const buckets = new Map();
-  for (const { labels, value } of figures.get(`aenv_api_${name}_bucket`) || []) {
-    const bound = labels.le === "+Inf" ? Infinity : Number(labels.le);
-    buckets.set(bound, (buckets.get(bound) || 0) + value);
-  }
-  const rising = [...buckets].sort((a, b) => a[0] - b[0]);
-  const all = rising.at(-1)?.[1] || 0;
-  return all ? (rising.find(([, n]) => n >= share * all)?.[0] ?? null) : null;
+function times(figures, name) {
+  return quantiles(figures.get(`aenv_api_${name}_bucket`) || [], {}, [0.5, 0.95]);
 }
 
 /** @param {number | null} ms */
@@ -45,7 +38,7 @@ function upTo(ms) {
   return ms === null ? "–" : Number.isFinite(ms) ? `≤ ${span(ms / 1000)}` : "very long";
 }
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default async function overview({ signal }) {
   const live = h("div", { class: "grid", id: "figures" });
   const places = h("div", null);
@@ -57,8 +50,8 @@ export default async function overview({ signal }) {
   let tick = 0;
   /** @type {any} */
   let now = { items: [] };
-  /** @type {any} */
-  let ended = { items: [] };
+  /** @type {any[]} */
+  let ended = [];
 
   async function figures() {
     if (!mayRead) return null;
@@ -74,8 +67,12 @@ export default async function overview({ signal }) {
   async function update() {
     try {
       if (tick++ % LISTED === 0) {
-        [now, ended] = await Promise.all([get("env-instance/list", { limit: 500 }, signal), get("env-instance/list", { limit: 50, status: "Failed" }, signal)]);
-        swap(places, owners(now.items, Boolean(now.next)), environments(now.items), troubles([...now.items, ...ended.items]));
+        now = await get("env-instance/list", { limit: 500 }, signal);
+        if (tick % ENDED === 1) {
+          const [failed, over] = await Promise.all(["Failed", "Terminated"].map((status) => get("env-instance/list", { limit: 1000, status }, signal)));
+          ended = [...failed.items, ...over.items.filter((/** @type {any} */ each) => each.ended_by && !PLANNED.has(each.ended_by))];
+        }
+        swap(places, faults(ended), owners(now.items, Boolean(now.next)), environments(now.items), troubles([...now.items, ...ended]));
       }
       const found = await figures();
       const items = now.items;
@@ -99,13 +96,14 @@ export default async function overview({ signal }) {
     }
     before = total;
     const limit = sum(found, "places", { state: "limit" });
+    const [creates, calls] = [times(found, "create_duration_ms"), times(found, "mcp_request_duration_ms")];
     return [
       figure("Instances", count(used), [line(history.instances, "Instances over the last minutes"), limit ? `room for ${count(limit)}` : "no limit set"]),
       figure("Creates per second", number(history.creates.at(-1) ?? null), line(history.creates, "Creates per second over the last minutes")),
       figure("Calls per second", number(history.calls.at(-1) ?? null), line(history.calls, "Calls per second over the last minutes")),
       figure("Being made", count(sum(found, "places", { state: "creating" })), `${count(sum(found, "queue_length"))} wait for room`),
-      figure("Create takes", upTo(quantile(found, "create_duration_ms", 0.5)), `19 of 20 ${upTo(quantile(found, "create_duration_ms", 0.95))}`),
-      figure("Call takes", upTo(quantile(found, "mcp_request_duration_ms", 0.5)), `19 of 20 ${upTo(quantile(found, "mcp_request_duration_ms", 0.95))}`),
+      figure("Create takes", upTo(creates[0]), `19 of 20 ${upTo(creates[1])}`),
+      figure("Call takes", upTo(calls[0]), `19 of 20 ${upTo(calls[1])}`),
       figure("Ended", count(sum(found, "instances_ended_total")), ends(found)),
       figure("Refused requests", count(sum(found, "refused_total")), (found.get("aenv_api_refused_total") || []).map((row) => `${count(row.value)} ${plain(row.labels.code)}`).join(", ")),
       figure("Server", bytes(sum(found, "server_resident_bytes")), `up ${span(sum(found, "server_uptime_seconds"))}, ${count(sum(found, "server_open_files"))} open files`),
@@ -141,10 +139,21 @@ function environments(items) {
       "No instances run."));
 }
 
+/**
+ * Ended instances by whose fault it was.
+ * @param {any[]} items
+ */
+function faults(items) {
+  /** @type {Record<string, number>} */
+  const by = {};
+  for (const each of items) by[each.fault || "unknown"] = (by[each.fault || "unknown"] || 0) + 1;
+  return items.length ? h("section", null, h("h2", null, "Errors by fault, last hour"), h("div", { class: "card" }, outcomes(by))) : null;
+}
+
 /** @param {any[]} items */
 function troubles(items) {
-  const seen = new Map(items.filter((each) => each.fault || each.status === "Failed").map((each) => [each.id, each]));
-  const rows = [...seen.values()].slice(0, 20).map((each) => [h("a", { href: to(["instances", each.id]) }, plain(each.id)),
+  const seen = new Map(items.filter((each) => (each.fault && each.status !== "Terminated") || each.status === "Failed" || (each.ended_by && !PLANNED.has(each.ended_by))).map((each) => [each.id, each]));
+  const rows = [...seen.values()].sort((a, b) => String(b.ended_at).localeCompare(String(a.ended_at))).slice(0, 20).map((each) => [h("a", { href: to(["instances", each.id]) }, plain(each.id)),
     badge(each.fault || each.status), short(each.reason || "", 200), clock(each.ended_at || each.updated_at)]);
   return h("section", null, h("h2", null, "Failures of the last hour"), table("Failures", ["Instance", "Fault", "Why", "When"], rows, "None."));
 }

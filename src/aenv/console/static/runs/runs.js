@@ -1,12 +1,12 @@
 // @ts-check
 /** Runs: rollouts that go on now, and recorded ones. */
 
-import { every, get } from "./api.js";
-import { h, swap, to } from "./dom.js";
-import { badge, button, failure, heading, outcomes, table } from "./parts.js";
-import { clock, count, number, plain, short } from "./text.js";
+import { every, get } from "../base/api.js";
+import { h, swap, to } from "../base/dom.js";
+import { badge, button, failure, heading, outcomes, table } from "../base/parts.js";
+import { clock, count, number, plain, short } from "../base/text.js";
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default async function runs({ query, signal }) {
   const live = h("div", null);
   const list = h("div", null);

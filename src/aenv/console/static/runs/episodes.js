@@ -1,7 +1,7 @@
 // @ts-check
 /** Episodes of a run, and what they add up to. A reward that is absent counts nowhere; it is not 0. */
 
-import { get } from "./api.js";
+import { get } from "../base/api.js";
 
 const MOST = 10_000;
 

@@ -1,15 +1,15 @@
 // @ts-check
 /** Try an environment by hand: open an instance, call what it offers, take the code along. */
 
-import { get, path, send } from "./api.js";
-import { shown } from "./content.js";
-import { h, say, swap, to } from "./dom.js";
+import { get, path, send } from "../base/api.js";
+import { shown } from "../base/content.js";
+import { h, say, swap, to } from "../base/dom.js";
 import { formOf } from "./forms.js";
-import { asking, badge, block, button, copier, failure, heading } from "./parts.js";
+import { asking, badge, block, button, copier, failure, heading } from "../base/parts.js";
 import { curlCode, pythonCode } from "./snippets.js";
-import { plain, pretty, short, span } from "./text.js";
+import { plain, pretty, short, span } from "../base/text.js";
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default async function playground({ query, signal, put }) {
   const place = h("div", null);
   const opener = h("div", { class: "card" });

@@ -1,16 +1,16 @@
 // @ts-check
 /** One episode: its timeline, which is paged by the server and windowed here; and where it parts from another. */
 
-import { every, get, path } from "./api.js";
-import { h, say, swap, to } from "./dom.js";
+import { every, get, path } from "../base/api.js";
+import { h, say, swap, to } from "../base/dom.js";
 import { details, isError, KINDS, label, summary } from "./events.js";
-import { badge, button, choices, facts, failure, field, heading, select } from "./parts.js";
+import { badge, button, choices, facts, failure, field, heading, select } from "../base/parts.js";
 import { EventPager } from "./pager.js";
 import { parting } from "./parting.js";
-import { clock, count, plain, span } from "./text.js";
-import { WindowedList } from "./windowed.js";
+import { clock, count, plain, span } from "../base/text.js";
+import { WindowedList } from "../base/windowed.js";
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default async function episode({ parts, query, signal, put }) {
   let about = await get(path("trajectories", parts[1]), {}, signal);
   const wanted = { kind: query.kind || "", q: query.q || "" };

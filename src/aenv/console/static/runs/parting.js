@@ -1,12 +1,12 @@
 // @ts-check
 /** Where two episodes part: what `aenv trajectory diff` says, to look at. */
 
-import { get, path } from "./api.js";
-import { h, to } from "./dom.js";
+import { get, path } from "../base/api.js";
+import { h, to } from "../base/dom.js";
 import { essence, isStep, label, summary } from "./events.js";
-import { badge, button, failure } from "./parts.js";
+import { badge, button, failure } from "../base/parts.js";
 import { EventPager } from "./pager.js";
-import { count, plain } from "./text.js";
+import { count, plain } from "../base/text.js";
 
 const MOST = 20_000; // events of each that are compared
 

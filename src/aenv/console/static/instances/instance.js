@@ -1,21 +1,23 @@
 // @ts-check
-/** One instance: its state, why it ended, its events, and its log while it is written. */
+/** One instance: its state and use, why it ended, its log, files, ports and events, and a terminal in it. */
 
-import { every, get, lines, path, send } from "./api.js";
-import { h, say, swap, to } from "./dom.js";
-import { asking, badge, button, facts, failure, heading, table } from "./parts.js";
-import { bytes, clock, count, plain, since, span } from "./text.js";
+import { every, get, path, send } from "../base/api.js";
+import { h, say, swap, to } from "../base/dom.js";
+import { asking, badge, button, facts, failure, heading, table, tabs } from "../base/parts.js";
+import { bytes, clock, count, plain, since, span } from "../base/text.js";
+import { files } from "./files.js";
+import { LogView } from "./log.js";
+import { ports } from "./ports.js";
+import { Usage } from "./usage.js";
 
-const MOST = 400_000; // characters of the log that are kept
-
-/** @type {import("./main.js").Page} */
-export default async function instance({ parts, signal }) {
+/** @type {import("../main.js").Page} */
+export default async function instance({ parts, query, signal, put }) {
   const id = parts[1];
   const state = h("div", null);
   const events = h("div", null);
   const actions = h("div", { class: "row" });
-  const log = h("pre", { class: "block log", tabindex: "0", "aria-label": "Log", role: "log", "aria-live": "off" });
-  const follows = h("span", { class: "quiet" });
+  const log = new LogView(`${path("env-instance", id)}/logs`, signal);
+  const usage = new Usage();
   let ended = false;
 
   async function update() {
@@ -25,6 +27,7 @@ export default async function instance({ parts, signal }) {
       const happened = await get(`${path("env-instance", id)}/events`, {}, signal);
       ended = found.status === "Terminated" || found.status === "Failed";
       swap(state, about(found));
+      if (!ended) usage.add(found.usage);
       swap(events, table("Events", ["When", "What", ""], happened.map((/** @type {any} */ each) => [clock(each.at), plain(each.type), plain(each.message)])));
       if (ended || !actions.childElementCount) swap(actions, ...(ended ? [] : may(found)));
     } catch (error) {
@@ -48,25 +51,19 @@ export default async function instance({ parts, signal }) {
     return [h("a", { class: "action", href: to(["playground"], { instance: id }) }, "Call its tools"), ttl, renew, stop];
   }
 
-  async function follow() {
-    try {
-      follows.textContent = "waiting for output";
-      for await (const piece of lines(`${path("env-instance", id)}/logs`, { follow: true }, signal)) {
-        const low = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-        log.append(plain(piece));
-        if ((log.textContent || "").length > MOST) swap(log, (log.textContent || "").slice(-MOST / 2));
-        if (low) log.scrollTop = log.scrollHeight;
-        follows.textContent = "live";
-      }
-      follows.textContent = log.textContent ? "ended" : "It has written nothing.";
-    } catch (error) {
-      if (!signal.aborted) follows.textContent = /** @type {Error} */ (error).message;
-    }
-  }
-
+  await update();
   void every(2, signal, update);
-  void follow();
-  return h("div", null, heading(plain(id)), state, actions, h("h2", null, "Log ", follows), log, h("h2", null, "Events"), events);
+  const views = {
+    Log: () => log.opened(),
+    Events: () => events,
+    ...(ended ? {} : {
+      Usage: () => usage.node,
+      Terminal: async () => (await import("./terminal.js")).terminal(id, signal),
+      Files: () => files(id, query.path || "/", signal, (folder) => put({ path: folder })),
+      Ports: () => ports(id, signal),
+    }),
+  };
+  return h("div", null, heading(plain(id)), state, actions, tabs("Views of the instance", views, query.view || "Log", (view) => put({ view })));
 }
 
 /** @param {any} found */

@@ -1,12 +1,12 @@
 // @ts-check
 /** The environments of the hub. */
 
-import { get } from "./api.js";
-import { h, swap, to } from "./dom.js";
-import { badge, button, choices, failure, field, heading } from "./parts.js";
-import { plain, short } from "./text.js";
+import { get } from "../base/api.js";
+import { h, swap, to } from "../base/dom.js";
+import { badge, button, choices, failure, field, heading } from "../base/parts.js";
+import { plain, short } from "../base/text.js";
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default async function hub({ query, signal, put }) {
   const list = h("ul", { class: "cards" });
   const more = h("p", null);

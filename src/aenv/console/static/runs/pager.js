@@ -1,7 +1,7 @@
 // @ts-check
 /** Events of an episode by their number, fetched page by page; only the last few pages are kept. */
 
-import { get, path } from "./api.js";
+import { get, path } from "../base/api.js";
 
 const SIZE = 200;
 const KEPT = 30;

@@ -1,10 +1,10 @@
 // @ts-check
 /** Events of an episode: one line for each, all of it for one, and which events count as equal. */
 
-import { shown } from "./content.js";
-import { h } from "./dom.js";
-import { badge, block, facts } from "./parts.js";
-import { clock, number, plain, pretty, short, span } from "./text.js";
+import { shown } from "../base/content.js";
+import { h } from "../base/dom.js";
+import { badge, block, facts } from "../base/parts.js";
+import { clock, number, plain, pretty, short, span } from "../base/text.js";
 
 export const KINDS = ["message", "call", "result", "state", "usage", "note", "begin", "end"];
 const STEPS = new Set(["message", "call", "result", "state"]);

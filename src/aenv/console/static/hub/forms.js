@@ -1,8 +1,8 @@
 // @ts-check
 /** A form for a JSON Schema. Whatever it has no field for is written as JSON. */
 
-import { h } from "./dom.js";
-import { plain, short } from "./text.js";
+import { h } from "../base/dom.js";
+import { plain, short } from "../base/text.js";
 
 /**
  * @typedef {{node: HTMLElement, read: () => Record<string, any>}} ArgumentForm

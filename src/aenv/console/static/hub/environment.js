@@ -1,13 +1,13 @@
 // @ts-check
 /** One environment of the hub: what it offers, its README, its versions. */
 
-import { get, path } from "./api.js";
-import { h, to } from "./dom.js";
-import { markdown } from "./markdown.js";
-import { badge, block, facts, heading, table } from "./parts.js";
-import { bytes, clock, plain, pretty } from "./text.js";
+import { get, path } from "../base/api.js";
+import { h, to } from "../base/dom.js";
+import { markdown } from "../base/markdown.js";
+import { badge, block, facts, heading, table } from "../base/parts.js";
+import { bytes, clock, plain, pretty } from "../base/text.js";
 
-/** @type {import("./main.js").Page} */
+/** @type {import("../main.js").Page} */
 export default async function environment({ parts, query, signal }) {
   const name = parts[1];
   const base = path("api", "v1", "environments", name);
