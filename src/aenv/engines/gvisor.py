@@ -18,6 +18,7 @@ from typing import IO, Any, Self
 from aenv.engines import package_layers
 from aenv.engines.base import Capabilities, EngineOptions, Resource, SandboxRef, SandboxSpec
 from aenv.engines.process import ProcessEngine
+from aenv.engines.taken_sockets import take_socket
 from aenv.errors import LoadError, Unavailable
 from aenv.isolation.files import private_folder, rootfs
 from aenv.isolation.files.trees import remove_tree
@@ -65,14 +66,21 @@ class GvisorEngine(ProcessEngine):
         """Log nothing: these sandboxes are isolated."""
 
     def _socket(self, name: str) -> Path:
-        return self._place(name) / "s" / "s"
+        return self._place(name) / "own"
 
     def _place(self, name: str) -> Path:
         return self._folder / name
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
         try:
-            return await super().start(spec)
+            ref = await super().start(spec)
+            try:
+                if not take_socket(self._place(ref.id) / "s" / "s", self._socket(ref.id)):
+                    raise LoadError("its code has removed its socket")
+            except LoadError:
+                await self.stop(ref)
+                raise
+            return ref
         except LoadError as error:
             raise LoadError(error.message.replace(f"{rootfs.PROJECT}/", f"{spec.project}/")) from None
 

@@ -23,11 +23,13 @@ from aenv.engines.docker.docker_settings import DockerSettings
 from aenv.engines.docker.memory_events import MemoryEvents
 from aenv.engines.docker.project_upload import project_tar
 from aenv.engines.exits import classify
+from aenv.engines.taken_sockets import take_socket
 from aenv.engines.teardown import finish
 from aenv.errors import AEnvError, ConfigError, EnvironmentError, ImageUnavailable, LoadError, NetworkError, Unavailable
 from aenv.http.client import HttpClient
 from aenv.http.url import ServerUrl
 from aenv.isolation.files.rootfs import PROJECT
+from aenv.isolation.files.trees import remove_tree
 from aenv.isolation.kernel.process_identity import is_running, start_time
 from aenv.schema import paths
 from aenv.tracing.logging import getLogger
@@ -103,6 +105,8 @@ class DockerEngine(Engine):
             end = self._ends[name] = asyncio.create_task(_end_of(daemon.api, name))
             if url is None:
                 url = await daemon.address(name)
+            else:
+                await self._until_listening(daemon, name, end, spec)
             await self._until_ready(daemon, name, url, end, spec)
         except BaseException:
             await finish(self._undo(name, creating))
@@ -188,22 +192,38 @@ class DockerEngine(Engine):
             raise Unavailable(f"the container could not be started: {error.message}") from error
         except OSError as error:
             raise LoadError(f"the project {spec.project} cannot be read: {error}") from error
-        return f"unix:{sockets / SOCKET}" if sockets else None
+        return f"unix:{self._socket(name)}" if sockets else None
 
     def _make_folder(self, name: str) -> Path:
-        """Make the folder of the socket: open to the container's user, in one that only this user may enter."""
+        """Make the folder that is shared with the container, in one that only this user may enter."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = self._folder / name
-        made.mkdir()
+        made = self._shared_folder(name)
+        made.mkdir(parents=True)
         made.chmod(0o777)
         return made
 
     def _remove_folder(self, name: str) -> None:
-        place = self._folder / name
-        if place.is_dir():
-            for left in place.iterdir():
-                left.unlink()
-            place.rmdir()
+        remove_tree(self._folder / name)
+
+    def _socket(self, name: str) -> Path:
+        """Return the path of the runtime's socket, where the container does not reach it."""
+        return self._folder / name / SOCKET
+
+    def _shared_folder(self, name: str) -> Path:
+        return self._folder / name / "m"
+
+    async def _until_listening(self, daemon: _Daemon, name: str, end: asyncio.Task[Exit], spec: SandboxSpec) -> None:
+        """Return once the runtime's socket is in its place, and the container can change nothing more beside it.
+
+        Raises:
+            EnvironmentError: there will be none; the class says why.
+        """
+        shared = self._shared_folder(name)
+        while not take_socket(shared / SOCKET, self._socket(name)):
+            if end.done():
+                raise await self._explain(daemon, name, end.result(), spec)
+            await asyncio.wait([end], timeout=LOOK_SECONDS)
+        shared.chmod(0o755)
 
     async def _until_ready(
         self, daemon: _Daemon, name: str, url: str, end: asyncio.Task[Exit], spec: SandboxSpec
