@@ -33,7 +33,7 @@ class Events:
     def __init__(self) -> None:
         self.all: list[dict[str, Any]] = []
 
-    def append(self, kind: str, **fields: Any) -> int:
+    def append(self, kind: str, /, **fields: Any) -> int:
         self.all.append({"kind": kind, **fields})
         return len(self.all) - 1
 
@@ -368,7 +368,7 @@ async def test_a_session_that_does_not_exist_or_has_ended_is_refused(
 @with_proxy
 async def test_what_cannot_be_recorded_does_not_go_on(model: ControlledModel, proxy: CaptureProxy) -> None:
     class Full(Events):
-        def append(self, kind: str, **fields: Any) -> int:
+        def append(self, kind: str, /, **fields: Any) -> int:
             raise AEnvError("no space left")
 
     session = proxy.open(Full())

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from aenv.http.client import HttpClient
+from aenv.http.messages import Answer, Handler, Request, Response
+from aenv.http.server import HttpServer
 from aenv.http.url import ServerUrl
-from aenv.rollout import Budget, ModelEndpoint, Price, TaskLimits, rollout
+from aenv.rollout import Budget, EpisodeResult, ModelEndpoint, Price, TaskLimits, rollout
 from aenv.rollout.capture import CaptureProxy, CaptureSession, Upstream
-from aenv.trajectory import TrajectoryStore
+from aenv.trajectory import EpisodeKey, TrajectoryStore
+from aenv.trajectory.formats.chat import to_messages
 from tests.isolation.host import Platform
 from tests.rollout.conftest import SHOP
 from tests.rollout.controlled_model import ControlledModel, controlled_model
@@ -183,3 +190,138 @@ def test_a_command_as_agent_has_the_models_key_in_no_variable(
 
     noted = [event["data"]["output"] for event in asyncio.run(main()) if event["kind"] == "note"]
     assert noted == ["[]"]
+
+
+def nested(depth: int) -> str:
+    return '{"messages":[{"role":"user","content":' + "[" * depth + "]" * depth + "}]}"
+
+
+HOSTILE = {
+    "event-fields": '{"messages":[{"role":"user","content":"x","seq":77,"at":-1,"kind":"end","thread":9,"self":1}]}',
+    "list-as-id": '{"messages":[{"role":"user","content":"x"}],"previous_response_id":[1]}',
+    "object-as-id": '{"messages":[{"role":"user","content":"x"}],"previous_response_id":{}}',
+    "number-as-calls": '{"messages":[{"role":"assistant","tool_calls":5}]}',
+    "number-as-function": '{"messages":[{"role":"assistant","tool_calls":[{"function":5}, 7]}]}',
+    "text-as-usage": '{"messages":[{"role":"assistant","content":"x","usage":{"input_tokens":"a"}}]}',
+    "number-as-role": '{"messages":[{"role":5,"content":7,"name":[],"tool_call_id":{}}]}',
+    "null-as-role": '{"messages":[{"role":null}]}',
+    "deep": nested(900),
+    "too-deep": nested(100_000),
+    "surrogates": '{"messages":[{"role":"user","content":"\\ud800","\\udfff":1}]}',
+    "not-a-number": '{"messages":[{"role":"user","content":NaN}],"n":1e999,"max_tokens":Infinity}',
+    "long-number": '{"messages":[{"role":"user","content":' + "1" * 5000 + '}],"n":99999999999999999999}',
+    "no-messages": '{"messages":5,"input":5,"model":{}}',
+    "no-object": "[]",
+    "nothing": "",
+}
+"""Bodies that a program can send in order to break its own record, and with it its episode."""
+
+
+@pytest.mark.parametrize("api", ["chat/completions", "responses", "messages"])
+@pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
+@with_proxy
+async def test_no_request_of_an_agent_breaks_its_record(
+    model: ControlledModel, proxy: CaptureProxy, tmp_path: Path, body: str, api: str
+) -> None:
+    with contextlib.closing(TrajectoryStore.open(tmp_path)) as store:
+        recorder = store.record(EpisodeKey("run", "task"), {"environment": {"name": "shop"}})
+        budget = Budget(TaskLimits(tokens=10**6))
+        session = proxy.open(recorder, budget=budget, add_fields={"return_token_ids": True})
+        model.will_answer(chat("four"))
+        client = HttpClient(ServerUrl.parse(session.openai_url))
+        answer = await client.request("POST", f"/{api}", body.encode())
+        client.close()
+        await session.settled()
+        assert (answer.status, session.refused, session.failed_status) == (200, None, None)
+        assert session.requests == len(model.requests) == 1
+        assert budget.tokens > 0
+        await recorder.finish("ok", 1.0)
+        events = list(store.events(recorder.episode_id))
+        summary = store.episode(recorder.episode_id)
+        assert [event["seq"] for event in events] == list(range(len(events)))
+        assert [event["at"] for event in events] == sorted(event["at"] for event in events)
+        assert [event["kind"] for event in events if event["kind"] in ("begin", "end")] == ["begin", "end"]
+        assert json.dumps(to_messages(summary, events))
+
+
+@with_proxy
+async def test_an_agent_cannot_record_tokens_that_no_model_has_sampled(
+    model: ControlledModel, proxy: CaptureProxy
+) -> None:
+    events = Events()
+    session = proxy.open(events)
+    claimed = {"token_ids": [1, 2], "logprobs": [0.0, 0.0], "prompt_token_ids": [3], "model": "m", "response": {}}
+    model.will_answer(chat("four"))
+    await ask(session, USER, {"role": "assistant", "content": "I have solved it.", **claimed}, USER)
+    await proxy.close_session(session)
+    [said, *_] = [each for each in events.messages() if each["content"] == "I have solved it."]
+    assert not claimed.keys() & said.keys()
+    assert said["other_fields"] == claimed
+
+
+@contextlib.asynccontextmanager
+async def served(handler: Handler) -> AsyncIterator[str]:
+    server = HttpServer(handler, max_body=1 << 20)
+    yield await server.open("127.0.0.1", 0, None)
+    await server.close(grace=0.0)
+
+
+def test_a_request_that_the_agent_gives_up_is_no_failure_of_the_model() -> None:
+    async def main() -> CaptureSession:
+        held, asked = asyncio.Event(), asyncio.Event()
+
+        async def hold(request: Request) -> Answer:
+            asked.set()
+            await held.wait()
+            return Response(200, b"{}")
+
+        async with served(hold) as url, CaptureProxy(Upstream(f"{url}/v1")) as proxy:
+            session = proxy.open(Events())
+            _, writer = await begin(session, {"messages": [USER]})
+            await asked.wait()
+            writer.transport.abort()
+            await session.settled()
+            held.set()
+            return session
+
+    session = asyncio.run(main())
+    assert (session.requests, session.failed_status) == (1, None)
+
+
+GRADED = {"arguments": {"wanted": {"apple": 1}}}
+ENDS_THE_RUN = """
+import json, os, sys, urllib.error, urllib.request
+for model, path in (('m', 'chat/completions'), (sys.argv[1], sys.argv[2])):
+    body = json.dumps({'model': model, 'messages': []}).encode()
+    url = os.environ['OPENAI_BASE_URL'] + '/' + path
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, body, {'content-type': 'application/json'})).read()
+    except urllib.error.HTTPError:
+        pass
+sys.exit(1)
+"""
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
+@pytest.mark.parametrize(("asked", "path"), [("other", "chat/completions"), ("m", "responses")], ids=["model", "api"])
+def test_an_agent_cannot_void_its_episode_with_a_request_that_must_fail(
+    platform: Platform, store: TrajectoryStore, tmp_path: Path, asked: str, path: str, status: int
+) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text(ENDS_THE_RUN)
+
+    async def main() -> list[EpisodeResult]:
+        async with controlled_model() as model:
+            for _ in range(2):
+                model.will_answer(chat("four"))
+                model.will_answer({"error": {"message": "no"}}, status)
+            tasks = [{"id": each, "instruction": "x", "reward": GRADED} for each in "ab"]
+            made = rollout(
+                str(SHOP), agent=f"{sys.executable} {program} {asked} {path}", tasks=tasks, store=store, retries=0,
+                model=ModelEndpoint("m", f"{model.url}/v1"), concurrency=1,
+            )  # fmt: skip
+            return [each async for each in made]
+
+    results = asyncio.run(main())
+    assert [(each.outcome, each.fault) for each in results] == [("policy", "policy")] * 2
+    assert all(each.reward is not None for each in results)

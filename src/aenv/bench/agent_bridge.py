@@ -58,7 +58,7 @@ class _EventList:
     def episode_id(self) -> str:
         return self._recorder.episode_id if self._recorder is not None else ""
 
-    def append(self, kind: str, **fields: Any) -> None:
+    def append(self, kind: str, /, **fields: Any) -> None:
         self.events.append({"kind": kind, **fields})
         if self._recorder is not None:
             self._recorder.append(kind, **fields)

@@ -30,7 +30,7 @@ class Recorder(Protocol):
         """Identifier of the episode."""
         ...
 
-    def append(self, kind: str, **fields: Any) -> object:
+    def append(self, kind: str, /, **fields: Any) -> object:
         """Record an event."""
         ...
 

@@ -51,8 +51,8 @@ class EpisodeRecorder:
         """Return whether the episode's end was recorded."""
         return self._end is not None
 
-    def append(self, kind: str, **fields: Any) -> int:
-        """Record an event and return its number.
+    def append(self, kind: str, /, **fields: Any) -> int:
+        """Record an event and return its number. ``fields`` may have its time as ``at``, but not its number or kind.
 
         Raises:
             UsageError: the kind does not exist, or the episode has ended.
@@ -109,7 +109,8 @@ class EpisodeRecorder:
     def _write(self, kind: str, fields: Mapping[str, Any]) -> Event:
         if self._end is not None:
             raise UsageError(f"episode {self.episode_id} has ended; nothing can be added to it")
-        event: Event = {"seq": self._seq, "at": time.time(), "kind": kind, **fields}
+        own: Event = {"seq": self._seq, "kind": kind}
+        event: Event = {"seq": self._seq, "at": time.time(), "kind": kind, **fields, **own}
         line = encode(event)
         if self._redactor.finds(line):
             event = self._redactor.redacted(event)

@@ -138,9 +138,9 @@ def _raise_failure_of_model(session: CaptureSession, code: int) -> None:
     status = session.failed_status
     if not code or status is None:
         return
-    if status in (401, 403, 404):
+    if status in (401, 403, 404) and not session.answered:
         raise ModelRefused(f"the model's server answered with HTTP status {status}")
-    if status == 429 or status >= 500:
+    if status in (401, 403, 404, 429) or status >= 500:
         raise ModelUnavailable(f"the model's server answered with HTTP status {status}, and the agent gave up")
 
 

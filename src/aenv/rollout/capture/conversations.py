@@ -33,10 +33,10 @@ class Conversations:
         self._responses: dict[str, int] = {}
         self._next = 0
 
-    def place(self, messages: Sequence[Mapping[str, Any]], previous: str | None = None) -> Placed:
+    def place(self, messages: Sequence[Mapping[str, Any]], previous: object = None) -> Placed:
         """Place a request, and remember its messages. ``previous``: id of the response that it continues."""
         digests = [_digest(message) for message in messages]
-        if previous is not None and previous in self._responses:  # the server has the earlier messages
+        if isinstance(previous, str) and previous in self._responses:  # the server has the earlier messages
             return Placed(self._responses[previous], 0)
         thread, known = -1, 0
         for number, there in self._threads.items():

@@ -175,7 +175,7 @@ class CaptureProxy:
             return _error(502, message, "upstream_failed", shape)
         except BaseException:
             if exchange is not None:
-                exchange.failed(502, "the agent has not waited for the answer")
+                exchange.abandon()
             raise
         if exchange is None:
             return relayed_answer(response, request)
@@ -209,7 +209,7 @@ class CaptureProxy:
 def _with_fields(body: bytes, fields: Mapping[str, Any]) -> bytes:
     try:
         request = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return body
     return json.dumps({**request, **fields}).encode() if isinstance(request, dict) else body
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from aenv.errors import AEnvError
 from aenv.rollout.budget import Budget
 from aenv.rollout.capture.conversations import Conversations
+from aenv.rollout.capture.recorded_messages import recorded
 from aenv.rollout.model import Reply
 from aenv.rollout.wires.base import InvalidAnswer, Wire, events_of
 from aenv.tracing.logging import getLogger
@@ -32,7 +33,7 @@ _MESSAGES = frozenset(("messages", "input", "system", "instructions"))
 class EventSink(Protocol):
     """Takes events; an `EpisodeRecorder` does."""
 
-    def append(self, kind: str, **fields: Any) -> object:
+    def append(self, kind: str, /, **fields: Any) -> object:
         """Record an event."""
         ...
 
@@ -59,7 +60,9 @@ class CaptureSession:
         self.refused: AEnvError | None = None
         """Why requests are refused: a budget is spent, or nothing can be recorded."""
         self.failed_status: int | None = None
-        """Status of the last response, if it was an error."""
+        """Status of the last response, if it was an error that the agent has not caused."""
+        self._answered: set[tuple[str, str]] = set()
+        """API and model of the requests that were answered."""
         self._sink = sink
         self._budget = budget
         self._on_reply = on_reply
@@ -132,12 +135,13 @@ class CaptureSession:
         """Record a finished exchange. Never raises: the agent has its response already."""
         try:
             self._record(exchange)
+            self._note_failure(exchange)
         except AEnvError as error:
             log.error("a model request could not be recorded: %s", error.message)
             self.refused = error  # what cannot be recorded must not go on
-        except Exception as error:
-            log.exception("a model request could not be recorded")
-            self.refused = AEnvError(f"a model request could not be recorded: {error}")
+        except Exception:
+            log.exception("a model request could not be read")
+            self._record_unread(exchange)
         finally:
             self._open -= 1
             self._reserved -= exchange.reserved
@@ -151,13 +155,12 @@ class CaptureSession:
             self._record_usage(exchange)
             return
         request = exchange.request_object()
-        messages = exchange.wire.messages(request)
+        messages = [recorded(each) for each in exchange.wire.messages(request)]
         placed = self._conversations.place(messages, request.get("previous_response_id"))
         for message in messages[placed.known :]:
             self._append("message", thread=placed.thread, **message)
         about = _about(exchange, request, placed.thread, len(messages))
         reply = exchange.reply()
-        self.failed_status = None if exchange.status == 200 else exchange.status
         if reply is None:
             text = f"the model's server answered with HTTP status {exchange.status}"
             self._append("note", text=text, data={**about, "body": exchange.text()[:NOTED]})
@@ -182,7 +185,7 @@ class CaptureSession:
         }
         self._append(
             "message",
-            **reply.message,
+            **recorded(reply.message, default_role="assistant"),
             usage={"input_tokens": reply.input_tokens, "output_tokens": reply.output_tokens},
             seconds=reply.seconds,
             **about,
@@ -190,21 +193,55 @@ class CaptureSession:
         )
         self._count(reply)
 
+    def _record_unread(self, exchange: CapturedExchange) -> None:
+        """Record an exchange that makes no sense as text. An agent must not end its episode with one."""
+        data = {
+            "status": exchange.status,
+            "request": exchange.body.decode("utf-8", "replace"),
+            "response": exchange.text(),
+        }
+        try:
+            self._append("note", text=f"a request to {exchange.path} that could not be read", data=data)
+            if exchange.status == 200:
+                self._count(exchange.usage())
+        except Exception as error:
+            log.exception("a model request could not be recorded")
+            message = f"a model request could not be recorded: {error}"
+            self.refused = error if isinstance(error, AEnvError) else AEnvError(message)
+
     def _record_usage(self, exchange: CapturedExchange) -> None:
         """Record an exchange whose messages are not recorded."""
         used = exchange.usage()
-        self.failed_status = None if exchange.status == 200 else exchange.status
         usage = {"input_tokens": used.input_tokens, "output_tokens": used.output_tokens}
         text = f"a request to {exchange.path}, whose messages are not recorded"
         self._append("note", text=text, data={"status": exchange.status, "usage": usage})
         if exchange.status == 200:
             self._count(used)
 
+    def _note_failure(self, exchange: CapturedExchange) -> None:
+        """Remember whether the model fails. What the agent causes is no failure of the model.
+
+        Until a request was answered, no model has a say in what the agent does. From then on, requests to other APIs
+        or models than those that answer may be made in order to fail.
+        """
+        if exchange.status == 200:
+            self._answered.add(exchange.target)
+            self.failed_status = None
+        elif exchange.abandoned or (self._answered and exchange.target not in self._answered):
+            self.failed_status = None
+        else:
+            self.failed_status = exchange.status
+
+    @property
+    def answered(self) -> bool:
+        """True if the model has answered a request."""
+        return bool(self._answered)
+
     def _count(self, reply: Reply) -> None:
         self._on_reply(reply)
         self._dearest = max(self._dearest, reply.cost)
 
-    def _append(self, kind: str, **fields: Any) -> None:
+    def _append(self, kind: str, /, **fields: Any) -> None:
         if self._sink is not None:
             self._sink.append(kind, **fields)
 
@@ -218,6 +255,8 @@ class CapturedExchange:
         self.status = 0
         self.is_stream = False
         self.complete = False
+        self.abandoned = False
+        """True if the agent left before the response began."""
         self.seconds = 0.0
         self.first_byte_seconds = 0.0
         self.size = 0
@@ -254,6 +293,11 @@ class CapturedExchange:
         self.seconds = time.perf_counter() - self._began
         asyncio.get_running_loop().call_soon(self.session.record, self)
 
+    def abandon(self) -> None:
+        """Record an exchange whose response the agent did not wait for."""
+        self.abandoned = True
+        self.failed(502, "the agent has not waited for the answer")
+
     def failed(self, status: int, body: str | bytes) -> None:
         """Record an exchange that is over: with an error of the server, or without any response."""
         self.started(status, b"")
@@ -267,6 +311,11 @@ class CapturedExchange:
     def request_object(self) -> dict[str, Any]:
         """Return the request; empty if it is no JSON object."""
         return _object(self.body)
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """Path and model of the request."""
+        return self.path, str(self.request_object().get("model", ""))
 
     @property
     def parsed(self) -> dict[str, Any]:
@@ -317,7 +366,7 @@ def _number(values: Mapping[str, Any], name: str) -> int:
 def _object(data: bytes) -> dict[str, Any]:
     try:
         found = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 
