@@ -33,6 +33,13 @@ def browser(published: Any) -> Iterator[Browser]:  # noqa: F811
         started.close()
 
 
+VIOLATIONS = """
+if (self === top) addEventListener("securitypolicyviolation", (event) =>
+  console.error(`policy violation: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}`));
+"""
+"""Tells what the policy refused of the console's own; pages in its frames may try what they like."""
+
+
 @pytest.fixture
 def watched(browser: Browser) -> Iterator[Callable[..., Page]]:
     """Open pages of which every error, dialog and request to another origin fails the test."""
@@ -42,9 +49,10 @@ def watched(browser: Browser) -> Iterator[Callable[..., Page]]:
     def open_page(**options: Any) -> Page:
         context = browser.new_context(**{"viewport": DESKTOP, **options})
         contexts.append(context)
+        context.add_init_script(VIOLATIONS)
         page = context.new_page()
         page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-        page.on("console", lambda said: troubles.append(said.text) if "Security Policy" in said.text else None)
+        page.on("console", lambda said: troubles.append(said.text) if "policy violation" in said.text else None)
         page.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.on(
             "request",
@@ -57,7 +65,7 @@ def watched(browser: Browser) -> Iterator[Callable[..., Page]]:
     yield open_page
     for context in contexts:
         context.close()
-    assert not troubles
+    assert not troubles, troubles
 
 
 def log_in(page: Page, served: Served, token: str, address: str = "") -> None:

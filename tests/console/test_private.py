@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def console(variables: dict[str, str]) -> Iterator[str]:
+def console(variables: dict[str, str], *options: str) -> Iterator[str]:
     """Run ``aenv console`` while the block runs; its link."""
-    command = [sys.executable, "-m", "aenv.cli", "console", "--output", "json"]
+    command = [sys.executable, "-m", "aenv.cli", "console", "--output", "json", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables}) as process:
         assert process.stdout is not None
         lines: list[str] = []
@@ -119,6 +119,37 @@ def test_the_local_platform_is_shown_and_used(
         page.locator(".parting").wait_for()
         page.goto(link)  # its code was used, and this tab is logged in
         page.get_by_text("Creates per second").wait_for()
+
+
+MODEL = """
+from aenv.rollout import calls
+
+def answer(messages, tools):
+    if messages[-1]["role"] == "tool":
+        return f"It says {messages[-1]['content']}; you wrote {sum(m['role'] == 'user' for m in messages)} messages."
+    return calls(("get_weather", {"city": "<b>Paris</b>"}))
+"""
+
+
+def test_a_model_is_talked_to_and_calls_tools(
+    local: dict[str, str], watched: Callable[..., Page], tmp_path: Path
+) -> None:
+    (tmp_path / "model.py").write_text(MODEL)
+    with console(local, "--model", f"{tmp_path / 'model.py'}:answer") as link:
+        place = link.partition("/console/#code=")[0]
+        assert fetch(place, "/console/model")[0] == 401
+        page = watched()
+        page.goto(link)
+        page.get_by_text("Creates per second").wait_for()
+        page.goto(f"{place}/console/#/playground?env=weather-demo")
+        page.get_by_role("button", name="Open an instance").click()
+        page.locator("summary", has_text="Chat with").click(timeout=60_000)
+        for number in (1, 2):
+            page.get_by_label("Message to the model").fill("How is it in Paris?")
+            page.keyboard.press("Enter")
+            page.locator(".message.assistant", has_text=f"you wrote {number} messages").wait_for()
+        assert page.locator(".message.tool").count() == 2
+        assert page.locator(".messages b").count() == 0
 
 
 def test_another_platform_is_shown_with_a_token_that_the_browser_does_not_get(

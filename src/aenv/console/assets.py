@@ -20,22 +20,34 @@ TYPES = {
 }
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
-    "trusted-types 'none'"
+    "frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""No inline script or style, nothing from elsewhere, no frames; and the browser refuses to turn text into HTML."""
-HEADERS = "".join(
-    f"{name}: {value}\r\n"
-    for name, value in (
-        ("content-security-policy", POLICY),
+"""No inline script or style, nothing from elsewhere; and the browser refuses to turn text into HTML."""
+FRAME = "frame.html"
+FRAME_POLICY = (
+    "sandbox allow-scripts allow-forms; default-src 'none'; script-src 'unsafe-inline' data:; "
+    "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; media-src data: blob:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'self'; webrtc 'block'"
+)
+"""For pages that authors and agents wrote: scripts run, in no origin, and reach no server, storage or other page."""
+
+
+def _headers(policy: str, framing: str) -> bytes:
+    pairs = (
+        ("content-security-policy", policy),
         ("x-content-type-options", "nosniff"),
-        ("x-frame-options", "DENY"),
+        ("x-frame-options", framing),
         ("referrer-policy", "no-referrer"),
         ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
         ("cache-control", "no-cache"),
     )
-).encode()
+    return "".join(f"{name}: {value}\r\n" for name, value in pairs).encode()
+
+
+HEADERS = _headers(POLICY, "DENY")
+FRAME_HEADERS = _headers(FRAME_POLICY, "SAMEORIGIN") + b"x-dns-prefetch-control: off\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +59,15 @@ class Asset:
     type: str
     tag: str
     """Entity tag: another one for other content."""
+    headers: bytes = HEADERS
 
     def answer(self, request: Request) -> Response:
         """Return the file, or 304 if the browser has it."""
         tag = f'etag: "{self.tag}"\r\n'.encode()
         if f'"{self.tag}"'.encode() in request.header(b"if-none-match"):
-            return Response(304, b"", HEADERS + tag)
+            return Response(304, b"", self.headers + tag)
         zipped = b"gzip" in request.header(b"accept-encoding")
-        lines = HEADERS + tag + f"content-type: {self.type}\r\nvary: accept-encoding\r\n".encode()
+        lines = self.headers + tag + f"content-type: {self.type}\r\nvary: accept-encoding\r\n".encode()
         if zipped:
             lines += b"content-encoding: gzip\r\n"
         body = self.compressed if zipped else self.data
@@ -70,6 +83,7 @@ def load() -> dict[str, Asset]:
             data = path.read_bytes()
             name = path.relative_to(FOLDER).as_posix()
             tag = hashlib.sha256(data).hexdigest()[:24]
-            asset = Asset(data, gzip.compress(data, 9, mtime=0), TYPES[path.suffix], tag)
+            headers = FRAME_HEADERS if name == FRAME else HEADERS
+            asset = Asset(data, gzip.compress(data, 9, mtime=0), TYPES[path.suffix], tag, headers)
             found["" if name == "index.html" else name] = asset
     return found

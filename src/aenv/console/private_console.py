@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from pydantic_core import from_json, to_json
 
-from aenv.console import mount
+from aenv.console import model_chat, mount
 from aenv.console.logins import Logins
 from aenv.console.socket_token import take_socket_token
 from aenv.errors import AEnvError, Forbidden, Unauthorized
 from aenv.http.guard import bearer_token, refuse_web_pages
 from aenv.http.messages import Answer, Handler, Request, Response
 from aenv.http.server import HttpServer
+from aenv.rollout.model import Model
 
 SESSION = f"{mount.PATH}/session"
 MAX_BODY = 16 * 1024 * 1024
@@ -24,8 +25,9 @@ STREAM_OVER = 64 * 1024
 class PrivateConsole:
     """Serves the console and an API to whoever has the link."""
 
-    def __init__(self, api: Handler) -> None:
+    def __init__(self, api: Handler, model: Model | None = None) -> None:
         self._api = api
+        self._model = model
         self._logins = Logins()
         self._server = HttpServer(self._answer, max_body=MAX_BODY, stream_over=STREAM_OVER)
         self._url = ""
@@ -52,14 +54,20 @@ class PrivateConsole:
             refuse_web_pages(request, "Open the console as 127.0.0.1.")
             if request.path == SESSION:
                 return self._exchange(request)
+            if request.path == model_chat.PATH:
+                self._need_login(request)
+                return await model_chat.chat_answer(self._model, request)
             if request.path == mount.PATH or request.path.startswith(f"{mount.PATH}/"):
                 return mount.console_answer(request, only_loopback=True)
             take_socket_token(request)
-            if not self._logins.knows(bearer_token(request)):
-                raise Unauthorized("this link was not used to log in", details={"hint": "Run: aenv console"})
+            self._need_login(request)
             return await self._api(request)
         except AEnvError as error:
             return refusal(error)
+
+    def _need_login(self, request: Request) -> None:
+        if not self._logins.knows(bearer_token(request)):
+            raise Unauthorized("this link was not used to log in", details={"hint": "Run: aenv console"})
 
     def _exchange(self, request: Request) -> Response:
         origin = request.header(b"origin")

@@ -22,6 +22,7 @@ from aenv.schema.names import check_name, check_version, suggest_name
 TEMPLATES = {
     "default": "a tool, a function and a reward",
     "agent": "an agent that others talk to through a chat tool",
+    "web": "a board with notes, and a view of it for the console",
 }
 SCHEMA_PATH = PurePosixPath(".aenv/config.schema.json")
 _LISTED = 5

@@ -13,7 +13,7 @@ from aenv.cli.output import Output, output_option
 if TYPE_CHECKING:
     from aenv.project.scaffold import Created
 
-TEMPLATES = ("default", "agent")
+TEMPLATES = ("default", "agent", "web")
 
 
 @click.command(name="init")
@@ -25,7 +25,8 @@ TEMPLATES = ("default", "agent")
     type=click.Choice(TEMPLATES),
     default="default",
     show_default=True,
-    help="default: a tool, a function and a reward. agent: an agent that others talk to.",
+    help="default: a tool, a function and a reward. agent: an agent that others talk to. "
+    "web: an environment with a view of its own in the console.",
 )
 @click.option(
     "-w",

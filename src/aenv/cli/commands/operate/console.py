@@ -19,9 +19,12 @@ from aenv.errors import UsageError
     "-p", "--port", type=click.IntRange(0, 65535), default=0, help="Port on 127.0.0.1.  [default: a free one]"
 )
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser, too.")
+@click.option("--model", help="Model of the chat: [API:]NAME[@URL], or FILE.py:NAME of a script.  [default: no chat]")
 @platform_options
 @output_option
-def command(port: int, opens: bool, system_url: str | None, api_key: str | None, output: Output) -> int:
+def command(
+    port: int, opens: bool, model: str | None, system_url: str | None, api_key: str | None, output: Output
+) -> int:
     """Show what runs, what was recorded and what environments can do, in a browser, until Ctrl-C.
 
     It prints a link that works once. Without --system-url or AENV_SYSTEM_URL it is for the local platform.
@@ -35,16 +38,18 @@ def command(port: int, opens: bool, system_url: str | None, api_key: str | None,
         if opens:
             click.launch(link)
 
-    return interrupts.run(_serve(url, key, port, tell))
+    return interrupts.run(_serve(url, key, port, model, tell))
 
 
-async def _serve(url: str | None, key: str | None, port: int, tell: Callable[[str], None]) -> int:
+async def _serve(url: str | None, key: str | None, port: int, model: str | None, tell: Callable[[str], None]) -> int:
     from aenv.console.local_api import LocalApi
     from aenv.console.private_console import PrivateConsole
     from aenv.console.remote_api import RemoteApi
+    from aenv.rollout.endpoint import find_model
 
+    chatting = find_model(model)
     api = LocalApi() if url is None else RemoteApi(url, key)
-    console = PrivateConsole(api.answer)
+    console = PrivateConsole(api.answer, chatting)
     try:
         try:
             await console.listen(port)

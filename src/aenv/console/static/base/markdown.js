@@ -38,17 +38,18 @@ export function markdown(source) {
 }
 
 /**
- * Code, bold text and links. A link shows where it leads, and asks for no password of ours.
+ * Code, bold and slanted text, and links. A link shows where it leads, and asks for no password of ours.
  * @param {string} text
  * @returns {(Node | string)[]}
  */
 function inline(text) {
   const out = [];
   let last = 0;
-  for (const found of text.matchAll(/`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)/g)) {
+  for (const found of text.matchAll(/`([^`]+)`|\*\*([^*]+)\*\*|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)|\*(\S(?:[^*]*\S)?)\*/g)) {
     out.push(text.slice(last, found.index));
     if (found[1]) out.push(h("code", null, found[1]));
     else if (found[2]) out.push(h("strong", null, found[2]));
+    else if (found[5]) out.push(h("em", null, found[5]));
     else out.push(h("a", { href: found[4], rel: "noopener noreferrer nofollow", target: "_blank", title: found[4] }, found[3]));
     last = found.index + found[0].length;
   }

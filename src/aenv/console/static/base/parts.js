@@ -7,7 +7,7 @@ import { plain, number } from "./text.js";
 const TONES = /** @type {Record<string, string>} */ ({
   Running: "good", ok: "good", done: "good", Released: "good", Ready: "good", better: "good",
   Pending: "wait", Creating: "wait", running: "wait", timeout: "wait", unfinished: "wait", Updating: "wait",
-  Failed: "bad", env: "bad", infra: "bad", failed: "bad", error: "bad", user: "bad", worse: "bad",
+  Failed: "bad", env: "bad", infra: "bad", failed: "bad", error: "bad", user: "bad", worse: "bad", different: "bad", same: "good",
 });
 
 /** @param {unknown} word a state, an outcome or a fault */

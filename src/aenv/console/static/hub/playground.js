@@ -3,6 +3,7 @@
 
 import { get, path, send } from "../base/api.js";
 import { shown } from "../base/content.js";
+import { chat, model } from "./chat.js";
 import { h, say, swap, to } from "../base/dom.js";
 import { formOf } from "./forms.js";
 import { asking, badge, block, button, copier, failure, heading } from "../base/parts.js";
@@ -36,8 +37,10 @@ export default async function playground({ query, signal, put }) {
       opener.hidden = false;
       await choose(env);
     });
+    const named = await model(signal);
+    const talk = named ? h("details", { class: "card" }, h("summary", null, "Chat with ", h("code", null, plain(named))), chat({ tools, signal, call: (name, given) => send("POST", `${base}/tools/${path(name)}`, given, signal) })) : null;
     return h("div", null,
-      h("div", { class: "row" }, badge(instance.status), h("a", { href: to(["instances", instance.id]) }, plain(instance.id)), h("span", { class: "quiet" }, `ends after ${plain(instance.ttl || "")} without a renewal`), stop),
+      h("div", { class: "row" }, badge(instance.status), h("a", { href: to(["instances", instance.id]) }, plain(instance.id)), h("span", { class: "quiet" }, `ends after ${plain(instance.ttl || "")} without a renewal`), stop), talk,
       ...tools.map((/** @type {any} */ each) => caller(instance.id, env, "tool", each)),
       ...(others.functions || []).map((/** @type {any} */ each) => caller(instance.id, env, "function", each)),
       ...(others.reward || []).map((/** @type {any} */ each) => caller(instance.id, env, "reward", each)));

@@ -5,6 +5,7 @@ import { every, get, path, send } from "../base/api.js";
 import { h, say, swap, to } from "../base/dom.js";
 import { asking, badge, button, facts, failure, heading, table, tabs } from "../base/parts.js";
 import { bytes, clock, count, plain, since, span } from "../base/text.js";
+import { instanceView, viewOf } from "../hub/view.js";
 import { files } from "./files.js";
 import { LogView } from "./log.js";
 import { ports } from "./ports.js";
@@ -19,12 +20,15 @@ export default async function instance({ parts, query, signal, put }) {
   const log = new LogView(`${path("env-instance", id)}/logs`, signal);
   const usage = new Usage();
   let ended = false;
+  /** @type {any} */
+  let environment = null;
 
   async function update() {
     if (ended) return;
     try {
       const found = await get(path("env-instance", id), { deleted: true }, signal);
       const happened = await get(`${path("env-instance", id)}/events`, {}, signal);
+      environment = found.env;
       ended = found.status === "Terminated" || found.status === "Failed";
       swap(state, about(found));
       if (!ended) usage.add(found.usage);
@@ -53,7 +57,9 @@ export default async function instance({ parts, query, signal, put }) {
 
   await update();
   void every(2, signal, update);
+  const own = ended || !environment ? null : await viewOf(environment.name, environment.version, signal);
   const views = {
+    ...(own ? { View: () => instanceView(own, id, signal) } : {}),
     Log: () => log.opened(),
     Events: () => events,
     ...(ended ? {} : {

@@ -7,7 +7,10 @@ import { details, isError, KINDS, label, summary } from "./events.js";
 import { badge, button, choices, facts, failure, field, heading, select } from "../base/parts.js";
 import { EventPager } from "./pager.js";
 import { parting } from "./parting.js";
+import { frames, player } from "./recording.js";
+import { replayer } from "./replay.js";
 import { clock, count, plain, span } from "../base/text.js";
+import { episodeView, viewOf } from "../hub/view.js";
 import { WindowedList } from "../base/windowed.js";
 
 /** @type {import("../main.js").Page} */
@@ -21,12 +24,22 @@ export default async function episode({ parts, query, signal, put }) {
   const detail = h("div", { class: "detail", "aria-live": "polite" });
   const found = h("span", { class: "quiet", role: "status" });
   const pager = new EventPager(about.id, signal, () => list.draw());
+  /** @type {ReturnType<typeof episodeView> | null} */
+  let beside = null;
+  const view = h("div", null);
+  if (about.environment?.name)
+    void viewOf(about.environment.name, about.environment.version, signal).then((files) => {
+      if (!files) return;
+      beside = episodeView(files, about, signal);
+      swap(view, h("section", { "aria-label": "View of the environment" }, h("h2", null, "View of the environment"), beside.node));
+    });
   const number = (/** @type {number} */ row) => (chosen ? chosen[row] : row);
   const list = new WindowedList("Timeline of the episode", (row) => cells(pager.at(number(row)), number(row)), async (row) => {
     const event = await pager.wait(number(row)).catch((/** @type {any} */ error) => ({ error }));
     if (list.current !== row || !event) return;
     put({ at: number(row) });
     swap(detail, event.kind ? details(event) : failure(event.error));
+    beside?.show(event);
   });
 
   /**
@@ -95,6 +108,14 @@ export default async function episode({ parts, query, signal, put }) {
     put(values);
     void filter().catch((error) => swap(detail, failure(error)));
   });
+  const again = replayer(pager, signal, jump);
+  const played = h("div", null);
+  const other = h("input", { "aria-label": "Id of another episode", placeholder: "id of another episode", size: "22", spellcheck: "false" });
+  const compare = button("Compare", () => {
+    if (other.value.trim()) location.hash = to(["episode", about.id], { with: other.value.trim() }).slice(1);
+  }, { class: "small" });
+  const tape = button("Terminal", async () => swap(played, played.childElementCount ? null : player(await frames(pager.all()), signal, jump)), { class: "small", title: "Play back what terminals showed" });
+  const actions = h("div", { class: "row" }, again.start, tape, other, compare);
   form.append(button("Next error", () => toError(1), { class: "small" }), found, h("span", { class: "quiet keys" }, "Keys: j k next, previous · e E error · / search"));
   const keys = (/** @type {KeyboardEvent} */ event) => {
     if (/** @type {any} */ (event.target).closest?.("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -125,7 +146,7 @@ export default async function episode({ parts, query, signal, put }) {
     if (wanted.kind || wanted.q) await filter().catch((error) => swap(detail, failure(error)));
     if (query.at !== undefined) jump(Number(query.at));
   });
-  return h("div", { class: "episode" }, head, apart, form, h("div", { class: "split" }, list.node, detail));
+  return h("div", { class: "episode" }, head, apart, actions, again.place, played, form, h("div", { class: "split" }, list.node, detail), view);
 }
 
 /** @param {any} about */

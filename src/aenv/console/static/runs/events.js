@@ -4,7 +4,8 @@
 import { shown } from "../base/content.js";
 import { h } from "../base/dom.js";
 import { badge, block, facts } from "../base/parts.js";
-import { clock, number, plain, pretty, short, span } from "../base/text.js";
+import { clock, plain, pretty, short, span } from "../base/text.js";
+import { tokens } from "./tokens.js";
 
 export const KINDS = ["message", "call", "result", "state", "usage", "note", "begin", "end"];
 const STEPS = new Set(["message", "call", "result", "state"]);
@@ -96,21 +97,4 @@ function text(raw) {
   } catch {
     return raw;
   }
-}
-
-/**
- * Ids and log-probabilities of the tokens, where they were recorded. Unlikely tokens are darker.
- * @param {any} event
- */
-function tokens(event) {
-  const ids = Array.isArray(event.token_ids) ? event.token_ids.slice(0, 5000) : [];
-  if (!ids.length) return null;
-  const probabilities = Array.isArray(event.logprobs) ? event.logprobs : [];
-  const cells = ids.map((/** @type {any} */ id, /** @type {number} */ i) => {
-    const p = typeof probabilities[i] === "number" ? probabilities[i] : null;
-    const cell = h("span", { class: "token", title: p === null ? "no log-probability" : `log-probability ${number(p)}` }, plain(id));
-    if (p !== null) cell.style.setProperty("--doubt", String(Math.min(1, -p / 5)));
-    return cell;
-  });
-  return h("details", null, h("summary", null, `${event.token_ids.length} tokens`), h("p", { class: "tokens" }, ...cells));
 }

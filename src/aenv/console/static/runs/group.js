@@ -39,7 +39,7 @@ export default async function group({ parts, query, signal, put }) {
   }
   draw(part < 3);
 
-  const said = samples.length < 2 ? "There is only one sample." : part >= longest ? "All samples did the same." : part === 0 ? "They differ from the first step on." : `The first ${part} steps are the same; they part at step ${part + 1}.`;
+  const said = samples.length < 2 ? "There is only one sample." : part >= longest ? "All samples did the same." : part === 0 ? "They differ from the first step on." : `${part === 1 ? "The first step is" : `The first ${part} steps are`} the same; they part at step ${part + 1}.`;
   return h("div", null, heading(plain(task)),
     h("p", { class: "quiet" }, h("a", { href: to(["runs", run]) }, plain(run)), ` · ${count(all.length)} samples${all.length > COLUMNS ? `, ${COLUMNS} of them shown` : ""}`),
     h("p", { class: "row" }, said, part > 2 ? button("Show the common steps", () => draw(true), { class: "small" }) : null,
@@ -62,7 +62,7 @@ function card(each, rewards) {
     h("a", { href: to(["episode", each.id]) }, `sample ${each.sample}`), badge(each.outcome || each.state),
     h("div", null, "reward ", h("strong", null, each.score === null ? (each.reward === null || each.reward === undefined ? "none" : "see episode") : number(each.score))),
     h("div", { class: "quiet" }, gain === null ? "no advantage" : `advantage ${gain > 0 ? "+" : ""}${number(gain)}`),
-    h("div", { class: "quiet" }, `${count(each.steps ?? each.events)} steps, ${span(each.seconds)}`), origin.length ? h("div", { class: "quiet" }, "from ", ...origin) : null);
+    h("div", { class: "quiet" }, `${(each.steps ?? each.events) === 1 ? "1 step" : `${count(each.steps ?? each.events)} steps`}, ${span(each.seconds)}`), origin.length ? h("div", { class: "quiet" }, "from ", ...origin) : null);
 }
 
 /**
