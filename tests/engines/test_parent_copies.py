@@ -2,11 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
+from aenv.engines.base import SandboxSpec
 from aenv.engines.native import parent_copies
 from aenv.engines.native.parent_copies import MOST_WAITING, WAITING, ParentCopies
+from aenv.engines.native.preloaded_parents import PreloadedParents
+from aenv.isolation.kernel import ptrace
 
 
 class Parent:
@@ -183,5 +187,48 @@ def test_closing_ends_loaded_and_loading_copies() -> None:
         assert await waiting is first
         assert made.ended == made.made
         assert len(made.made) == 1
+
+    run(scenario)
+
+
+@pytest.mark.skipif(not ptrace.supported(), reason="preloaded parents need ptrace")
+def test_closing_waits_for_the_end_of_a_copy_whose_first_parent_has_died() -> None:
+    """The copy is not needed any more, and is being ended when everything is closed."""
+
+    async def scenario() -> None:
+        made: list[Parent] = []
+        ended: list[Parent] = []
+        may_load, ending, may_end = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def make(spec: SandboxSpec) -> Parent:
+            if made:
+                await may_load.wait()
+            made.append(Parent())
+            return made[-1]
+
+        async def end(parent: Parent) -> None:
+            if parent is not made[0]:
+                ending.set()
+                await may_end.wait()
+            ended.append(parent)
+
+        parents = PreloadedParents(make, end, lambda one: one.alive, lambda one: one.busy, lambda one, other: True)
+        spec = SandboxSpec("copied@1.0.0", Path(), Path())
+        assert await parents.get("key", spec) is None, "the first request loads the code itself"
+        assert await parents.get("key", spec) is None, "the second one starts a parent"
+        first = await parents.get("key", spec)
+        assert first is not None
+        first.busy = WAITING
+        assert await parents.get("key", spec) is first
+        first.alive = False
+        may_load.set()
+        await ending.wait()
+        closing = asyncio.ensure_future(parents.close())
+        await settle()
+        assert not closing.done()
+        may_end.set()
+        await closing
+        assert sorted(map(id, ended)) == sorted(map(id, made))
+        assert len(made) == 2
 
     run(scenario)

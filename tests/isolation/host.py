@@ -11,12 +11,13 @@ import signal
 import socket
 import struct
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aenv.client import local_lease
-from aenv.sdk.blocking import LoopThread
+from aenv.sdk.blocking import LoopThread, SyncEnvironment
 from tests.conftest import left_in, stop_all
 from tests.waiting import wait_while
 
@@ -253,6 +254,20 @@ def own_platform() -> Iterator[Platform]:
             process.kill()
         forget_lease()
         shutil.rmtree(runtime, ignore_errors=True)
+
+
+def open_instances(
+    open_ones: contextlib.ExitStack, project: Path, count: int, is_last: Callable[[Any], bool]
+) -> list[SyncEnvironment]:
+    """Open instances of a project, and more until what the last one's tool ``about`` says is accepted.
+
+    A busy machine still hands out instances that import their code themselves when a preloaded parent is there.
+    """
+    envs = [open_ones.enter_context(SyncEnvironment(str(project))) for _ in range(count)]
+    while not is_last(told := envs[-1].call_tool("about", {}, 60).data):
+        assert len(envs) < count + 50, f"no instance of {len(envs)} is as expected: {told}"
+        envs.append(open_ones.enter_context(SyncEnvironment(str(project))))
+    return envs
 
 
 def start_shared_threads() -> None:

@@ -32,6 +32,7 @@ from aenv.engines.native.sandbox_factory import SandboxFactory
 from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.engines.native.sandbox_keys import SandboxKeys
 from aenv.engines.native.zygotes import Zygotes
+from aenv.engines.teardown import finish
 from aenv.errors import AEnvError, Unavailable, UsageError
 from aenv.images.base_systems import PROJECT_LIMIT, BaseSystems
 from aenv.isolation.files import disk_layers
@@ -172,7 +173,7 @@ class NativeEngine(Engine):
         try:
             await sandbox.send_variables(spec)
         except BaseException as error:
-            await asyncio.shield(self._factory.end(sandbox))
+            await finish(self._factory.end(sandbox))
             if not isinstance(error, AEnvError):
                 raise
             return None  # it has died or hangs; make another

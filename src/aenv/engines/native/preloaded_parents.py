@@ -90,7 +90,7 @@ class PreloadedParents(Generic[T]):
         first = self.loaded(key)
         if copy is None or (first is not None and self._equal(first, copy)):
             return copy
-        await self._end(copy)
+        self._end_soon(copy)  # not awaited: `ParentCopies.close` cancels this, and `close` waits for the end
         return None
 
     def is_new(self, key: str) -> bool:

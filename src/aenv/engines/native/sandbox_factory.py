@@ -24,6 +24,7 @@ from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.engines.native.sandbox_keys import SandboxKeys
 from aenv.engines.native.zygote_handle import ZygoteHandle
 from aenv.engines.native.zygotes import Zygotes
+from aenv.engines.teardown import finish
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
 from aenv.isolation.limits.cgroups import Cgroups
 from aenv.isolation.network.egress_process import EgressProcess
@@ -147,14 +148,14 @@ class SandboxFactory:
         except LoadError:
             answer = {"unfit": "something was missing"}  # such as a variable, which a request may have
         except BaseException:
-            await asyncio.shield(self._end_parent(parent))
+            await finish(self._end_parent(parent))
             raise
         if "unfit" not in answer:
             parent.reads = _names(answer.get("reads"))
             return parent
         if not packages_only:
             log.info("%s is loaded anew for every instance: %s when it was loaded", spec.name, answer["unfit"])
-        await self._end_parent(parent)
+        await finish(self._end_parent(parent))
         return None
 
     async def _end_parent(self, parent: SandboxHandle) -> None:
@@ -174,7 +175,7 @@ class SandboxFactory:
         try:
             answer = await zygote.spawn(sandbox, op, imports_code=imports_code)
         except BaseException:
-            await asyncio.shield(self.end(sandbox))
+            await finish(self.end(sandbox))
             raise
         if self._spare_group is not None:
             self._spare_group.cancel()
