@@ -40,7 +40,10 @@ def container_socket() -> Iterator[str]:
         podman = ["podman", "--root", str(folder / "storage"), "--runroot", str(folder / "run")]
         socket = folder / "podman.sock"
         service = subprocess.Popen(
-            [*podman, "system", "service", "--time=0", f"unix://{socket}"], env=variables, stderr=subprocess.DEVNULL
+            [*podman, "system", "service", "--time=0", f"unix://{socket}"],
+            cwd=folder,  # conmon writes a file ``oom`` where it was started
+            env=variables,
+            stderr=subprocess.DEVNULL,
         )
         try:
             image.write(folder / "base.tar")
