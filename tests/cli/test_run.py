@@ -167,6 +167,17 @@ def test_code_without_a_config_is_served_with_a_warning(serve: Any, tmp_path: Pa
     assert "there is no config.json" in server.stop()[1]
 
 
+def test_a_folder_that_is_no_project_is_served_only_by_name(aenv: Any, serve: Any, tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(f"{LOOK}\nopen('imported', 'w')\n")
+    done = aenv("run", "--quiet", "--port", "0", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "it has neither config.json nor src/" in done.stderr
+    assert "aenv run ." in done.stderr
+    assert not (tmp_path / "imported").exists()
+    assert serve("--quiet", ".", cwd=tmp_path).stop()[0] == 0
+    assert (tmp_path / "imported").exists()
+
+
 def test_broken_code_is_exit_code_4_with_the_line(aenv: Any, project: Path) -> None:
     (project / "src" / "custom_env.py").write_text("x = 1\nimport not_installed_anywhere\n")
     done = aenv("run", "--quiet", cwd=project)

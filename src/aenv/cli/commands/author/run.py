@@ -32,7 +32,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 @click.command(name="run")
-@click.argument("path", type=click.Path(path_type=Path), required=False, default=Path())
+@click.argument("path", type=click.Path(path_type=Path), required=False)
 @click.option(
     "-w",
     "--work-dir",
@@ -75,7 +75,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 def command(
     ctx: click.Context,
     /,
-    path: Path,
+    path: Path | None,
     work_dir: Path,
     host: str,
     port: int,
@@ -102,7 +102,12 @@ def command(
     from aenv.runtime.serve import ServeOptions
     from aenv.tracing.logging import level_from_environment, setup_logging
 
-    project = locate(work_dir / path)
+    project = locate(work_dir / (path or ""))
+    if path is None and project.loaded is None and not (project.root / "src").is_dir():
+        raise UsageError(
+            f"there is no project in {project.root}: it has neither config.json nor src/",
+            {"hint": "Change to the project's directory. To import all Python files of this folder: aenv run ."},
+        )
     _warn(project)
     level = log_level or ("DEBUG" if global_options.verbose else level_from_environment())
     setup_logging(logging.StreamHandler(sys.stderr), level.upper())
