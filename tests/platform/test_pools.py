@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from aenv.client.platform_client import ApiClient
-from aenv.errors import AEnvError, NotFound, QuotaExceeded
-from aenv.sdk.pools import create_pool, delete_pool
+from aenv.errors import AEnvError, InvalidUse, NotFound, QuotaExceeded
 from tests.conftest import run
 from tests.platform.conftest import publish
 from tests.platform.parts import Served, environ
@@ -35,7 +34,7 @@ def test_a_pool_is_kept_full_and_serves_creates(platform: Served) -> None:
 
     async def main() -> None:
         env = platform.environment("counter", token)
-        made = await create_pool(env, 2)
+        made = await env.create_pool(2)
         assert (made.name, made.size, made.owner) == ("counter@1.2.0", 2, "pia")
         await _full(platform, token, 2)
         async with env:
@@ -46,8 +45,8 @@ def test_a_pool_is_kept_full_and_serves_creates(platform: Served) -> None:
             await _full(platform, token, 2)
         assert await _pools(platform, other) == []
         with pytest.raises(NotFound):
-            await delete_pool(platform.environment("counter", other))
-        await delete_pool(env)
+            await platform.environment("counter", other).delete_pool()
+        await env.delete_pool()
         assert await _pools(platform, token) == []
 
     run(main())
@@ -58,11 +57,11 @@ def test_a_pool_beyond_the_allowance_or_of_nothing_is_refused(platform: Served) 
 
     async def main() -> None:
         with pytest.raises(QuotaExceeded):
-            await create_pool(platform.environment("counter", token), 2)
+            await platform.environment("counter", token).create_pool(2)
         with pytest.raises(NotFound):
-            await create_pool(platform.environment("nothing-here", token), 1)
+            await platform.environment("nothing-here", token).create_pool(1)
         with pytest.raises(NotFound):
-            await delete_pool(platform.environment("counter", token))
+            await platform.environment("counter", token).delete_pool()
         assert await _pools(platform, token) == []
 
     run(main())
@@ -75,14 +74,14 @@ def test_pools_of_several_environments_share_one_allowance(platform: Served) -> 
 
     async def main() -> None:
         first, second = platform.environment("counter", token), platform.environment("second", token)
-        await create_pool(first, 2)
+        await first.create_pool(2)
         with pytest.raises(QuotaExceeded, match="uses 2 of 2 instances"):
-            await create_pool(second, 1)
-        await create_pool(first, 1)
-        await create_pool(second, 1)
+            await second.create_pool(1)
+        await first.create_pool(1)
+        await second.create_pool(1)
         assert [each["size"] for each in await _pools(platform, token)] == [1, 1]
-        await delete_pool(first)
-        await delete_pool(second)
+        await first.delete_pool()
+        await second.delete_pool()
 
     run(main())
 
@@ -93,7 +92,7 @@ def test_a_pool_and_instances_share_one_allowance(platform: Served) -> None:
     token = platform.token("full", "user", "--instances", "2")
 
     async def main() -> None:
-        await create_pool(platform.environment("counter", token), 2)
+        await platform.environment("counter", token).create_pool(2)
         await _full(platform, token, 2)
         async with platform.environment("counter", token):
             await _full(platform, token, 1)
@@ -101,7 +100,7 @@ def test_a_pool_and_instances_share_one_allowance(platform: Served) -> None:
                 with pytest.raises(QuotaExceeded):
                     await platform.environment("counter", token, max_retries=0).initialize()
         await _full(platform, token, 2)
-        await delete_pool(platform.environment("counter", token))
+        await platform.environment("counter", token).delete_pool()
 
     run(main())
 
@@ -126,6 +125,17 @@ def test_the_command_creates_lists_and_deletes_pools(platform: Served) -> None:
     assert "no pool of counter" in aenv("delete", "counter", code=1)
 
 
+def test_an_environment_creates_and_deletes_its_pool_without_async(platform: Served) -> None:
+    env = platform.environment("counter", platform.token("cat")).sync()
+    made = env.create_pool(1)
+    assert (made.name, made.size, made.owner) == ("counter@1.2.0", 1, "cat")
+    with pytest.raises(InvalidUse, match="size must be at least 1"):
+        env.create_pool(0)
+    env.delete_pool()
+    with pytest.raises(NotFound):
+        env.delete_pool()
+
+
 def test_an_engine_without_pools_refuses_them_by_name(data: Any) -> None:
     from tests.platform.parts import serving
 
@@ -133,6 +143,6 @@ def test_an_engine_without_pools_refuses_them_by_name(data: Any) -> None:
 
         async def main() -> None:
             with pytest.raises(AEnvError, match="keeps no instances ready"):
-                await create_pool(platform.environment("counter"), 1)
+                await platform.environment("counter").create_pool(1)
 
         run(main())

@@ -15,6 +15,7 @@ from aenv.sdk.environment import Environment
 from aenv.sdk.model_tools import ModelTools
 
 if TYPE_CHECKING:
+    from aenv.schema.instances import EnvPool
     from aenv.schema.tasks import Task
     from aenv.sdk.inside.blocking_handles import SyncFiles, SyncPortForward, SyncProcess
 
@@ -176,6 +177,14 @@ class SyncEnvironment:
         LoopThread.run(self._env.release())
 
     destroy = release
+
+    def create_pool(self, size: int) -> EnvPool:
+        """See `Environment.create_pool`."""
+        return LoopThread.run(self._env.create_pool(size))
+
+    def delete_pool(self) -> None:
+        """See `Environment.delete_pool`."""
+        LoopThread.run(self._env.delete_pool())
 
     def wait_for_ready(self, timeout: float = 300.0) -> None:
         """See `Environment.wait_for_ready`."""

@@ -31,6 +31,7 @@ from aenv.sdk.qualified_names import bare_name, make_mcp_url, split_env_name_ver
 from aenv.tracing.logging import getLogger, log_if_asked
 
 if TYPE_CHECKING:
+    from aenv.schema.instances import EnvPool
     from aenv.schema.tasks import Task
     from aenv.sdk.batch import Batch
     from aenv.sdk.blocking import SyncEnvironment
@@ -170,6 +171,22 @@ class Environment(SandboxAccess):
         from aenv.sdk.batch import Batch, options_of_items
 
         return Batch([cls(env_name, **each) for each in options_of_items(n, items, options)])
+
+    async def create_pool(self, size: int) -> EnvPool:
+        """Keep ``size`` instances ready that equal the one this would create; return once the first is ready.
+
+        A pool serves later creates with the same arguments, and is filled again. It stays until `delete_pool`, or until
+        its platform ends; another ``size`` changes it.
+        """
+        from aenv.sdk.pools import create_pool
+
+        return await create_pool(self, checks.integer("size", size, 1))
+
+    async def delete_pool(self) -> None:
+        """End the pool of this environment. Instances in use stay. Raises NotFound if there is none."""
+        from aenv.sdk.pools import delete_pool
+
+        await delete_pool(self)
 
     def sync(self) -> SyncEnvironment:
         """Return a blocking view of this environment, for scripts and notebooks; both share the instance."""

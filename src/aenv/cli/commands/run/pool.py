@@ -40,13 +40,12 @@ def create(
 ) -> None:
     """Keep --size instances of ENV_NAME ready, for creates with the same variables and datasource."""
     from aenv.sdk.environment import Environment
-    from aenv.sdk.pools import create_pool
 
     url, key = chosen(system_url, api_key)
     env = Environment(
         env_name, aenv_url=url, api_key=key, datasource=datasource, environment_variables=pairs_of("--env", variables)
     )
-    made = asyncio.run(create_pool(env, size))
+    made = asyncio.run(env.create_pool(size))
     output.show(made.model_dump(), lambda: _table([made]))
     note(f"End it with:  aenv pool delete {made.name}")
 
