@@ -423,6 +423,12 @@ def from_answer(status: int, body: Mapping[str, Any], *, env_name: str | None = 
     return error
 
 
+def without_json(status: int, url: object, kind: str, setting: str) -> EnvironmentError:
+    """Return the error of an answer that is no JSON object: from a proxy, or from a server that is no ``kind``."""
+    hint = f"Is this the address of a {kind}? It comes from {setting}."
+    return from_answer(status, {"error": f"{url} answered HTTP {status} without JSON", "details": {"hint": hint}})
+
+
 def _fault(given: object, default: Fault) -> Fault:
     """Return ``given`` if it is a known fault, else ``default``."""
     return next((known for known in get_args(Fault) if known == given), default)

@@ -268,8 +268,9 @@ def test_a_result_that_may_be_content_or_anything_has_no_schema(kind: Any) -> No
 def test_a_type_without_json_schema_is_rejected_with_its_place() -> None:
     def tool(s: Socket) -> None: ...
 
-    with pytest.raises(LoadError, match=r"here\.py:7.*cannot be sent as JSON"):
+    with pytest.raises(LoadError, match=r"here\.py:7.*cannot be sent as JSON: <class '.*Socket'>; take") as caught:
         Signature(tool, "here.py:7")
+    assert "arbitrary_types_allowed" not in caught.value.message
 
 
 def test_an_unresolvable_annotation_is_rejected_with_its_place() -> None:

@@ -104,6 +104,15 @@ def test_an_invalid_file_is_reported_and_never_overwritten(config, home, text, t
     assert json.loads(file(home).read_text())["global_mode"] == "local"
 
 
+def test_the_advice_at_a_question_works_as_printed(config, home):
+    config("set", "owner", "me")
+    asked = config("reset", code=130)  # stdin is empty
+    assert "Pass --yes to run without questions" in asked.stderr
+    assert config("get", "owner").stdout == "me\n"
+    config("reset", "--yes")
+    assert config("get", "owner").stdout == "\n"
+
+
 def test_variables_win(config):
     config("set", "hub", "http://file.example")
     assert config("get", "hub", env={"HUB_BACKEND": "http://old.example"}).stdout == "http://old.example\n"

@@ -82,6 +82,15 @@ def test_a_server_that_is_not_a_hub_is_reported() -> None:
     against(lambda request: Response(200, b"<html>hello"), use)
 
 
+def test_an_error_without_json_names_the_address_and_its_setting() -> None:
+    async def use(client: HubClient) -> None:
+        with pytest.raises(NotFound, match=r"http://.*/some/prefix answered HTTP 404 without JSON") as caught:
+            await client.list()
+        assert "AENV_HUB_URL" in caught.value.details["hint"]
+
+    against(lambda request: Response(404, b"<html>not here"), use)
+
+
 def test_an_unreachable_hub_is_reported_with_its_address() -> None:
     async def use() -> None:
         client = HubClient("http://127.0.0.1:1", retries=1)

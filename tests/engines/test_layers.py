@@ -377,6 +377,20 @@ def test_an_index_that_does_not_answer_is_no_fault_of_the_environment(tmp_path: 
     assert (caught.value.fault, caught.value.exit_code) == ("infra", 1)
 
 
+@pytest.mark.parametrize("no_uv", ["uv", "pip"], indirect=True)
+@pytest.mark.usefixtures("no_uv")
+def test_a_package_that_does_not_exist_is_named_without_the_progress_of_the_others(tmp_path: Path) -> None:
+    make_wheel(tmp_path / "wheels")
+    names = ("aenvtestpackage", "no-such-package-of-ours")
+    wanted = PackageList(names, (("--no-index", ""), ("--find-links", str(tmp_path / "wheels"))), names)
+    with pytest.raises(LoadError, match=r"no-such-package-of-ours cannot be installed:\n") as caught:
+        asyncio.run(layer(wanted, tmp_path / "layers", {"UV_CACHE_DIR": str(tmp_path / "uv")}))
+    reason = caught.value.message.partition("\n")[2]
+    assert "no-such-package-of-ours" in reason
+    assert "Looking in" not in reason
+    assert "Collecting" not in reason
+
+
 def test_packages_are_installed_as_locked_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheels = tmp_path / "wheels"
     wheel = make_wheel(wheels)

@@ -122,15 +122,18 @@ def on_terminal(command: list[str], expected: str, index: SlowIndex) -> tuple[st
         os.close(ours)
 
 
+INSTALLING = "the installation of no-such-package-of-ours"
+
+
 def test_a_first_install_of_aenv_run_is_shown_on_a_terminal(slow: Path, index: SlowIndex) -> None:
-    expected = "waiting for installing no-such-package-of-ours"
+    expected = f"waiting for {INSTALLING}"
     said, code = on_terminal([*AENV, "run", str(slow), "-p", "0"], expected, index)
     assert expected in said
     assert code == 4
 
 
 def test_a_first_install_of_an_environment_is_shown_on_a_terminal(slow: Path, index: SlowIndex) -> None:
-    expected = "waiting for an instance of counter@1.2.0: installing no-such-package-of-ours"
+    expected = f"waiting for an instance of counter@1.2.0: {INSTALLING}"
     said, _ = on_terminal([sys.executable, "-c", SCRIPT, str(slow)], expected, index)
     assert expected in said
     assert "failed" in said
@@ -141,10 +144,8 @@ def test_elsewhere_the_wait_is_logged(slow: Path, index: SlowIndex, tmp_path: Pa
     with log.open("wb") as file:
         process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(slow), "logged"], stdout=file, stderr=file)
     try:
-        wait_while(
-            lambda: "installing no-such-package" not in log.read_text() and "not logged", "no line", 3 * PATIENCE
-        )
-        assert "waiting for an instance of counter@1.2.0: installing no-such-package-of-ours" in log.read_text()
+        wait_while(lambda: INSTALLING not in log.read_text() and "not logged", "no line", 3 * PATIENCE)
+        assert f"waiting for an instance of counter@1.2.0: {INSTALLING}" in log.read_text()
     finally:
         index.go.set()
         process.wait(3 * PATIENCE)

@@ -145,6 +145,8 @@ def test_a_create_that_the_machine_has_no_room_for_waits_and_is_then_refused_by_
             await waiting.wait()
         assert (refused.value.code, refused.value.retryable) == ("capacity", True)
         assert refused.value.details["retry_after"] > 0
+        with pytest.raises(QuotaExceeded, match=r"at most 1, limited by open files of the platform \(1,024\)"):
+            admission.request("", "", 2)  # no wait would help
 
     run(main())
 

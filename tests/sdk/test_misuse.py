@@ -147,6 +147,8 @@ def test_an_invalid_batch_size_is_the_callers_fault(n: Any) -> None:
     [
         ({"items": [{"ttl": "1h"}]}, r"items\[0\] has 'ttl'; expected datasource, environment_variables"),
         ({"items": [{}, "x"]}, r"items\[1\] must be a dict, not str"),
+        ({"items": 3}, "items must be a list of dicts, not int"),
+        ({"items": [{"environment_variables": ["A=1"]}]}, r"items\[0\]: environment_variables must be a dict"),
         ({"n": 2, "items": [{}]}, "n is 2, but there are 1 items"),
         ({"items": [{"seed": -1}]}, "seed must be at least 0"),
         ({"items": [{"labels": {"a": 1}}]}, r"labels\['a'\] must be a str"),

@@ -14,6 +14,7 @@ from aenv.authoring.declarations import Registry
 from aenv.client.scheduler_client import AEnvSchedulerClient
 from aenv.errors import ConfigError, EnvironmentTimeoutError, InstanceUnreachable, NotFound
 from aenv.http.messages import Request, Response
+from aenv.http.server import HttpServer
 from tests.conftest import run
 from tests.sdk.platform import Platform, platform, unavailable
 
@@ -163,6 +164,22 @@ def test_an_unreachable_platform_is_reported_with_what_to_do() -> None:
     with pytest.raises(InstanceUnreachable, match="aenv run") as caught:
         run(Environment("e", aenv_url="http://127.0.0.1:9", max_retries=0).initialize())
     assert "AENV_INSTANCE_URL" in caught.value.message
+
+
+def test_a_server_that_is_no_platform_is_named() -> None:
+    async def handle(request: Request) -> Response:
+        return Response(404, b"<html>not here")
+
+    async def main() -> None:
+        server = HttpServer(handle, max_body=1 << 20)
+        listener = await server.listen(host="127.0.0.1")
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        with pytest.raises(NotFound, match=f"{url} answered HTTP 404 without JSON") as caught:
+            await Environment("e", aenv_url=url).initialize()
+        assert "AENV_SYSTEM_URL" in caught.value.details["hint"]
+        await server.close(1.0)
+
+    run(main())
 
 
 def test_an_address_without_a_host_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ paths and sets come as JSON strings and lists.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from types import UnionType
@@ -24,6 +25,7 @@ from aenv.authoring.output_schema import output_schema
 from aenv.errors import InvalidArguments, LoadError
 
 JsonSchema = dict[str, Any]
+_UNKNOWN_TYPE = re.compile(r"Unable to generate pydantic-core schema for (<class '.*?'>|.*?)\. ")
 
 
 class Signature:
@@ -84,7 +86,9 @@ class Signature:
             return TypeAdapter(arguments)
         except (PydanticSchemaGenerationError, PydanticUserError, TypeError) as error:
             first = str(error).splitlines()[0]
-            raise LoadError(f"{self.where}: a parameter's type cannot be sent as JSON: {first}") from error
+            unknown = _UNKNOWN_TYPE.match(first)  # the rest of that message is about pydantic's own settings
+            reason = f"{unknown[1]}; take a type that JSON has, such as str or dict" if unknown else first
+            raise LoadError(f"{self.where}: a parameter's type cannot be sent as JSON: {reason}") from error
 
     @cached_property
     def input_schema(self) -> JsonSchema:

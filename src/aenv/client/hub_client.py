@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from aenv.client import first_contact
 from aenv.client.backoff import backoff
-from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NetworkError, Unavailable, from_answer
+from aenv.errors import EnvironmentError, EnvironmentTimeoutError, NetworkError, Unavailable, from_answer, without_json
 from aenv.http.client import ClientResponse, HttpClient
 from aenv.http.url import ServerUrl
 from aenv.schema import paths
@@ -221,8 +221,10 @@ class HubClient(Hub):
         try:
             content = from_json(answer.body)
         except ValueError:
-            content = {}
-        raise from_answer(answer.status, content if isinstance(content, dict) else {})
+            content = None
+        if not isinstance(content, dict):
+            raise without_json(answer.status, self.url, "hub", "AENV_HUB_URL, or hub_backend of your settings")
+        raise from_answer(answer.status, content)
 
 
 def _wrap_error(url: ServerUrl, error: NetworkError | Unavailable, timeout: float) -> EnvironmentError:

@@ -25,6 +25,7 @@ from aenv.errors import (
     RateLimited,
     Unavailable,
     from_answer,
+    without_json,
 )
 from aenv.http.client import (
     MAX_ANSWER,
@@ -483,7 +484,7 @@ class ApiClient:
                 answer = await self._http.request(method, path, sent, timeout=seconds)
                 self._has_answered = True
                 first_contact.record(self.base_url)
-                return _unwrap(answer)
+                return _unwrap(answer, self.base_url)
             except (ConnectFailed, ConnectionLost, RateLimited, Unavailable) as error:
                 if "unknown_host" in error.details and not self._has_answered:  # a wrong address, which no retry helps
                     raise ConfigError(
@@ -509,15 +510,15 @@ class ApiClient:
         raise AssertionError("unreachable")
 
 
-def _unwrap(answer: ClientResponse) -> Any:
+def _unwrap(answer: ClientResponse, url: str = "the platform") -> Any:
     try:
         body = from_json(answer.body)
     except ValueError:
         body = None
     if not isinstance(body, dict):
         if answer.status >= 400:
-            raise from_answer(answer.status, {})
-        raise EnvironmentError(f"the platform's answer is not its JSON envelope (HTTP {answer.status})")
+            raise without_json(answer.status, url, "platform", "AENV_SYSTEM_URL, or system_url of your settings")
+        raise EnvironmentError(f"{url} answered without the JSON of a platform (HTTP {answer.status})")
     if answer.status >= 400 or body.get("success") is False:
         error = from_answer(answer.status, body)
         if b"retry-after" in answer.headers:

@@ -23,6 +23,10 @@ _NO_NETWORK = re.compile(
     r"|tcp connect error|connection (refused|reset|aborted)|failed to establish a new connection|error sending request"
     r"|(operation|connection|connect|read) timed out|proxyerror|tunnel|http status server error"
 )
+_PROGRESS = re.compile(
+    r"WARNING: (Retrying|Location)|Looking in |Collecting |\s+(Downloading|Using cached) |Processing "
+)
+"""Start of a line of pip that says nothing about a failure."""
 _NO_ROOM = re.compile(r"(?i)no space left on device|os error 28\b|disk quota exceeded")
 _PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar=off")
 _GET = "Install one: python -m ensurepip, or uv from your package manager"
@@ -90,12 +94,12 @@ def _failure(output: str, names: str) -> LoadError | StorageFull | Unavailable:
             f"requirements.txt: {names} cannot be installed: no space left on device",
             details={"hint": "Free space, for example with: aenv cache prune"},
         )
-    lines = [line for line in redacted(output).splitlines() if not line.startswith("WARNING: Retrying")]
+    lines = [line for line in redacted(output).splitlines() if not _PROGRESS.match(line)]
     tail = "\n".join(lines)[-1500:]
     if _NO_NETWORK.search(output):
         return Unavailable(
             f"requirements.txt: {names} cannot be installed, because the package index cannot be reached:\n{tail}",
-            details={"hint": "Check the network, or the index and proxy: UV_INDEX_URL, HTTPS_PROXY"},
+            details={"hint": "Check the network, or the index and proxy: UV_INDEX_URL or PIP_INDEX_URL, HTTPS_PROXY"},
         )
     return LoadError(
         f"requirements.txt: {names} cannot be installed:\n{tail}",

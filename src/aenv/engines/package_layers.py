@@ -170,7 +170,7 @@ async def layer(packages: PackageList, folder: Path, variables: Mapping[str, str
         from aenv.engines import package_installer
 
         names = ", ".join(packages.shown)
-        with waiting_for(f"installing {names}"), atomic_folder(folder / digest) as made:
+        with waiting_for(f"the installation of {names}"), atomic_folder(folder / digest) as made:
             made.chmod(0o755)
             log.info("installing %s", names)
             await package_installer.install(packages.lines, packages.options, made, variables or {}, names)

@@ -183,7 +183,7 @@ def _include(found: RequirementFile, project: Path, where: str, line: str, optio
 def _place(found: RequirementFile, project: Path, where: str, line: str, value: str) -> str:
     """Return the URL of an index, or the path of a folder of wheels within the project."""
     if "$" in value:
-        raise _refusal(where, line, "variables are not expanded; configure the index where aenv runs: UV_INDEX_URL")
+        raise _refusal(where, line, "variables are not expanded; set UV_INDEX_URL or PIP_INDEX_URL where aenv runs")
     if _URL.match(value) and not value.lower().startswith("file:"):
         found.urls.append((value, redacted(line)))
         return value

@@ -101,6 +101,8 @@ def options_of_items(
         if n is None:
             raise InvalidUse("n must be an int, not None, unless there are items")
         return [dict(options)] * checks.integer("n", n, 0)
+    if not isinstance(items, Sequence):
+        raise InvalidUse(f"items must be a list of dicts, not {type(items).__name__}")
     if n is not None and checks.integer("n", n, 0) != len(items):
         raise InvalidUse(f"n is {n}, but there are {len(items)} items; leave n out")
     made = []
@@ -110,6 +112,8 @@ def options_of_items(
         for name in item:
             if name not in PER_ITEM:
                 raise InvalidUse(f"items[{number}] has {name!r}; expected {', '.join(PER_ITEM)}")
+            if name in _ADDED and not isinstance(item[name], Mapping | None):
+                raise InvalidUse(f"items[{number}]: {name} must be a dict, not {type(item[name]).__name__}")
         added = {name: {**(options.get(name) or {}), **(item.get(name) or {})} for name in _ADDED if name in item}
         made.append({**options, **item, **added})
     return made

@@ -88,7 +88,7 @@ class Grader:
                 f"the verifier took longer than {seconds:g} s", details={"budget": "verifier", "seconds": seconds}
             )
         if clean.reward is None:
-            raise Unavailable(f"the verifier could not start: {clean.why}\n{clean_run.output[-1500:]}")
+            raise Unavailable(f"the verifier could not start: {clean.why}\n{clean_run.output[-1500:]}".rstrip())
         return Verdict(
             0.0, f"the verifier starts, but not on the files of the agent: {why}", more=dict(plan.as_json())
         ), done

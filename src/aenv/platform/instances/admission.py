@@ -183,7 +183,7 @@ class Admission:
         limit = self.capacity.alive
         if limit and count > limit:
             raise QuotaExceeded(
-                f"{count} instances were requested at once, and this platform runs at most {limit}",
+                f"{count} instances were requested at once, and this platform runs at most {limit}{self._why_limited}",
                 details={"limit": limit, "hint": f"Ask for at most {limit} in one request."},
             )
         if not self._waiting and self._fits(count):
@@ -287,7 +287,7 @@ class Admission:
     @property
     def _why_limited(self) -> str:
         """Origin of the limit, for messages."""
-        return f", as many as its {self.capacity.resource} allow" if self.capacity.resource else ""
+        return f", limited by {self.capacity.resource}" if self.capacity.resource else ""
 
     @property
     def _in_use(self) -> int:

@@ -77,7 +77,8 @@ def init(path: Path | None) -> None:
 
 @command.command()
 @click.option("--force", is_flag=True, help="Do not ask for confirmation, and replace even an invalid file.")
-def reset(force: bool) -> None:
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+def reset(force: bool, yes: bool) -> None:
     """Reset the settings to the defaults. The old file is kept as a .bak beside it."""
     from aenv import config
 
@@ -85,7 +86,8 @@ def reset(force: bool) -> None:
     if path.exists():
         if not force:
             config.read(path)
-            click.confirm(f"Replace {path} with the defaults?", abort=True)
+            if not yes:
+                click.confirm(f"Replace {path} with the defaults?", abort=True, err=True)
         path.replace(path.with_name(f"{path.name}.bak"))
     config.write(config.Settings().model_dump(exclude_none=True), path)
     click.echo(path)
