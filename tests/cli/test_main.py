@@ -106,6 +106,18 @@ def test_a_mistyped_command_gets_the_right_one(aenv: Any) -> None:
     assert done.stdout == ""
 
 
+def test_an_unknown_command_of_a_group_names_the_one_that_was_meant(aenv: Any) -> None:
+    done = aenv("instance", "lst")
+    assert done.returncode == 2
+    assert "unknown command 'lst'; did you mean list?" in done.stderr
+
+
+def test_help_of_a_group_shows_the_whole_first_sentence_of_each_command(aenv: Any) -> None:
+    words = " ".join(aenv("instance", "--help").stdout.split())
+    assert "Forward TCP ports of this machine to ports inside an instance, until Ctrl-C." in words
+    assert "..." not in words.replace("[ARGS]...", "")
+
+
 @pytest.mark.parametrize("args", [["init"], ["init", "a", "--nope"], ["version", "-o", "yaml"], ["completion", "tcsh"]])
 def test_a_wrong_call_is_exit_code_2(aenv: Any, args: list[str]) -> None:
     done = aenv(*args)

@@ -7,7 +7,6 @@ code is broken, 130 it was interrupted.
 
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import sys
@@ -20,6 +19,7 @@ from importlib import import_module
 import click
 
 from aenv import __version__
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.global_options import GlobalOptions
 from aenv.cli.output import color, note
 from aenv.cli.settings_takeover import take_over
@@ -84,8 +84,8 @@ COMMANDS = {name: group for group, commands in GROUPS.items() for name in comman
 INTERRUPTED = 130
 
 
-class LazyGroup(click.Group):
-    """A click group that imports a command when it is called."""
+class LazyGroup(CommandGroup):
+    """The commands of ``aenv``. It imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -95,16 +95,6 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = import_module(f"aenv.cli.commands.{COMMANDS[cmd_name]}.{cmd_name}").command
         return command
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise click.UsageError(f"unknown command {name!r}{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         width = max(map(len, COMMANDS))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.hub.hub_options import with_hub
 from aenv.cli.output import Output, columns, output_option
 from aenv.errors import UsageError
@@ -69,7 +70,7 @@ def visibility(name: str, public: bool, output: Output) -> None:
     _show(with_hub(work), output)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def namespace() -> None:
     """Manage namespaces: NAME, and every name that begins with NAME and a dash, reserved for a user."""
 
@@ -123,7 +124,7 @@ def namespace_revoke(name: str, user: str, output: Output) -> None:
     _show(with_hub(lambda hub: hub.revoke_namespace(name, user)), output)
 
 
-@click.group()
+@click.group(cls=CommandGroup)
 def quota() -> None:
     """Show and set storage quotas."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.inside import text
 from aenv.cli.inside.access import with_instance
 from aenv.cli.output import Output, columns, output_option
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from aenv.sdk.environment import Environment
 
 
-@click.group(name="files")
+@click.group(cls=CommandGroup, name="files")
 def files() -> None:
     """List, show, write, remove and watch the files of an instance. 'aenv instance cp' copies folders."""
 

@@ -10,13 +10,14 @@ import click
 
 from aenv.cli import interrupts
 from aenv.cli.bench_fetch import fetch_options, fetched, given_or_fetched, install_tau2
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.errors import ConfigError, UsageError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(name="bench")
+@click.group(cls=CommandGroup, name="bench")
 def command() -> None:
     """Run agents on benchmarks, and show the results."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, output_option
 from aenv.errors import UsageError
 
@@ -18,7 +19,7 @@ SHOWN = 60
 """Characters of an instruction in a table."""
 
 
-@click.group(name="tasks")
+@click.group(cls=CommandGroup, name="tasks")
 def command() -> None:
     """List and show tasks.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from aenv.cli import interrupts
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, color, json_text, note, output_option, size
 from aenv.cli.platform_address import chosen as chosen_platform
 from aenv.cli.platform_address import platform_options
@@ -47,7 +48,7 @@ def filter_options(command: F) -> F:
     return command
 
 
-@click.group(name="trajectory")
+@click.group(cls=CommandGroup, name="trajectory")
 def command() -> None:
     """Look at recorded episodes, compare and replay them, and make datasets of them."""
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, output_option
 
 
-@click.group(name="base")
+@click.group(cls=CommandGroup, name="base")
 def command() -> None:
     """Add, list and remove the base systems that instances can run on.
 

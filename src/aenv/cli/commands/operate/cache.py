@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, note, output_option, size
 from aenv.errors import UsageError
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from aenv.storage.cache_folders import CacheEntry, CacheFolder
 
 
-@click.group(name="cache")
+@click.group(cls=CommandGroup, name="cache")
 def command() -> None:
     """Show and remove what is kept on disk: packages, environments, images, prepared tasks, benchmark runs.
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.hub import hub_grants, hub_versions
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.errors import UsageError
@@ -37,7 +38,7 @@ def _place_options(command: F) -> F:
     return store(blobs(command))
 
 
-@click.group(name="hub")
+@click.group(cls=CommandGroup, name="hub")
 def command() -> None:
     """Serve and maintain a hub.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, note, output_option
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 RETIRE_SECONDS = 10.0
 
 
-@click.group(name="local")
+@click.group(cls=CommandGroup, name="local")
 def command() -> None:
     """Show and stop your local platforms: one per interpreter and version, started by Environment when needed."""
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.errors import UsageError
 
@@ -26,7 +27,7 @@ _store_option = click.option(
 )
 
 
-@click.group(name="serve", invoke_without_command=True)
+@click.group(cls=CommandGroup, name="serve", invoke_without_command=True)
 @click.option("--local", is_flag=True, help="Serve this user on this machine, on a unix socket.")
 @click.option("--key", hidden=True, help="With --local: key of the platform among this user's.")
 @click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.inside import process_commands as commands
 from aenv.cli.inside.access import find_instance, with_instance
 from aenv.cli.inside.file_commands import files
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@click.group(name="instance")
+@click.group(cls=CommandGroup, name="instance")
 def command() -> None:
     """Create, inspect and delete instances: on a platform, or on this machine if no platform is set."""
 

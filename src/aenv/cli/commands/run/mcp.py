@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.hub.hub_options import reference, with_hub
 from aenv.cli.mcp_hosts import HOSTS, StdioServer, aenv_program
 from aenv.cli.output import note
@@ -17,7 +18,7 @@ INHERITED = ("AENV_SYSTEM_URL", "AENV_HUB_URL", "AENV_DATA_DIR")
 """Variables that are printed if they are set: a desktop program does not have those of the shell."""
 
 
-@click.group(name="mcp")
+@click.group(cls=CommandGroup, name="mcp")
 def command() -> None:
     """Connect desktop programs that speak MCP to environments."""
 

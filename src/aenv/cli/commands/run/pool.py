@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.cli.platform_address import chosen, pairs_of, platform_options, with_all, with_api_of
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from aenv.schema.instances import EnvPool
 
 
-@click.group(name="pool")
+@click.group(cls=CommandGroup, name="pool")
 def command() -> None:
     """Keep instances of an environment ready, so that the next creates take no time."""
 

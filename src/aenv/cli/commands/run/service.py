@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.cli.platform_address import log_options, pairs_of, platform_options, show_log, with_api
 from aenv.errors import AEnvError, EnvironmentError, EnvironmentTimeoutError, NotFound, UsageError
@@ -26,7 +27,7 @@ _wait_option = click.option(
 )
 
 
-@click.group(name="service")
+@click.group(cls=CommandGroup, name="service")
 def command() -> None:
     """Run environments as services on a platform: replicas behind one URL, with optional storage."""
 

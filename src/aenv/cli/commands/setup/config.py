@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from aenv.cli.command_group import CommandGroup
 from aenv.cli.output import Output, columns, format_option, json_text, note
 
 if TYPE_CHECKING:
     from aenv.config import Settings
 
 
-@click.group(name="config")
+@click.group(cls=CommandGroup, name="config")
 def command() -> None:
     """Show and change your settings: which hub, which registry, which platform."""
 
