@@ -448,6 +448,12 @@ def test_packages_are_those_that_the_project_imports(tmp_path: Path) -> None:
     assert asyncio.run(packages_of(tmp_path, ["b.py"])) == ["numpy"]
 
 
+def test_packages_of_modules_that_the_loader_leaves_to_others_come_last(tmp_path: Path) -> None:
+    (tmp_path / "_episode.py").write_text("import tau2.registry\n")
+    (tmp_path / "env.py").write_text("import tau2_bench_data\nimport tau2.evaluator\n")
+    assert imported_by(tmp_path) == ["tau2_bench_data", "tau2.evaluator", "tau2.registry"]
+
+
 @pytest.mark.attack("build")
 def test_links_in_circles_are_not_followed(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):

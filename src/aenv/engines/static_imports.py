@@ -154,7 +154,11 @@ def _unconditional(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for entry in sorted(folder.iterdir()):
+    """Yield the modules in the order in which they are imported: the loader leaves those with an underscore to others.
+
+    So a package that another one needs first, such as one that sets its variables, is imported first here, too.
+    """
+    for entry in sorted(folder.iterdir(), key=lambda entry: (entry.name.startswith("_"), entry.name)):
         if entry.name.startswith((".", "__")):
             continue
         if entry.is_file() and entry.suffix == ".py" and not entry.name.startswith("test_"):
