@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -78,6 +79,21 @@ def test_an_episode_of_tau2_replays(store: TrajectoryStore, tmp_path: Path, plat
     report = run(replay_task(store.events(result.episode), BuiltInTasks(StandIn({}))))
     assert report.equal, report
     assert report.reward["total_reward"] == 1.0
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("tau2_bench_data") is None,
+    reason="TAU2-Bench is not installed here: AENV_TAU2_SOURCE=CHECKOUT python envs/tau2-env/install.py",
+)
+@pytest.mark.parametrize("domain", ["mock", "retail"])
+def test_an_episode_of_the_installed_tau2_replays(
+    store: TrajectoryStore, platform: Platform, capsys: pytest.CaptureFixture[str], domain: str
+) -> None:
+    source = f"tau2?domain={domain}"
+    [result] = results_of(rollout(tasks=source, agent="gold", store=store, limit=1, retries=0))
+    assert (result.outcome, result.score) == ("ok", 1.0), result
+    assert main(["trajectory", "replay", result.episode]) == 0
+    assert "all results are the recorded ones" in capsys.readouterr().out
 
 
 def test_a_set_without_the_task_is_refused(store: TrajectoryStore) -> None:

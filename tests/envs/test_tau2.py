@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 from pathlib import Path
@@ -130,9 +131,10 @@ def test_solutions_earn_one_mistakes_do_not_and_a_judge_hears_what_was_said(
         for agent, earned in (("gold", 1.0), ("wrong", 0.0), ("nop", 0.0)):
             summary = bench(tmp_path / agent, agent, *chosen)
             assert (summary["mean_reward"], summary["do_nothing"], summary["graded"]) == (earned, 0.0, 2)
-    left = [path.read_text() for path in tmp_path.rglob("*") if path.is_file()]
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    left = [gzip.decompress(data) if (data := path.read_bytes())[:2] == b"\x1f\x8b" else data for path in files]
     assert left
-    assert not any(SECRET in text for text in left)
+    assert not any(SECRET.encode() in data for data in left)
 
 
 def test_doing_nothing_is_shown_beside_a_result(tmp_path: Path) -> None:

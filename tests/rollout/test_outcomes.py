@@ -149,7 +149,11 @@ def test_a_reward_that_raises_is_absent(store: TrajectoryStore) -> None:
 
 def test_wrong_arguments_of_one_tasks_reward_leave_it_without_a_reward(store: TrajectoryStore) -> None:
     [result] = shopping("nop", store, tasks=[{"id": "a"}])
-    assert (result.outcome, result.reward, result.error) == ("env", None, "wanted: missing")
+    assert (result.outcome, result.reward, result.error) == (
+        "env",
+        None,
+        "arguments of the task's reward: wanted: missing",
+    )
 
 
 def test_an_instance_that_the_environments_code_ends_is_its_fault(store: TrajectoryStore) -> None:
@@ -246,6 +250,30 @@ def test_an_agent_that_lacks_a_model_or_a_solution_stops_the_rollout(
     with pytest.raises(UsageError, match=lacks):
         shopping(agent, store, run="lacks")
     assert store.finished("lacks") == set()
+
+
+def test_an_agent_that_is_no_coroutine_function_stops_the_rollout(store: TrajectoryStore) -> None:
+    """It never worked, so that nothing of it can be graded: its episodes are neither failures nor results."""
+
+    def plain(episode: Episode) -> None:
+        return
+
+    async def no_argument() -> None:
+        return
+
+    with pytest.raises(UsageError, match="the agent plain is not a coroutine function"):
+        shopping(plain, store)
+    assert [episode.outcome for episode in store.all_episodes()] == ["cancelled"]
+    with pytest.raises(UsageError, match="the agent no_argument cannot be called with an episode"):
+        shopping(no_argument, store)
+
+
+def test_an_agent_that_fails_before_it_awaits_is_graded(store: TrajectoryStore) -> None:
+    def agent(episode: Episode) -> Any:
+        raise RuntimeError("a bug")
+
+    [result] = shopping(agent, store)
+    assert (result.outcome, result.reward) == ("policy", 0.0)
 
 
 def test_an_instance_that_the_agent_ends_gets_the_failure_reward(store: TrajectoryStore) -> None:

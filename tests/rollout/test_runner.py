@@ -12,7 +12,7 @@ import pytest
 
 from aenv import Environment
 from aenv._version import __version__
-from aenv.errors import UsageError
+from aenv.errors import NotFound, UsageError
 from aenv.project.bundles.packing import pack
 from aenv.rollout import Adaptive, CommandAgent, Episode, ScriptedModel, calls, find_tasks, keep_alive, rollout
 from aenv.rollout.agents.tool_loop import tool_loop
@@ -104,8 +104,16 @@ def test_a_resumed_run_repeats_nothing_that_finished(store: TrajectoryStore) -> 
 
 def test_a_run_is_not_resumed_with_other_arguments(store: TrajectoryStore) -> None:
     results_of(rollout(SHOP, agent="nop", store=store, run="mine", limit=1))
-    with pytest.raises(UsageError, match="another agent"):
+    with pytest.raises(UsageError, match="different arguments: agent"):
         results_of(rollout(SHOP, agent="gold", store=store, run="mine", limit=1))
+
+
+def test_a_rollout_without_tasks_leaves_no_run(store: TrajectoryStore) -> None:
+    with pytest.raises(UsageError, match="two tasks have the id 'a'"):
+        results_of(rollout(SHOP, agent="nop", tasks=[{"id": "a"}, {"id": "a"}], store=store))
+    with pytest.raises(NotFound):
+        results_of(rollout("no-such-environment", agent="nop", store=store))
+    assert store.runs() == []
 
 
 def test_a_run_has_one_runner_at_a_time(store: TrajectoryStore) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aenv.cli.main import main
-from aenv.trajectory import EpisodeKey, TrajectoryStore
+from aenv.trajectory import EpisodeKey, RunRecord, TrajectoryStore
 from aenv.trajectory.difference import compare
 from tests.trajectory.conftest import greet
 
@@ -146,6 +146,18 @@ def test_stats_say_what_counts_and_what_was_left_out(
     assert (found["counted"], found["left_out"]) == (4, {"infra": 1})
     assert main(["trajectory", "stats", "--run", "none"]) == 1
     assert "no such run" in capsys.readouterr().err
+
+
+def test_stats_are_those_of_the_newest_run_and_not_of_its_baseline(
+    store: TrajectoryStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for run, reward in (("old", 0.0), ("new", 1.0), ("new-nop", 0.0)):
+        store.begin_run(RunRecord(run))
+        store.record(EpisodeKey(run, "greet")).end("ok", reward)
+    found = as_json(capsys, "stats")
+    assert (found["counted"], found["reward"]["mean"], found["do_nothing"]) == (1, 1.0, 0.0)
+    assert main(["trajectory", "stats"]) == 0
+    assert "Run new\n" in capsys.readouterr().err
 
 
 def test_tail_follows_an_episode_to_its_end(store: TrajectoryStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,6 +122,7 @@ def test_what_was_exported_as_atif_comes_back(store: TrajectoryStore, tmp_path: 
         found = {each.task: each for each in other.all_episodes()}
         assert len(back) == 2
         assert (found["greet"].reward, found["greet"].run) == ({"score": 1.0, "said": 1}, "demo")
+        assert found["greet"].steps == 2
         assert (found["script"].outcome, found["script"].reward, found["script"].error) == ("infra", None, "lost")
         for id in ids:
             summary = store.episode(id)

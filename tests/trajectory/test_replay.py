@@ -175,6 +175,7 @@ def test_a_test_file_replays_and_fails_when_the_environment_changes(
 
     code, text = outcome()
     assert code == 0, text
+    assert str(counter) not in target.read_text().partition("import")[2]  # both can be moved together
     (counter / "src" / "env.py").write_text(COUNTER.replace("float(count)", "float(count > 5)"))
     code, text = outcome()
     assert code == 1, text

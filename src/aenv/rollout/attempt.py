@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 import zlib
 from collections.abc import Awaitable, Callable, Mapping
@@ -18,7 +19,7 @@ from aenv.rollout.environment_info import EnvironmentInfo, usage_of
 from aenv.rollout.episode import CALL_SECONDS, Episode, Price
 from aenv.rollout.keep_alive import kept_alive
 from aenv.rollout.model import Model, Reply
-from aenv.rollout.outcome import OK, AgentCancelled, Ending, Phase, ending_of, stops_rollout
+from aenv.rollout.outcome import OK, AgentCancelled, AgentLacks, Ending, Phase, ending_of, stops_rollout
 from aenv.rollout.result import EpisodeResult
 from aenv.rollout.runs.concurrency import Concurrency
 from aenv.rollout.task_set import TaskSet
@@ -292,7 +293,7 @@ class Attempt:
 async def run_agent(agent: Agent, episode: Episode) -> BaseException | None:
     """Run an agent until it ends or the time of its budget is up, and return the error with which it ended."""
     budget = episode.budget
-    running = asyncio.ensure_future(agent(episode))
+    running = asyncio.ensure_future(_awaited(agent, episode))
     try:
         await asyncio.wait({running}, timeout=budget.limits.seconds)
         if not running.done():
@@ -305,6 +306,14 @@ async def run_agent(agent: Agent, episode: Episode) -> BaseException | None:
             await asyncio.wait({running}, timeout=STOP_SECONDS)
             if running.done() and not running.cancelled():
                 running.exception()  # retrieved, so that asyncio does not log it
+
+
+async def _awaited(agent: Agent, episode: Episode) -> None:
+    made: object = agent(episode)
+    if not inspect.isawaitable(made):
+        name = getattr(agent, "__name__", type(agent).__name__)
+        raise AgentLacks(f"the agent {name} is not a coroutine function", {"hint": "Define it with 'async def'."})
+    await made
 
 
 def derived_seed(seed: int | None, task: Task, sample: int) -> int:

@@ -85,6 +85,8 @@ def ending_of(error: BaseException, phase: Phase) -> Ending:
         return Ending("env", text, "env")
     if isinstance(error, EnvironmentTimeoutError):
         return Ending("env", text, fault)
+    if isinstance(error, InvalidArguments):
+        text = f"arguments of the task's {'reward' if phase == 'grade' else 'setup function'}: {text}"
     return Ending("env" if fault in ("env", "caller", "policy") else "infra", text, fault)
 
 

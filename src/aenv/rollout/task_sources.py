@@ -69,7 +69,9 @@ def find_tasks(
     if isinstance(given, TaskSet):
         return given
     if given is None or (isinstance(given, str) and given.startswith("?")):
-        _need(environment, "the rollout")
+        if not environment:
+            hint = "Name one, or tasks that bring their own: --tasks FOLDER, --tasks BENCHMARK."
+            raise UsageError("no environment is given", {"hint": hint})
         listed = parse_qsl(given[1:], keep_blank_values=True) if isinstance(given, str) else []
         arguments = {name: _json_or_text(value) for name, value in listed}
         return EnvironmentTasks(environment, arguments, options=options, score=score)
@@ -157,8 +159,8 @@ def _rows(
         except ValueError as error:
             raise UsageError(f"row {number + 1} is not a task: {problems(error)}") from None
     found = TaskSet(tasks, environment, options=options, score=score)
-    if require_environment and any(task.environment is None for task in found._tasks):
-        _need(environment, "a task")
+    if require_environment and not environment and any(task.environment is None for task in found._tasks):
+        raise UsageError("no environment is given, and a task names none")
     return found
 
 
@@ -177,8 +179,3 @@ def _json_or_text(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text
-
-
-def _need(environment: str, what: str) -> None:
-    if not environment:
-        raise UsageError(f"no environment is given, and {what} names none")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ from aenv.errors import UsageError
 from aenv.trajectory.events import EpisodeSummary, Event, encode
 from aenv.trajectory.replay import ReplayReport, environment_of, replay
 
+LONGEST_REWARD = 200
+"""Characters that are shown of a reward that is the recorded one."""
 _FILE = '''"""{title}
 
 Recorded episode {episode}. Written by `aenv trajectory to-test`; the events are in {data}.
@@ -20,7 +23,7 @@ from pathlib import Path
 
 from {module} import check_replay
 
-{kind} = {source!r}
+{kind} = {expression}
 IGNORED: list[str] = {ignored!r}  # regular expressions: what they match in results is not compared
 
 
@@ -66,12 +69,26 @@ def write_test(
         data=data.name,
         module="aenv.rollout.replays" if tasks else "aenv.trajectory.regression",
         kind="TASKS" if tasks else "ENVIRONMENT",
-        source=source,
+        expression=_path_expression(source, target),
         ignored=list(ignore),
         name=name,
     )
     target.write_text(text, encoding="utf-8")
     return [target, data]
+
+
+def _path_expression(source: str, target: Path) -> str:
+    """Return Python code for the environment or tasks of a test.
+
+    A folder or file that the test lies in or beside is found from the test, so that both can be moved together.
+    """
+    path = Path(source)
+    if not path.is_absolute() or not path.exists():
+        return repr(source)
+    folder, beside = target.resolve().parent, (path if path.is_dir() else path.parent).parent
+    if not folder.is_relative_to(beside) or beside == Path(beside.anchor):
+        return repr(source)
+    return f"str((Path(__file__).parent / {os.path.relpath(path.resolve(), folder)!r}).resolve())"
 
 
 def check_replay(path: Path, environment: str | None = None, *, ignore: Sequence[str] = ()) -> ReplayReport:
@@ -116,7 +133,10 @@ def described(report: ReplayReport) -> list[str]:
         ]
     if report.graded:
         same = "the recorded one" if report.same_reward else f"recorded {json.dumps(report.recorded_reward)}"
-        lines.append(f"reward {json.dumps(report.reward)}: {same}")
+        reward = json.dumps(report.reward)
+        if report.same_reward and len(reward) > LONGEST_REWARD:
+            reward = f"{reward[:LONGEST_REWARD]}..."
+        lines.append(f"reward {reward}: {same}")
     else:
         lines.append("no reward was recorded")
     return [*lines, *(f"note: {note}" for note in report.notes)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import shutil
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -32,8 +33,7 @@ def find_agent(given: Any) -> Callable[[Episode], Awaitable[None]]:
         UsageError: there is none of that name.
     """
     if callable(given):
-        found: Callable[[Episode], Awaitable[None]] = given
-        return found
+        return _of_one_argument(given)
     if not isinstance(given, str) or not given.strip():
         raise UsageError(f"invalid agent {given!r}; expected a function, a name or a command")
     if given in AGENTS:
@@ -48,8 +48,26 @@ def find_agent(given: Any) -> Callable[[Episode], Awaitable[None]]:
     program = given.split()[0]
     if len(given.split()) > 1 or "/" in given or shutil.which(program):
         return CommandAgent(given)
+    if program.endswith(".py"):
+        hint = f"Name the function in it, as {program}:NAME, or run it as a command: 'python {program}'."
+    else:
+        hint = "Name a function as FILE.py:NAME or MODULE:NAME, or give a command."
     known = ", ".join([*AGENTS, *plugins.names(PLUGINS)])
-    raise UsageError(
-        f"unknown agent {given!r}; there are: {known}",
-        {"hint": "Name a function as FILE.py:NAME or MODULE:NAME, or give a command."},
-    )
+    raise UsageError(f"unknown agent {given!r}; there are: {known}", {"hint": hint})
+
+
+def _of_one_argument(agent: Callable[..., Awaitable[None]]) -> Callable[[Episode], Awaitable[None]]:
+    """Return the agent, if it can be called with an episode.
+
+    Raises:
+        UsageError: it takes other arguments.
+    """
+    try:
+        inspect.signature(agent).bind(None)
+    except ValueError:  # it has no signature
+        return agent
+    except TypeError as error:
+        name = getattr(agent, "__name__", type(agent).__name__)
+        hint = {"hint": "Define it as 'async def agent(episode)'."}
+        raise UsageError(f"the agent {name} cannot be called with an episode: {error}", hint) from None
+    return agent

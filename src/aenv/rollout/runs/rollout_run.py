@@ -91,9 +91,9 @@ class Rollout:
                 else stack.enter_context(TrajectoryStore.open(self._store))
             )
             stack.enter_context(only_runner(plan.store.path / "running", plan.run))
-            self._begin_run()
             tasks = list(await plan.task_set.tasks())[: self._limit]
             _check_unique(tasks)
+            self._begin_run()
             self.progress = Progress(len(tasks) * self._samples)
             try:
                 for result in self._recorded(tasks):
@@ -115,7 +115,7 @@ class Rollout:
         changed = [name for name, value in self._request.items() if found.request.get(name) != value]
         if changed:
             raise UsageError(
-                f"the run {self.run} exists, and was started with another {', '.join(sorted(changed))}",
+                f"the run {self.run} exists, and was started with different arguments: {', '.join(sorted(changed))}",
                 {"hint": "Resume it with the same arguments, or choose another run."},
             )
 

@@ -45,9 +45,9 @@ class ImportedEpisode:
             return [recorder.episode_id, *self._store_subagents(store, run, recorder.episode_id)]
         end = {name: value for name, value in self.end.items() if value is not None}
         outcome, reward = end.pop("outcome"), end.pop("reward", None)
-        recorder.end(
-            outcome, None if outcome in UNGRADED else reward, **{"at": last, "seconds": _span(at, last), **end}
-        )
+        steps = sum(event["kind"] == "call" and event.get("of") == "tool" for event in self.events)
+        fields = {"at": last, "seconds": _span(at, last), "steps": steps, **end}
+        recorder.end(outcome, None if outcome in UNGRADED else reward, **fields)
         return [recorder.episode_id, *self._store_subagents(store, run, recorder.episode_id)]
 
     def _store_subagents(self, store: TrajectoryStore, run: str, parent: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,12 +90,12 @@ async def _run(
                 idle = rollout(environment, **common, agent="nop", run=f"{made.run}-nop")
                 floor = _scores(await _results(idle, "do nothing: "))
         except asyncio.CancelledError:
-            note(f"Stopped. Resume it with the same command and --run {made.run}")
+            note(f"Stopped. Resume it with the same command and --run {quote(made.run)}")
             raise
         statistics = summarize(store.all_episodes(made.run), do_nothing=floor)
     document = {"run": made.run, **statistics.as_json(), "results": [result.as_json() for result in results]}
     output.show(document, lambda: _table(statistics, results))
-    note(f"See each episode with: aenv trajectory list --run {made.run}{_store_option(given_store)}")
+    note(f"See each episode with: aenv trajectory list --run {quote(made.run)}{_store_option(given_store)}")
     return 1 if any(result.outcome in ("env", "infra", "user") for result in results) else 0
 
 
@@ -151,7 +152,7 @@ def _conclusions(statistics: RunStatistics) -> Iterator[str]:
 
 
 def _store_option(path: Path | None) -> str:
-    return f" --store {path}" if path else ""
+    return f" --store {quote(str(path))}" if path else ""
 
 
 def _sampling(given: tuple[str, ...]) -> dict[str, Any]:

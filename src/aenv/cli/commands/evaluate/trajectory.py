@@ -197,11 +197,14 @@ def stats(
     place: str | None,
     output: Output,
 ) -> int:
-    """Show mean reward, pass@k, pass^k and advantages, and what was left out."""
+    """Show mean reward, pass@k, pass^k and advantages, and what was left out: of one run, by default the newest."""
     from aenv.cli import trajectory_view as view
     from aenv.trajectory.statistics import summarize
 
     with _open(place) as store:
+        if run is None and task is None:
+            run = _newest_run(store)
+            note(f"Run {view.clean(run)}" if run else "there are no runs")
         idle = _do_nothing(store, run) if run else None
         found = summarize(
             store.all_episodes(run, task, outcome=outcome),
@@ -432,6 +435,14 @@ def _replayed_in(
             {"hint": "Replaying it runs the environment's code. Name the environment yourself, with --env."},
         )
     return tasks, environment
+
+
+def _newest_run(store: EpisodeReader) -> str | None:
+    """Return the newest run that is not the baseline of another: a mean over several agents would say nothing."""
+    found = [run.id for run in store.runs(limit=20)]
+    return next(
+        (run for run in found if run.removesuffix("-nop") == run or run.removesuffix("-nop") not in found), None
+    )
 
 
 def _do_nothing(store: EpisodeReader, run: str) -> dict[str, float] | None:
