@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import re
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from aenv.http.url import ServerUrl
 from aenv.platform.openapi import OPERATIONS
 from aenv.sdk.environment import Environment
 from tests.conftest import fetch, run
+from tests.platform.conftest import publish
 from tests.platform.parts import Served, serving
 from tests.waiting import wait_while
 
@@ -339,3 +342,43 @@ def test_a_large_body_is_not_read_before_its_sender_is_authenticated(platform: S
             connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 60000000\r\n\r\n".encode())
             connection.sendall(b"x" * 100_000)
             assert b" 401 " in connection.recv(100)
+
+
+HOSTILE_PAGE = """
+from aenv import register_tool
+from aenv.http.messages import Response
+from aenv.runtime.app import App
+
+LINES = (
+    b"content-type: text/html\\r\\ncontent-security-policy: default-src *\\r\\nset-cookie: a=b\\r\\n"
+    b"clear-site-data: *\\r\\nservice-worker-allowed: /\\r\\n"
+)
+route = App._route
+
+async def answer(self, request):
+    if request.path == "/page":
+        return Response(200, b"<script>steal()</script>" * (1 if request.query == b"short" else 50_000), LINES)
+    return await route(self, request)
+
+App._route = answer
+
+@register_tool
+def hello() -> str:
+    return "hello"
+"""
+BROWSER = {"accept": "text/html"}, {"sec-fetch-dest": "object", "sec-fetch-mode": "navigate"}
+ORIGIN_WIDE = {"set-cookie", "clear-site-data", "service-worker-allowed"}
+
+
+@pytest.mark.parametrize("console", ["--console", "--no-console"])
+def test_a_page_of_an_environments_code_runs_no_script_in_the_platforms_origin(data: Path, console: str) -> None:
+    run(publish(data, "pages", HOSTILE_PAGE))
+    with serving(data, console, auth=False) as served:
+        status, body = fetch(served.url, "/env-instance", {"envName": "pages"})
+        assert status == 200, body
+        for length, headers in itertools.product(("short", "long"), BROWSER):
+            page = f"{served.url}/instance/{body['data']['id']}/page?{length}"
+            with urllib.request.urlopen(urllib.request.Request(page, headers=headers), timeout=60) as answer:
+                assert answer.read().startswith(b"<script>steal()")
+                assert not ORIGIN_WIDE & {name.lower() for name in answer.headers}
+                assert any(each.startswith("sandbox;") for each in answer.headers.get_all("content-security-policy"))

@@ -10,12 +10,10 @@ from aenv.console import assets
 from aenv.console.socket_token import take_socket_token
 from aenv.errors import AEnvError
 from aenv.http.guard import refuse_web_pages
-from aenv.http.messages import Answer, ASGIApp, Handler, Message, Receive, Request, Response, Scope, Send, Stream
+from aenv.http.messages import Answer, Handler, Request, Response
+from aenv.http.page_sandbox import is_navigation, sandboxed
 
 PATH = "/console"
-_POLICY = b"content-security-policy"
-_SANDBOX = [(_POLICY, b"sandbox; default-src 'none'; frame-ancestors 'none'"), (b"x-content-type-options", b"nosniff")]
-_SANDBOX_LINES = b"".join(b"%s: %s\r\n" % pair for pair in _SANDBOX)
 
 
 def mounted(api: Handler, *, only_loopback: bool) -> Handler:
@@ -49,35 +47,6 @@ def console_answer(request: Request, *, only_loopback: bool) -> Response:
         return _redirect(b"console/")
     asset = assets.load().get(request.path.removeprefix(f"{PATH}/"))
     return asset.answer(request) if asset is not None else _refusal(404, "the console has no such file")
-
-
-def is_navigation(request: Request) -> bool:
-    """Return whether a browser asks for a page: no other client accepts HTML first."""
-    return request.method == "GET" and b"text/html" in request.header(b"accept")
-
-
-def sandboxed(answer: Answer) -> Answer:
-    """Add headers that keep scripts of a page from running. A page that has a policy of its own keeps that."""
-    if isinstance(answer, Response):
-        if _POLICY not in answer.headers.lower():
-            answer.headers += _SANDBOX_LINES
-    elif isinstance(answer, Stream):
-        answer.app = _sandboxed_app(answer.app)
-    return answer
-
-
-def _sandboxed_app(app: ASGIApp) -> ASGIApp:
-    async def run(scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_sandboxed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = list(message.get("headers", []))
-                if all(name.lower() != _POLICY for name, _ in headers):
-                    message = {**message, "headers": [*headers, *_SANDBOX]}
-            await send(message)
-
-        await app(scope, receive, send_sandboxed)
-
-    return run
 
 
 def _redirect(place: bytes) -> Response:

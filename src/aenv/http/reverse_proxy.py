@@ -6,14 +6,14 @@ A `ResponseTap` sees what was passed on, without delaying it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Iterable
 from typing import Protocol
 
 from aenv.errors import Forbidden
 from aenv.http.client import ConnectionLost
 from aenv.http.messages import STATUS_LINES, Answer, Message, Receive, Request, Response, Scope, Send, Stream, Takeover
 from aenv.http.raw_stream import join
-from aenv.http.relay import Headers, Relay, RelayedResponse
+from aenv.http.relay import Relay, RelayedResponse
 from aenv.tracing.logging import getLogger
 
 log = getLogger("http")
@@ -104,8 +104,6 @@ class StreamedResponse:
         self._response = response
         self._tap = tap
         self._complete = False
-        self.change_headers: Callable[[Headers], Headers] = lambda headers: headers
-        """Changes the headers that are passed on."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await receive()  # the request, which was forwarded already
@@ -126,7 +124,7 @@ class StreamedResponse:
                 self._tap.end(self._complete)
 
     async def _copy(self, send: Send) -> None:
-        headers = self.change_headers([pair for pair in self._response.headers if pair[0] not in NOT_RELAYED])
+        headers = [pair for pair in self._response.headers if pair[0] not in NOT_RELAYED]
         headers += [pair for pair in self._response.headers if pair[0] == b"content-length"]
         await send({"type": "http.response.start", "status": self._response.status, "headers": headers})
         async for data in self._response.chunks():

@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from aenv.errors import AEnvError, Forbidden, InstanceEnded, InstanceUnreachable, NotFound, Unauthorized
 from aenv.http.client import ConnectFailed, ConnectionLost
 from aenv.http.messages import Answer, Handler, Request
+from aenv.http.page_sandbox import is_from_browser, isolated
 from aenv.http.relay import Relay, RelayFailed
 from aenv.http.reverse_proxy import HOP_BY_HOP, UPGRADES, forward, forwarded_head
 from aenv.http.url import ServerUrl
@@ -103,7 +104,8 @@ class Gateway:
             raise await self._not_running(record)
         own = ((b"host", b"localhost"), (b"authorization", b"Bearer " + record.ref.token.encode()))
         head = forwarded_head(request, target, own, _NOT_FORWARDED)
-        return await self._forward(record, self._relay(record), head, request, _path_kind(target))
+        answer = await self._forward(record, self._relay(record), head, request, _path_kind(target))
+        return isolated(answer) if is_from_browser(request) else answer
 
     async def _signed(self, request: Request) -> Answer:
         """Handle a request to the signed URL of a port, which needs no token."""
