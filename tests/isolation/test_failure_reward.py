@@ -193,3 +193,41 @@ def test_closing_or_filling_the_place_for_temporary_files_gives_the_declared_fai
         env.call_tool("shell", {"command": f"{command}; true"})
         reward = env.call_reward(name="temporary")
         assert (reward, failure_reason(reward) is not None) == (-1.5, True)
+
+
+TALKATIVE = """
+from aenv import register_function, register_reward, register_tool
+
+@register_tool
+def say(size: int) -> str:
+    return "x" * size
+
+@register_tool
+def show(size: int) -> dict[str, str]:
+    return {"shown": "\\x00" * size}
+
+@register_function
+def tell(size: int) -> str:
+    return "x" * size
+
+@register_reward
+def reward() -> float:
+    return 0.5
+"""
+
+
+@pytest.mark.attack("grading")
+def test_a_result_that_is_too_long_is_an_error_of_the_tool_and_leaves_the_reward(
+    tmp_path: Path, platform: Platform
+) -> None:
+    project = make_project(tmp_path, TALKATIVE, name="talkative", memory="2Gi")
+    with SyncEnvironment(str(project), max_retries=0) as env:
+        for tool, size in (("say", 70_000_000), ("show", 12_000_000)):
+            result = env.call_tool(tool, {"size": size})
+            assert (result.is_error, result.fault) == (True, "env")
+            assert "at most" in result.text
+        with pytest.raises(FunctionFailed, match="at most"):
+            env.call_function("tell", {"size": 70_000_000})
+        done = env.exec("head -c 9000000 /dev/zero; head -c 9000000 /dev/zero >&2")
+        assert (done.exit_code, set(done.stdout), set(done.stderr)) == (0, {"\0"}, {"\0"})
+        assert env.call_reward() == 0.5

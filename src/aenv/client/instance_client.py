@@ -15,7 +15,8 @@ from pydantic_core import from_json, to_json
 from aenv.client.backoff import backoff
 from aenv.client.tool_progress import OnProgress, read_progress
 from aenv.errors import EnvironmentError, FunctionFailed, InstanceUnreachable, NetworkError, NotJson, from_answer
-from aenv.http.client import MAX_ANSWER, ClientResponse, ConnectFailed, ConnectionLost, DeadlineExceeded, HttpClient
+from aenv.http.client import ClientResponse, ConnectFailed, ConnectionLost, DeadlineExceeded, HttpClient
+from aenv.http.messages import MAX_ANSWER
 from aenv.http.url import ServerUrl
 from aenv.schema import paths
 from aenv.tracing import spans

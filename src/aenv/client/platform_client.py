@@ -28,7 +28,6 @@ from aenv.errors import (
     without_json,
 )
 from aenv.http.client import (
-    MAX_ANSWER,
     ClientResponse,
     ConnectFailed,
     ConnectionLost,
@@ -36,6 +35,7 @@ from aenv.http.client import (
     HttpClient,
     shared,
 )
+from aenv.http.messages import MAX_ANSWER
 from aenv.http.relay import Relay
 from aenv.http.url import Planes
 from aenv.schema import paths

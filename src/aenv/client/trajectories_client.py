@@ -13,7 +13,8 @@ from pydantic_core import from_json
 from aenv.client.backoff import backoff
 from aenv.client.platform_requests import PlatformRequests
 from aenv.errors import NetworkError, NotJson, RateLimited, Unavailable, from_answer
-from aenv.http.client import MAX_ANSWER, ConnectFailed, ConnectionLost
+from aenv.http.client import ConnectFailed, ConnectionLost
+from aenv.http.messages import MAX_ANSWER
 from aenv.http.relay import Relay
 from aenv.http.url import Planes
 from aenv.schema import paths

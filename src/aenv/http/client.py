@@ -22,6 +22,7 @@ import httptools
 
 from aenv.errors import NetworkError
 from aenv.http import unix_sockets
+from aenv.http.messages import MAX_ANSWER
 from aenv.http.url import ServerUrl
 from aenv.tracing.context import current
 
@@ -34,8 +35,6 @@ IDLE_SECONDS = 45.0
 """Drop a connection that was idle for longer: the server may be about to close it."""
 MAX_HEADER_BYTES = 64 * 1024
 """Limit for the head of a response, the interim responses before it, and its trailers, together."""
-MAX_ANSWER = 64 * 1024 * 1024
-"""Limit for a response body, unless the caller sets another one."""
 FRAMING = 8
 """Limit for bytes of chunk headers per byte of body. A chunk of one byte needs five."""
 HEADS = 256  # cached request heads, one per method and path

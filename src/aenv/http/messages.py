@@ -14,6 +14,8 @@ from aenv.http.raw_stream import RawStream
 from aenv.tracing.context import SpanContext
 
 HIGH_WATER = 256 * 1024
+MAX_ANSWER = 64 * 1024 * 1024
+"""Limit of our clients for the body of a response, unless the caller sets another one."""
 
 Scope = dict[str, Any]
 Message = dict[str, Any]

@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from aenv.client.backoff import backoff
 from aenv.errors import ConfigError, NetworkError, UsageError
-from aenv.http.client import MAX_ANSWER, ClientResponse, ConnectFailed, DeadlineExceeded, ResponseTooLarge
+from aenv.http.client import ClientResponse, ConnectFailed, DeadlineExceeded, ResponseTooLarge
 from aenv.http.forward_proxies import proxy_for
+from aenv.http.messages import MAX_ANSWER
 from aenv.http.relay import Relay
 from aenv.http.url import ServerUrl
 from aenv.rollout.agents.scripted import ScriptedModel

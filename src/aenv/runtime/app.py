@@ -21,7 +21,7 @@ from aenv.errors import (
     problem,
 )
 from aenv.http.guard import refuse_web_pages
-from aenv.http.messages import Answer, ASGIApp, Request, Response, Stream, Timing
+from aenv.http.messages import MAX_ANSWER, Answer, ASGIApp, Request, Response, Stream, Timing
 from aenv.runtime.calls import reward_deadline
 from aenv.runtime.calls.endpoints import OUT_OF_MEMORY, Endpoint, EndpointCatalog
 from aenv.runtime.calls.progress_stream import progress_stream
@@ -175,7 +175,11 @@ class App:
             data["structured"] = content.structured
         if outcome.fault is not None:
             data["fault"] = outcome.fault
-        return _success(data)
+        response = _success(data)
+        if len(response.body) > MAX_ANSWER:  # an agent must not end its episode with what it makes so long
+            text = f"Error calling tool '{name}': {_too_long(response.body)}"
+            return _success({"content": [{"type": "text", "text": text}], "is_error": True, "fault": "env"})
+        return response
 
     async def _list_tools(self, request: Request) -> Response:
         return _success([tool.model_dump(exclude_none=True) for tool in self.catalog.listed_tools])
@@ -219,7 +223,7 @@ class App:
         if value is None:
             raise FunctionFailed(f"reward '{endpoint.name}' returned nothing; return a number or a dict")
         try:
-            return Response(200, b'{"success":true,"data":%s}' % dump_finite(value))
+            return _checked(Response(200, b'{"success":true,"data":%s}' % dump_finite(value)))
         except ValueError as error:
             raise FunctionFailed(f"reward '{endpoint.name}': {error}") from None
 
@@ -303,8 +307,19 @@ def _success(data: Any) -> Response:
     return Response(200, to_json({"success": True, "data": data}))
 
 
+def _checked(response: Response) -> Response:
+    """Return the response; raise ValueError if clients do not read all of it."""
+    if len(response.body) > MAX_ANSWER:
+        raise ValueError(_too_long(response.body))
+    return response
+
+
+def _too_long(body: bytes) -> str:
+    return f"its result has {len(body)} bytes as JSON; at most {MAX_ANSWER} can be returned"
+
+
 def _data(endpoint: Endpoint, value: Any) -> Response:
     try:
-        return Response(200, b'{"success":true,"data":%s}' % dump(value))
+        return _checked(Response(200, b'{"success":true,"data":%s}' % dump(value)))
     except ValueError as error:
         raise FunctionFailed(f"'{endpoint.name}': {error}") from None

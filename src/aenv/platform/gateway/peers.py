@@ -20,8 +20,8 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from aenv.errors import AEnvError, InstanceEnded, InstanceUnreachable, Unavailable, from_answer
-from aenv.http.client import MAX_ANSWER, ConnectFailed, ConnectionLost
-from aenv.http.messages import Answer, Request
+from aenv.http.client import ConnectFailed, ConnectionLost
+from aenv.http.messages import MAX_ANSWER, Answer, Request
 from aenv.http.relay import Relay
 from aenv.http.reverse_proxy import HOP_BY_HOP, forward, forwarded_head
 from aenv.http.url import ServerUrl

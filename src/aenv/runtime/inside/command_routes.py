@@ -19,7 +19,7 @@ from pydantic_core import to_json
 
 from aenv.authoring.call import Call
 from aenv.errors import AEnvError, InvalidArguments, NotFound, problem
-from aenv.http.messages import Answer, Receive, Request, Response, Scope, Send, Stream, Takeover
+from aenv.http.messages import MAX_ANSWER, Answer, Receive, Request, Response, Scope, Send, Stream, Takeover
 from aenv.http.raw_stream import RawStream
 from aenv.http.websocket import WebSocket, server_head
 from aenv.isolation.kernel import linux
@@ -29,6 +29,8 @@ from aenv.schema import paths
 from aenv.schema.inside import STDERR, STDOUT, Command, Resize, SignalRequest
 
 MAX_OUTPUT = 8 * 1024 * 1024  # bytes kept of each stream
+MAX_ESCAPED = 4 * 1024 * 1024
+"""Characters of each stream in a response that would be too long: control characters take six bytes each as JSON."""
 ROOM = 1 << 20
 """Free bytes that files with output need."""
 RESERVED = 1 << 16
@@ -86,8 +88,8 @@ class CommandRoutes:
         if not (command.stream or command.detach):
             call = Call("exec")
             if _has_room():
-                return _ok(await self._workers.run(lambda: _run(command, call), call))
-            return _ok(await self._collected(command))
+                return _result(await self._workers.run(lambda: _run(command, call), call))
+            return _result(await self._collected(command))
         try:
             started = self._start(command)
         except OSError as error:
@@ -291,6 +293,13 @@ async def _send_line(send: Send, line: dict[str, Any]) -> None:
 
 def _ok(data: Any) -> Response:
     return Response(200, to_json({"success": True, "data": data}))
+
+
+def _result(data: dict[str, Any]) -> Response:
+    response = _ok(data)
+    if len(response.body) > MAX_ANSWER:
+        response = _ok({**data, **{name: data[name][:MAX_ESCAPED] for name in _NAMES.values()}})
+    return response
 
 
 def _parsed(model: type[M], text: str | bytes) -> M:
