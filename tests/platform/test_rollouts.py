@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -431,3 +432,75 @@ def test_the_tasks_of_running_rollouts_are_limited_together(tmp_path: Path) -> N
         await jobs.close()
 
     run(main())
+
+
+LONG = """
+import base64, os
+from aenv import register_reward, register_tool
+
+@register_tool
+def look(size: int) -> str:
+    return base64.b64encode(os.urandom(size)).decode()
+
+@register_tool
+def stare(size: int) -> str:
+    return "x" * size
+
+@register_reward
+def reward() -> float:
+    return 1.0
+"""
+
+
+def looks(tool: str, size: int, steps: int = 1) -> dict[str, Any]:
+    step = {"tool": tool, "arguments": {"size": size}}
+    return {"id": "a", "instruction": "x", "solution": [step] * steps}
+
+
+@pytest.mark.attack("rollouts")
+def test_long_results_of_tools_do_not_fill_the_memory_of_the_platform(data: Path) -> None:
+    asyncio.run(publish(data, "long", LONG))
+
+    async def episode_of(served: Served) -> str:
+        async with client(served, served.token("ann")) as api:
+            fields: dict[str, Any] = {"environment": "long@1.2.0", "agent": "gold", "request_id": "long"}
+            tasks = [looks("stare", 10_000_000, 20)]
+            [episode] = [each async for each in api.rollouts.run(**fields, tasks=tasks, trace=False)]
+            return episode.episode
+
+    with serving(data) as served:
+        episode, token = run(episode_of(served)), served.token("ann")
+        url = f"{served.url}/rollouts/{rollout_jobs.job_id('ann', 'long')}"
+        for path in ("/stream", f"/episodes/{episode}"):
+            assert read_all(f"{url}{path}", token) > 200_000_000
+        assert 0 < read_all(f"{served.url}/trajectories/{episode}/events?limit=1000", token) < 30_000_000
+        peak = re.search(r"VmHWM:\s+(\d+)", Path(f"/proc/{served.process.pid}/status").read_text())
+        assert peak is not None
+        assert int(peak[1]) < 500_000
+
+
+def read_all(url: str, token: str) -> int:
+    """Read a response, and return how many bytes it has."""
+    size = 0
+    asked = urllib.request.Request(url, headers={"authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=120) as answer:
+        while piece := answer.read(1 << 20):
+            size += len(piece)
+    return size
+
+
+@pytest.mark.attack("rollouts")
+def test_a_rollout_ends_when_its_owner_has_no_space_left(data: Path) -> None:
+    asyncio.run(publish(data, "long", LONG))
+
+    async def main(served: Served) -> None:
+        async with client(served, served.token("ann")) as api:
+            fields: dict[str, Any] = {"environment": "long@1.2.0", "agent": "gold", "tasks": [looks("look", 300_000)]}
+            with pytest.raises(AEnvError, match="trajectories"):
+                async for _ in api.rollouts.run(**fields, samples=1024, trace=False):
+                    pass
+            [info] = await api.rollouts.list()
+            assert (info.state, info.done < 1024) == ("failed", True)
+
+    with serving(data, "--trajectory-quota", "1Mi") as served:
+        run(main(served))

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from pydantic_core import to_json
 
-from aenv.errors import AEnvError, Conflict, NotFound, RateLimited
+from aenv.errors import AEnvError, Conflict, NotFound, RateLimited, TooLarge
 from aenv.platform.access.platform_tokens import Caller
 from aenv.platform.instances.requests.request_checks import check_labels
 from aenv.platform.rollouts.model_access import ModelAccess
@@ -30,6 +30,7 @@ from aenv.platform.trajectories.episode_archive import EpisodeArchive
 from aenv.platform.trajectories.rollout_archiver import RolloutArchiver
 from aenv.rollout import EpisodeResult, ModelEndpoint, Price, Progress, Rollout, rollout
 from aenv.schema.rollouts import ModelSpec, RolloutInfo, RolloutRequest
+from aenv.schema.trajectories import MAX_EPISODE_BYTES
 from aenv.tracing.logging import getLogger
 from aenv.trajectory import TrajectoryStore
 
@@ -45,6 +46,9 @@ ENDED_PER_CALLER = 256
 """Finished rollouts of one caller that stay in memory."""
 MOST_KEPT = 16 << 10
 """Characters of a reward or an error that stay in memory. A longer reward is read from the store."""
+KEPT_BYTES = 16 << 20
+"""Rewards and errors of one rollout that stay in memory up to `MOST_KEPT` each; of further ones, `SHORT`."""
+SHORT = 200
 KEPT_SECONDS = 3600.0
 """Seconds for which a finished rollout stays in memory; its episodes are in the store for longer."""
 CHECK_SECONDS = 15.0
@@ -76,6 +80,7 @@ class RolloutJob:
         self.results: list[EpisodeResult] = []
         self.large: set[int] = set()
         """Positions of the results whose rewards are only in the store."""
+        self._kept = 0
         self.numbering = secrets.token_hex(4)
         """Stands for the numbers of these results. A platform that has restarted numbers them in another order."""
         self.interrupted = False
@@ -98,6 +103,7 @@ class RolloutJob:
                     self._keep(result)
                     self._wake()
                     self._archive(result)
+                    await self._check_space()
             if idle is not None:
                 await self._run_idle(idle)
             await self._archive_rest()
@@ -126,6 +132,7 @@ class RolloutJob:
             async with aclosing(idle.results()) as results:
                 async for result in results:
                     self._archive(result)
+                    await self._check_space()
                     scores += [] if result.score is None else [result.score]
         except AEnvError as error:
             log.warning("rollout %s has no baseline: %s", self.id, error.message)
@@ -136,6 +143,14 @@ class RolloutJob:
         if self._archiver is not None and result.episode:
             self._archiver.add(result.episode)
 
+    async def _check_space(self) -> None:
+        """Raise an error if the owner's episodes take more space than they may: a rollout may have millions."""
+        if self._archiver is None:
+            return
+        if self.id in self._archiver.too_large or idle_run(self.id) in self._archiver.too_large:
+            raise TooLarge(f"the events of an episode have at most {MAX_EPISODE_BYTES >> 20} MiB")
+        await self._archiver.archive.check_quota(self.owner)
+
     async def _archive_rest(self) -> None:
         if self._archiver is not None:
             await self._archiver.finish(self.id)
@@ -144,10 +159,14 @@ class RolloutJob:
 
     def _keep(self, result: EpisodeResult) -> None:
         """Remember a result, but for texts of any length that the environment may have chosen."""
-        if result.episode and len(to_json(result.reward)) > MOST_KEPT:
+        most = MOST_KEPT if self._kept < KEPT_BYTES else SHORT
+        size = len(to_json(result.reward))
+        if result.episode and size > most:
             self.large.add(len(self.results))
-            result = replace(result, reward=None)
-        self.results.append(replace(result, error=result.error[:MOST_KEPT]))
+            result, size = replace(result, reward=None), 0
+        result = replace(result, error=result.error[:most])
+        self._kept += size + len(result.error)
+        self.results.append(result)
 
     async def cancel(self) -> None:
         """Stop what runs, and wait until its instances are released."""
@@ -292,10 +311,6 @@ class RolloutJobs:
     def of(self, caller: Caller) -> list[RolloutJob]:
         """Return the rollouts that the caller may see, newest first."""
         return [job for job in reversed(self._jobs.values()) if caller.may_see(job.owner)]
-
-    def events(self, episode: str) -> list[dict[str, Any]]:
-        """Return the recorded events of an episode."""
-        return list(self.store.events(episode))
 
     async def close(self) -> None:
         """Stop all rollouts. Their callers are not told that they were cancelled, since they can be continued."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from pydantic_core import to_json
 
@@ -12,11 +13,14 @@ from aenv.errors import NotFound
 from aenv.http.guard import bearer_token
 from aenv.http.messages import Answer, Message, Receive, Scope, Send, Stream
 from aenv.platform.gateway.peers import Peers
-from aenv.platform.request_context import RequestContext, RouteEntry, body, number, ok
+from aenv.platform.request_context import RequestContext, RouteEntry, body, envelope, number, ok
 from aenv.platform.rollouts.rollout_jobs import RolloutJob, RolloutJobs
 from aenv.rollout import EpisodeResult
 from aenv.schema import paths
 from aenv.schema.rollouts import RolloutRequest, ServedEpisode
+
+PIECE = 1 << 20
+"""Bytes of events that are read at a time."""
 
 
 def rollout_routes(jobs: RolloutJobs, peers: Peers | None = None) -> list[RouteEntry]:
@@ -71,7 +75,7 @@ class _Routes:
         wanted = context.request.path.rpartition("/")[2]
         for place, result in enumerate(job.results):
             if result.episode == wanted:
-                return ok(await asyncio.to_thread(self._served, job, place, result, True))
+                return Stream(_OneEpisode(self.episode_parts(job, place, result, trace=True)))
         raise NotFound(f"rollout {job.id} has no finished episode {wanted!r}")
 
     def _followed(self, job: RolloutJob, context: RequestContext, *, trace: bool) -> Stream:
@@ -81,15 +85,53 @@ class _Routes:
             after = number("after", context.one("after")) or 0
         return Stream(_EpisodeStream(self, job, after, trace))
 
-    def _served(self, job: RolloutJob, number: int, result: EpisodeResult, trace: bool) -> dict[str, Any]:
+    def _head(self, job: RolloutJob, number: int, result: EpisodeResult, *, trace: bool) -> bytes:
+        """Return the JSON of a finished episode, up to its events where these follow."""
         if number in job.large:
             result = replace(result, reward=self._jobs.store.episode(result.episode).reward)
-        events = self._jobs.events(result.episode) if trace and result.episode else None
-        return ServedEpisode(number=number, **result.as_json(), events=events).model_dump(exclude_none=False)
+        served = ServedEpisode(number=number, **result.as_json()).model_dump(exclude={"events"} if trace else None)
+        return to_json(served)[:-1] + b',"events":[' if trace else to_json(served)
 
-    async def episode_bytes(self, job: RolloutJob, number: int, result: EpisodeResult, trace: bool) -> bytes:
-        """Return a finished episode as JSON. Events are read in a thread: there may be many."""
-        return await asyncio.to_thread(lambda: to_json(self._served(job, number, result, trace)))
+    async def episode_parts(
+        self, job: RolloutJob, number: int, result: EpisodeResult, *, trace: bool
+    ) -> AsyncIterator[bytes]:
+        """Yield a finished episode as JSON, in pieces: an environment decides how long its events are."""
+        trace = trace and bool(result.episode)
+        yield await asyncio.to_thread(partial(self._head, job, number, result, trace=trace))
+        if not trace:
+            return
+        lines, separator = self._jobs.store.lines(result.episode), b""
+        while piece := await asyncio.to_thread(_some, lines):
+            yield separator + piece
+            separator = b","
+        yield b"]}"
+
+
+def _some(lines: Iterator[bytes]) -> bytes:
+    """Return the next events as elements of a JSON list, some `PIECE` bytes; empty at the end."""
+    found, size = [], 0
+    for line in lines:
+        found.append(line)
+        size += len(line)
+        if size >= PIECE:
+            break
+    return b",".join(found)
+
+
+class _OneEpisode:
+    """An episode in the envelope of the platform's answers."""
+
+    def __init__(self, parts: AsyncIterator[bytes]) -> None:
+        self._parts = parts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        begin, end = to_json(envelope(None)).split(b"null")
+        await _EpisodeStream.send_part(send, begin)
+        async for part in self._parts:
+            await _EpisodeStream.send_part(send, part)
+        await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
 def _position(job: RolloutJob, last_id: str) -> int | None:
@@ -126,20 +168,22 @@ class _EpisodeStream:
             (b"aenv-rollout", self._job.id.encode()),
         ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._part(send, b": rollout %s\n\n" % self._job.id.encode())
+        await self.send_part(send, b": rollout %s\n\n" % self._job.id.encode())
         async for found in self._job.follow(self._after):
             if found is None:
-                await self._part(send, b": still running\n\n")
+                await self.send_part(send, b": still running\n\n")
                 continue
             place, result = found
-            data = await self._routes.episode_bytes(self._job, place, result, self._trace)
             id = f"{self._job.numbering}.{place}".encode()
-            await self._part(send, b"event: episode\nid: %s\ndata: %s\n\n" % (id, data))
+            await self.send_part(send, b"event: episode\nid: %s\ndata: " % id)
+            async for part in self._routes.episode_parts(self._job, place, result, trace=self._trace):
+                await self.send_part(send, part)
+            await self.send_part(send, b"\n\n")
         end = b"" if self._job.interrupted else b"event: end\ndata: %s\n\n" % to_json(self._job.info())
         await send({"type": "http.response.body", "body": end, "more_body": False})
 
     @staticmethod
-    async def _part(send: Send, data: bytes) -> None:
+    async def send_part(send: Send, data: bytes) -> None:
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
 

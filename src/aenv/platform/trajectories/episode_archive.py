@@ -268,7 +268,7 @@ class EpisodeArchive:
             raise InvalidArguments(f"the upload took longer than {UPLOAD_SECONDS:g} seconds") from None
         except (Conflict, InvalidArguments, QuotaExceeded, TooLarge):
             # After other failures, a thread may still be writing a blob, or the commit may have arrived all the same.
-            await self._discard(announced.blobs)
+            await self.discard(announced.blobs)
             raise
         finally:
             self._uploading[owner] -= 1
@@ -385,7 +385,7 @@ class EpisodeArchive:
         if added:
             accounts = await self._accounts(owner, added, removed, limited=limited)
             await self._store.commit(*changes, *farewells, *accounts)
-        await self._discard(discarded)
+        await self.discard(discarded)
         for each in farewells:
             await self._discard_announced(each.key, each.value)
         return results
@@ -479,7 +479,7 @@ class EpisodeArchive:
 
     # --- clean up
 
-    async def _discard(self, announced: dict[str, str]) -> None:
+    async def discard(self, announced: dict[str, str]) -> None:
         """Delete blobs that belong to no episode, and withdraw their announcements."""
         try:
             gone = [key for key, digest in announced.items() if await self._blobs.delete_older(digest, 0.0)]

@@ -8,14 +8,17 @@ resumed; what a crash kept from being archived is found when the server starts a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+
+from pydantic_core import from_json
 
 from aenv.errors import AEnvError, Conflict, NotFound, TooLarge
 from aenv.platform.trajectories.archive_index import EpisodeSelection
-from aenv.platform.trajectories.episode_archive import Announced, EpisodeArchive, Upload
-from aenv.platform.trajectories.episode_parts import EpisodePart, PartSplitter
+from aenv.platform.trajectories.episode_archive import ANSWER_BYTES, Announced, EpisodeArchive, Upload
+from aenv.platform.trajectories.episode_parts import EpisodePart, PartSplitter, StoredPart
 from aenv.schema.trajectories import EventPage, RunUpload, StoredEpisode
 from aenv.tracing.logging import getLogger
 from aenv.trajectory import EpisodeSummary, TrajectoryStore
@@ -25,7 +28,12 @@ log = getLogger("trajectories")
 GROUP = 64
 """Most episodes of one commit."""
 GROUP_EVENTS = 20_000
-"""Events from which a group gets no further episode, which bounds the memory that it takes."""
+"""Events from which a group gets no further episode."""
+GROUP_BYTES = 64 << 20
+"""Compressed bytes from which a group gets no further episode."""
+WRITE_BYTES = 16 << 20
+"""Compressed bytes of events that are held before they are written."""
+PARTS_AT_ONCE = 16
 KEPT_SECONDS = 7 * 86400.0
 """Age from which archived episodes are removed from this server's own store."""
 UPKEEP_SECONDS = 6 * 3600.0
@@ -45,6 +53,8 @@ class RolloutArchiver:
         self._idle = asyncio.Event()
         self._idle.set()
         self._tasks: list[asyncio.Task[None]] = []
+        self.too_large: set[str] = set()
+        """Runs with an episode that is too large to be archived."""
 
     def start(self) -> None:
         """Archive what the previous server left, then episodes as they end."""
@@ -89,7 +99,13 @@ class RolloutArchiver:
 
     def events(self, id: str, start: int, limit: int) -> EventPage:
         """Return some events of an episode of this server's own store."""
-        items = list(self._open_store().events(id, start, limit))
+        items: list[dict[str, object]] = []
+        size = 0
+        for line in islice(self._open_store().lines(id), start, start + limit):
+            size += len(line)
+            if items and size > ANSWER_BYTES:
+                return EventPage(items=items, next=start + len(items))
+            items.append(from_json(line))
         return EventPage(items=items, next=start + limit if len(items) == limit else None)
 
     # --- in the background
@@ -124,17 +140,19 @@ class RolloutArchiver:
                 self._idle.set()
 
     async def _archive_group(self) -> None:
-        store, announced = self._open_store(), Announced()
+        store, copies = self._open_store(), _Copies(self.archive)
         ids = list(self._queue)[:GROUP]
-        read, considered = await asyncio.to_thread(_read, store, ids, announced.id)
-        missing = {each.id for each in await self.archive.missing([episode for episode, _ in read])}
-        wanted = [(episode, parts) for episode, parts in read if episode.id in missing]
-        await self.archive.write_parts([part for _, parts in wanted for part in parts], announced)
-        keys = iter(announced.blobs)
-        uploads = [
-            Upload(episode, [part.place for part in parts], list(islice(keys, len(parts)))) for episode, parts in wanted
-        ]
-        for owner in sorted({episode.owner for episode, _ in wanted}):
+        found = await asyncio.to_thread(_existing, store, ids)
+        considered = [id for id in ids if id not in found]
+        missing = {each.id for each in await self.archive.missing(list(found.values()))}
+        for id, episode in found.items():
+            considered.append(id)
+            if id in missing and not await copies.add(store, episode):
+                self.too_large.add(episode.run)
+            if copies.is_full:
+                break
+        uploads = await copies.finish()
+        for owner in sorted({each.episode.owner for each in uploads}):
             own = [each for each in uploads if each.episode.owner == owner]
             for run in sorted({each.episode.run for each in own}):
                 await self._put_run(owner, store, run)
@@ -184,31 +202,83 @@ def _stored(summary: EpisodeSummary) -> StoredEpisode:
     return StoredEpisode.model_validate(fields)
 
 
-def _read(
-    store: TrajectoryStore, ids: Sequence[str], upload: str
-) -> tuple[list[tuple[StoredEpisode, list[EpisodePart]]], list[str]]:
-    """Read episodes, the first and as many more as do not take too much memory, and cut them into parts.
+def _existing(store: TrajectoryStore, ids: Sequence[str]) -> dict[str, StoredEpisode]:
+    """Return those episodes that are not gone meanwhile, by id."""
+    found = {}
+    for id in ids:
+        with contextlib.suppress(NotFound):
+            found[id] = _stored(store.episode(id))
+    return found
 
-    Returns them, and the ids that were dealt with: an episode that is gone or too large is left out.
-    """
-    found: list[tuple[StoredEpisode, list[EpisodePart]]] = []
-    events = 0
-    for number, id in enumerate(ids, 1):
+
+class _Copies:
+    """Episodes whose events are being copied to blobs. What is in memory is bounded, however long they are."""
+
+    def __init__(self, archive: EpisodeArchive) -> None:
+        self._archive = archive
+        self._announced = Announced()
+        self._waiting: list[EpisodePart] = []
+        self._copied: list[tuple[StoredEpisode | None, list[StoredPart]]] = []
+        """Episodes with their parts, in the order of the announcements. None: the parts are to be discarded."""
+        self._bytes = self._events = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further episode should be added."""
+        return self._events > GROUP_EVENTS or self._bytes > GROUP_BYTES
+
+    async def add(self, store: TrajectoryStore, episode: StoredEpisode) -> bool:
+        """Copy an episode, if it is still there. Returns False if it is too large to be archived."""
+        splitter = PartSplitter(episode.owner, episode.id, self._announced.id)
+        places: list[StoredPart] = []
+        size = 0
         try:
-            episode = _stored(store.episode(id))
-            splitter = PartSplitter(episode.owner, id, upload)
-            parts = [part for line in store.lines(id) if (part := splitter.add(line)) is not None]
-        except NotFound:
-            continue
-        except TooLarge as error:
-            log.warning("episode %s is not archived: %s", id, error.message)
-            continue
-        last = splitter.rest()
-        if last is not None:
-            parts.append(last)
-        size = sum(len(part.data) for part in parts)
-        found.append((episode.model_copy(update={"bytes": size, "digest": splitter.digest}), parts))
-        events += splitter.events
-        if events > GROUP_EVENTS:
-            return found, list(ids[:number])
-    return found, list(ids)
+            lines = await asyncio.to_thread(store.lines, episode.id)
+            while parts := await asyncio.to_thread(_next_parts, lines, splitter):
+                places += [part.place for part in parts]
+                size += sum(len(part.data) for part in parts)
+                self._waiting += parts
+                if sum(len(part.data) for part in self._waiting) > WRITE_BYTES:
+                    await self._write()
+        except (NotFound, TooLarge) as error:
+            log.warning("episode %s is not archived: %s", episode.id, error.message)
+            self._copied.append((None, places))
+            return isinstance(error, NotFound)
+        stored = episode.model_copy(update={"bytes": size, "digest": splitter.digest})
+        self._copied.append((stored, places))
+        self._events += splitter.events
+        self._bytes += size
+        return True
+
+    async def finish(self) -> list[Upload]:
+        """Write the rest, and return the episodes to be made visible."""
+        await self._write()
+        keys = iter(list(self._announced.blobs.items()))
+        uploads: list[Upload] = []
+        discarded: dict[str, str] = {}
+        for episode, places in self._copied:
+            own = dict(islice(keys, len(places)))
+            if episode is None:
+                discarded |= own
+            else:
+                uploads.append(Upload(episode, places, list(own)))
+        await self._archive.discard(discarded)
+        return uploads
+
+    async def _write(self) -> None:
+        await self._archive.write_parts(self._waiting, self._announced)
+        self._waiting = []
+
+
+def _next_parts(lines: Iterator[bytes], splitter: PartSplitter) -> list[EpisodePart]:
+    """Return the next parts of an episode, the last of which may be short; empty at its end."""
+    found, size = [], 0
+    for line in lines:
+        part = splitter.add(line)
+        if part is not None:
+            found.append(part)
+            size += len(line)
+        if len(found) >= PARTS_AT_ONCE or size > WRITE_BYTES:
+            return found
+    last = splitter.rest()
+    return found if last is None else [*found, last]
