@@ -21,6 +21,8 @@ from aenv.client import local_platforms
 from aenv.http.client import HttpClient
 from aenv.http.server import HttpServer
 from aenv.http.url import ServerUrl
+from aenv.isolation.confined.level import confined_refusal
+from aenv.isolation.files import rootfs
 from aenv.isolation.host_support import unsupported_reason
 from aenv.runtime.app import App
 from aenv.runtime.calls.endpoints import EndpointCatalog
@@ -84,6 +86,18 @@ def sandboxes() -> None:
     reason = unsupported_reason()
     if reason is not None:
         pytest.skip(f"no sandboxes here: {reason}")
+
+
+@pytest.fixture(scope="session")
+def confined_sandboxes() -> None:
+    """For tests of sandboxes without namespaces: they are skipped where the host offers too little for those."""
+    reason = confined_refusal()
+    if reason is None and os.geteuid() == 0:  # such sandboxes have a user of their own
+        paths = [Path(path) for path in rootfs.interpreter_paths()]
+        hidden = {str(part) for path in paths for part in (path, *path.parents) if not part.stat().st_mode & 0o001}
+        reason = f"other users may not read {', '.join(sorted(hidden))}, where this Python is" if hidden else None
+    if reason is not None:
+        pytest.skip(f"no confined sandboxes here: {reason}")
 
 
 @pytest.fixture

@@ -176,8 +176,21 @@ for _path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys
 
 # --- rights
 
-with open("/proc/self/status") as _status:
-    STATUS = dict(line.split(":\t", 1) for line in _status.read().splitlines() if ":\t" in line)
+
+def _own_rights():
+    """Ask the kernel and not /proc, which a sandbox may not have."""
+    header, found = struct.pack("=Ii", 0x20080522, 0), ctypes.create_string_buffer(24)
+    if libc.syscall(125, ctypes.create_string_buffer(header), found):
+        raise OSError(ctypes.get_errno(), "capget")
+    words = struct.unpack("=6I", found.raw)
+    bounding = sum(1 << number for number in range(64) if libc.prctl(23, number, 0, 0, 0) == 1)
+    return {
+        "CapEff": f"{words[0] | words[3] << 32:x}", "CapPrm": f"{words[1] | words[4] << 32:x}",
+        "CapBnd": f"{bounding:x}", "NoNewPrivs": str(libc.prctl(39, 0, 0, 0, 0)),
+    }  # fmt: skip
+
+
+STATUS = _own_rights()
 
 
 @attack("rights", "any capability")

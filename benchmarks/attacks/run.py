@@ -41,11 +41,27 @@ def ours(arguments: list[str]) -> str:
         (project / "src" / "env.py").write_text(
             "import subprocess\nfrom aenv import register_tool\n\n@register_tool\n"
             "def attack(arguments: list[str]) -> str:\n"
-            f"    words = [{PYTHON!r}, '/app/probes.py', *arguments]\n"
-            "    return subprocess.run(words, capture_output=True, text=True).stdout\n"
+            f"    words = [{PYTHON!r}, 'probes.py', *arguments]\n"
+            "    done = subprocess.run(words, capture_output=True, text=True)\n"
+            "    return done.stdout or done.stderr\n"
         )
         with SyncEnvironment(str(project)) as env:
-            return env.call_tool("attack", {"arguments": arguments}, 600).text
+            answer: str = env.call_tool("attack", {"arguments": arguments}, 600).text
+    if not answer.startswith("{"):
+        raise Missing(answer[-300:])
+    return answer
+
+
+def confined(arguments: list[str]) -> str:
+    """The same at the isolation level for containers without namespaces."""
+    before = os.environ.get("AENV_ISOLATION")
+    os.environ["AENV_ISOLATION"] = "confined"
+    try:
+        return ours(arguments)
+    finally:
+        os.environ.pop("AENV_ISOLATION")
+        if before is not None:
+            os.environ["AENV_ISOLATION"] = before
 
 
 def bubblewrap(arguments: list[str]) -> str:
@@ -115,7 +131,13 @@ def gvisor(arguments: list[str]) -> str:
         return _run([found, "--root", f"{folder}/state", "--network=none", "do", PYTHON, copied, *arguments])
 
 
-SANDBOXES = {"an instance of ours": ours, "Docker, defaults": docker, "bubblewrap": bubblewrap, "gVisor": gvisor}
+SANDBOXES = {
+    "an instance of ours": ours,
+    "confined": confined,
+    "Docker, defaults": docker,
+    "bubblewrap": bubblewrap,
+    "gVisor": gvisor,
+}
 
 
 def _program(name: str) -> str:
@@ -149,6 +171,8 @@ def main() -> int:
                 results[name] = json.loads(SANDBOXES[name]([str(port), str(os.getpid())]))
             except (Missing, OSError, subprocess.SubprocessError) as why:
                 missing[name] = str(why)
+    if not results:
+        parser.error("; ".join(f"{name} could not be started: {why}" for name, why in missing.items()))
     kinds = list(next(iter(results.values())))
     print(f"| attacks | tried | {' | '.join(results)} |")
     print(f"|---|---|{'---|' * len(results)}")

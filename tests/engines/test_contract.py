@@ -1,4 +1,4 @@
-"""The native and the process engine keep the same contract."""
+"""The native engine, at both isolation levels, and the process engine keep the same contract."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from aenv.engines.base import Engine, SandboxSpec
+from aenv.engines.native.confined_engine import ConfinedEngine
 from aenv.engines.native.engine import NativeEngine
 from aenv.engines.process import ProcessEngine
 from aenv.testing.contracts import EngineContract
@@ -43,6 +44,14 @@ class TestNativeWithoutInternals(EngineContract):
     @pytest.fixture
     def engine(self, folder: Path, sandboxes: None) -> Callable[[], Engine]:
         return lambda: NativeEngine(folder / "native", plain=True)
+
+
+class TestConfined(EngineContract):
+    keeps_ready = True
+
+    @pytest.fixture
+    def engine(self, folder: Path, confined_sandboxes: None) -> Callable[[], Engine]:
+        return lambda: ConfinedEngine(folder / "confined")
 
 
 class TestProcess(EngineContract):

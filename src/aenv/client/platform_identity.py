@@ -17,6 +17,7 @@ from aenv._version import __version__
 from aenv.errors import ConfigError
 
 PACKAGES = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "AENV_ENGINE")
+ISOLATION = "AENV_ISOLATION"
 """Variables that select the code that a platform's instances run, and its engine."""
 DEFAULTS = {"AENV_ENGINE": "native"}
 FORK = "AENV_FORK"
@@ -50,7 +51,8 @@ class Identity:
             version=__version__,
             state=_state_of(source),
             variables="\0".join(os.environ.get(name, DEFAULTS.get(name, "")) for name in PACKAGES)
-            + ("" if _may_fork() else NO_FORK_MARK),
+            + ("" if _may_fork() else NO_FORK_MARK)
+            + _isolation_mark(),
         )
 
     @property
@@ -81,6 +83,18 @@ def _may_fork() -> bool:
     if value not in (*_ON, *_OFF):
         raise ConfigError(f"{FORK}: invalid value '{value}'; expected 1 or 0")
     return value in _ON
+
+
+def _isolation_mark() -> str:
+    """Return what tells apart the platforms of another isolation level than the default.
+
+    Raises:
+        ConfigError: there is no such level.
+    """
+    value = os.environ.get(ISOLATION, "")
+    if value not in ("", "namespaces", "confined", "auto"):
+        raise ConfigError(f"{ISOLATION}: invalid value '{value}'; expected namespaces, confined or auto")
+    return "" if value in ("", "namespaces") else f"\0{ISOLATION}={value}"
 
 
 @cache

@@ -133,6 +133,9 @@ class EngineOptions:
     """The URL that the engine was named by, if it was."""
     token: str = field(default="", repr=False)
     """Bearer token for the service at ``url``."""
+    isolation: Literal["namespaces", "confined", "auto"] = "namespaces"
+    """Isolation level of instances on this machine. ``auto``: ``namespaces`` where the host allows them, else
+    ``confined``."""
 
 
 class Engine(ABC):
@@ -143,6 +146,8 @@ class Engine(ABC):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
+    isolation: ClassVar[str] = ""
+    """Isolation level of its sandboxes, where there is more than one: it is shown with each instance."""
 
     def __init_subclass__(cls, **more: Any) -> None:
         """Accept ``networks``, ``bases`` and ``volumes`` as attributes of the class, as older plug-ins have them."""

@@ -4,7 +4,8 @@ An instance that ended with `infra` or `env` leaves its episode without a reward
 about from inside may be classified as one of these. This is about the end of an instance: after a call that failed with
 `env` the instance goes on, and the failure is part of the episode.
 
-The agent's processes cannot signal the runtime, which is the first process of its process namespace. They can use up
+The agent's processes cannot signal the runtime, which is the first process of its process namespace; at the isolation
+level `confined` they can, and the leader of such a sandbox reports that as an exit code of its own. They can use up
 the memory limit, and that is the agent's doing whichever process the kernel picks.
 """
 

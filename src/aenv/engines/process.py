@@ -25,6 +25,7 @@ STOP_SECONDS = 5.0
 class ProcessEngine(Engine):
     """Runs ``python -m aenv.main`` for each instance. The environment's code may do all that this user may."""
 
+    isolation = "none"
     capabilities = Capabilities(
         networks=frozenset(("host",)),
         storage_media=frozenset(("disk",)),

@@ -187,6 +187,9 @@ class DeployConfig(ServiceKeys):
     """Allow instances to be forks of a process that has imported the environment already, which takes milliseconds.
     Forks share the address layout, stack canaries, hash seed, and random state of native code from the import. With
     `false`, each instance is a new process with its own, which takes some 0.4 s."""
+    isolation: Literal["namespaces", "confined"] | None = None
+    """Weakest isolation level to run at. `namespaces`: refuse a platform that runs instances without them. `confined`:
+    refuse only one without any isolation. Default: whatever the platform's administrator has chosen."""
     environments: list[Dependency] = Field(default_factory=list)
     """Environments that code in an instance may open with `Environment(...)`, like `tau2` or `tau2@^1.2`. They run
     beside it, for the same user, and end with it."""

@@ -197,7 +197,8 @@ async def _serve(
 def _set_up_process(parameters: dict[str, Any]) -> None:
     """Set variables, arguments, working directory, output and logging as the environment's code expects them."""
     os.environ.clear()
-    os.environ.update({"PATH": PATH, "HOME": "/home/env", "USER": "env", "LANG": "C.UTF-8", "TMPDIR": "/tmp"})
+    places = {"HOME": parameters.get("home", "/home/env"), "TMPDIR": parameters.get("temporary", "/tmp")}
+    os.environ.update({"PATH": PATH, "USER": "env", "LANG": "C.UTF-8", **places})
     os.environ.update(parameters["variables"])
     time.tzset()
     sys.argv = [parameters["path"], *parameters["arguments"]]

@@ -72,17 +72,27 @@ def _stand_in() -> EndpointCatalog:
 
 
 async def _serve(catalog: EndpointCatalog, requests: list[RehearsedRequest]) -> None:
-    """Serve requests of our own on an autobound abstract socket."""
+    """Serve requests of our own."""
     service = EnvServer(ServeOptions(Path()), catalog)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("")  # the kernel picks a name
-    service.server.accept_on(listener)
     try:
-        ours = socket.socket(socket.AF_UNIX)
-        ours.connect(listener.getsockname())
-        await _send(ours, requests)
+        await _send(_connected(service), requests)
     finally:
         await service.close(0.1)
+
+
+def _connected(service: EnvServer) -> socket.socket:
+    """Return a connection to a server: by an autobound abstract socket, or a pair where a sandbox may make no other."""
+    try:
+        listener = socket.socket(socket.AF_UNIX)
+    except OSError:
+        ours, theirs = socket.socketpair()
+        service.server.adopt(theirs)
+        return ours
+    listener.bind("")  # the kernel picks a name
+    service.server.accept_on(listener)
+    ours = socket.socket(socket.AF_UNIX)
+    ours.connect(listener.getsockname())
+    return ours
 
 
 async def _send(connection: socket.socket, requests: list[RehearsedRequest], token: str = "") -> None:

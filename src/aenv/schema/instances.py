@@ -139,6 +139,8 @@ class EnvInstance(Message):
     """Memory, processes and CPU in use, as far as the engine can tell."""
     network: str | list[str] | None = None
     """Network access: `none`, `loopback`, `blackhole`, `host`, or a list of hosts. Absent: not reported."""
+    isolation: str | None = None
+    """Isolation level: `namespaces`, `confined` or `none`. Absent: the engine has only one, such as containers."""
     digest: str | None = None
     """Digest of the version that it runs, if that comes from a hub."""
     notices: list[str] | None = None

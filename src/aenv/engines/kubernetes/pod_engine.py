@@ -221,6 +221,7 @@ class _Cluster:
     async def open(cls, folder: Path, settings: KubernetesSettings) -> _Cluster:
         api = await ClusterApi.connect(namespace=settings.namespace, context=settings.context)
         lease = EngineLease(api, config_map=settings.owner)
+        made: _Cluster | None = None
         try:
             templates = await _templates(api, settings.templates)
             await lease.open()
@@ -231,7 +232,8 @@ class _Cluster:
             await made.pods.open()
             await made._open_bundles(settings)
         except BaseException:
-            await finish(_close_all(lease.close(), api.close()))
+            watching = [made.bundles.close(), made.pods.close()] if made is not None else []
+            await finish(_close_all(*watching, lease.close(), api.close()))
             raise
         return made
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from aenv.engines.base import (
     Capabilities,
@@ -35,6 +35,7 @@ from aenv.engines.native.zygotes import Zygotes
 from aenv.engines.teardown import finish
 from aenv.errors import AEnvError, Unavailable, UsageError
 from aenv.images.base_systems import PROJECT_LIMIT, BaseSystems
+from aenv.isolation.confined.level import Isolation
 from aenv.isolation.files import disk_layers
 from aenv.isolation.forking import cpython_internals
 from aenv.isolation.host_support import unsupported_reason
@@ -47,6 +48,7 @@ log = getLogger("native")
 class NativeEngine(Engine):
     """Forks sandboxes from one zygote per version of a project."""
 
+    isolation: ClassVar[Isolation] = "namespaces"
     capabilities = Capabilities(
         networks=frozenset(("none", "loopback", "blackhole", "egress", "host")),
         outlives_server=True,
@@ -78,7 +80,11 @@ class NativeEngine(Engine):
         self._folder.mkdir(parents=True, exist_ok=True)
         self._keys = SandboxKeys()
         self._zygotes = Zygotes(
-            folder, self._keys, self._drop_retired, plain=not cpython_internals.is_tested() if plain is None else plain
+            folder,
+            self._keys,
+            self._drop_retired,
+            plain=not cpython_internals.is_tested() if plain is None else plain,
+            level=self.isolation,
         )
         self._factory = SandboxFactory(folder, self._keys, self._zygotes, Cgroups(group or group_name()))
         self._pool: Pool[SandboxHandle] = Pool(
@@ -98,7 +104,15 @@ class NativeEngine(Engine):
 
     @classmethod
     def create(cls, folder: Path, options: EngineOptions) -> Self:
-        return cls(folder, pool=options.pool, group=options.group, fork=options.fork, base_limit=options.base_limit)
+        made: Any = cls
+        if options.isolation != cls.isolation:
+            from aenv.engines.native.confined_engine import engine_for  # imported here: it is a subclass
+
+            made = engine_for(options.isolation)
+        chosen: Self = made(
+            folder, pool=options.pool, group=options.group, fork=options.fork, base_limit=options.base_limit
+        )
+        return chosen
 
     @classmethod
     def check_host(cls) -> str:

@@ -86,7 +86,8 @@ class SandboxFactory:
             Unavailable, EnvironmentTimeoutError: it could not be made.
         """
         zygote = await self._zygotes.get(spec)
-        if not spec.fork or spec.volume is not None or spec.disk_layer:  # it has one writer: no parent may hold it open
+        confined = self._zygotes.level == "confined"  # whose forks cannot be made to give up more than their parent did
+        if confined or not spec.fork or spec.volume is not None or spec.disk_layer:  # a volume has one writer
             return await self._spawn(spec, zygote, "spawn", pooled)
         parent, parent_key = await self._parent_for(spec, key)
         if parent is not None:

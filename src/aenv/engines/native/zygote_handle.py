@@ -23,7 +23,9 @@ from aenv.engines.native.handover_records import ZYGOTE, ZygoteRecord
 from aenv.engines.native.machine_exhaustion import exhausted
 from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
+from aenv.isolation.confined.level import Isolation
 from aenv.isolation.files.rootfs import PROJECT
+from aenv.isolation.files.trees import remove_tree
 from aenv.isolation.files.volumes import Volume
 from aenv.isolation.forking.zygote_spec import MESSAGE, Spawn, ZygoteSpec, parameters_file, spawn_message
 from aenv.tracing.logging import getLogger
@@ -42,8 +44,15 @@ SEND_SECONDS = 30.0
 """For a zygote to read a request."""
 GONE_SECONDS = 20.0
 """For a zygote to report the end of a sandbox that it was told to kill."""
+REMOVE_SECONDS = 20.0
+"""For the files of a confined zygote that was killed to be removed."""
 KEEP_SECONDS = 20.0
 """For a zygote to end the sandboxes that a new server does not know, and to list the others."""
+ZYGOTES: dict[Isolation, str] = {
+    "namespaces": "aenv.isolation.forking.zygote",
+    "confined": "aenv.isolation.confined.confined_zygote",
+}
+"""Modules to run, by isolation level."""
 PASSED_ON = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONDONTWRITEBYTECODE")
 """Environment variables that a zygote gets: sandboxes find all of them in their /proc/self/environ."""
 
@@ -59,8 +68,12 @@ class ZygoteHandle:
         origin: ZygoteHandle | None = None,
         *,
         plain: bool = False,
+        level: Isolation = "namespaces",
     ) -> None:
         """``plain``: use no private parts of CPython, see `cpython_internals`."""
+        self.level = level
+        self._left_files = ""
+        """Folder to remove if the zygote was killed. Empty: there is none."""
         self.name = secrets.token_hex(4)
         self.spec = spec
         self._project = spec.project
@@ -103,7 +116,7 @@ class ZygoteHandle:
         ours.setblocking(False)
         self._control = ours
         self._started = loop.create_future()
-        command = [sys.executable, "-m", "aenv.isolation.forking.zygote"]
+        command = [sys.executable, "-m", ZYGOTES[self.level]]
         variables = {name: value for name, value in os.environ.items() if name in PASSED_ON}
         with theirs, self.log.open("wb") as log_file:
             try:
@@ -337,6 +350,8 @@ class ZygoteHandle:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(GONE_SECONDS):
                         await self._process.wait()
+        if self._left_files and os.path.exists(self._left_files):
+            await asyncio.to_thread(remove_tree, self._left_files, REMOVE_SECONDS)
         self.log.unlink(missing_ok=True)
 
     async def _send(self, message: bytes, fds: list[int]) -> None:
@@ -379,6 +394,7 @@ class ZygoteHandle:
                 sandbox.ended(classify(message["code"], out_of_memory=sandbox.ran_out_of_memory))
         elif self._started is not None and not self._started.done():
             if message["op"] == "ready":
+                self._left_files = message.get("folder", "")
                 self._started.set_result(None)
             else:
                 kind = LoadError if message.get("code") == "load" else Unavailable

@@ -16,6 +16,7 @@ from aenv.engines.fd_holders import Holder, NoHolder
 from aenv.engines.native.sandbox_keys import SandboxKeys
 from aenv.engines.native.zygote_handle import ZygoteHandle
 from aenv.engines.static_imports import packages_of
+from aenv.isolation.confined.level import Isolation
 from aenv.tracing.waits import waiting_for
 
 IDLE_ZYGOTES = 8
@@ -26,7 +27,13 @@ class Zygotes:
     """Starts zygotes, retires those of older versions of a project, and ends those that nothing needs any more."""
 
     def __init__(
-        self, folder: Path, keys: SandboxKeys, on_retired: Callable[[], Awaitable[None]], *, plain: bool
+        self,
+        folder: Path,
+        keys: SandboxKeys,
+        on_retired: Callable[[], Awaitable[None]],
+        *,
+        plain: bool,
+        level: Isolation = "namespaces",
     ) -> None:
         """``on_retired``: called when `retired` has grown, before the next zygote is started. ``plain``: as for
         `NativeEngine`.
@@ -37,6 +44,7 @@ class Zygotes:
         self._folder = folder
         self._keys = keys
         self._plain = plain
+        self.level: Isolation = level
         self._on_retired = on_retired
         self._current: dict[tuple[str, str], ZygoteHandle] = {}
         """By place and fingerprint, the least recently used one first."""
@@ -74,7 +82,7 @@ class Zygotes:
 
     async def _start(self, spec: SandboxSpec) -> ZygoteHandle:
         shown = await package_layers.folders_of(spec.project, network=spec.network, variables=spec.fetching)
-        zygote = ZygoteHandle(spec, self._folder, self.holder, plain=self._plain)
+        zygote = ZygoteHandle(spec, self._folder, self.holder, plain=self._plain, level=self.level)
         packages = asyncio.ensure_future(packages_of(spec.project, spec.files))
         try:
             await zygote.start(shown)

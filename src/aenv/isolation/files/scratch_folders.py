@@ -16,6 +16,11 @@ def scratch_folder(purpose: str) -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix=f"aenv-{purpose}-{os.getpid()}-", ignore_cleanup_errors=True)
 
 
+def scratch_path(purpose: str) -> str:
+    """Create a temporary folder that the caller removes, and return its path."""
+    return tempfile.mkdtemp(prefix=f"aenv-{purpose}-{os.getpid()}-")
+
+
 def abandoned() -> Iterator[Path]:
     """Yield the scratch folders of this user whose processes do not run any more."""
     for path in sorted(Path(tempfile.gettempdir()).glob("aenv-*")):

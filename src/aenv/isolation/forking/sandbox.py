@@ -92,7 +92,7 @@ class Sandbox:
             variables = private_folder.pass_to_exec()  # before the filter, which may refuse memfd_create
             self._give_up_rights()
             self._start_program(variables)
-        parameters = _read(self._parameters)
+        parameters = read_parameters(self._parameters)
         self._give_up_rights()
         self._code = load(self._spec.entry)(socket.socket(fileno=self._listener), parameters, self._report)
 
@@ -111,7 +111,7 @@ class Sandbox:
         with self._exiting():
             self._take(message, fds)
             self._leave_host([*fds, channel.fileno()])
-            parameters = _read(self._parameters)
+            parameters = read_parameters(self._parameters)
             os.close(self._listener)
             self._listener = -1
             self._give_up_rights(to_be_forked=True)
@@ -133,7 +133,7 @@ class Sandbox:
         listener, self._status, parameters = preloaded.serve_forks(
             channel, self._spec.fresh, self._pristine, plain=self._spec.plain
         )
-        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, listener), _read(parameters)
+        return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, listener), read_parameters(parameters)
 
     @contextlib.contextmanager
     def _exiting(self) -> Iterator[None]:
@@ -217,7 +217,7 @@ class Sandbox:
             self._status = -1
 
 
-def _read(fd: int) -> bytes:
+def read_parameters(fd: int) -> bytes:
     """Read the parameters of a sandbox. Never in the zygote: all later sandboxes inherit its memory."""
     data = b""
     while part := os.read(fd, 16384):

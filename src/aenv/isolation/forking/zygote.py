@@ -102,7 +102,7 @@ def main() -> None:
     except OSError as error:
         control.send(json.dumps({"op": "failed", "error": explain(error)}).encode())
         sys.exit(1)
-    _Zygote(spec, control, hidden).run()
+    Zygote(spec, control, hidden).run()
 
 
 def _mount_own_proc() -> None:
@@ -160,7 +160,7 @@ class PreforkedSandbox:
         return self.pid
 
 
-class _Zygote:
+class Zygote:
     """The loop that receives requests and forks."""
 
     def __init__(self, spec: ZygoteSpec, control: socket.socket, hidden: list[str]) -> None:
@@ -195,8 +195,12 @@ class _Zygote:
         gc.disable()
         linux.collapse_heap()
         sys.dont_write_bytecode = True  # in a layer that goes with the sandbox
-        self._send({"op": "ready"})
+        self._send(self._ready())
         self._serve()
+
+    def _ready(self) -> dict[str, Any]:
+        """Return the message that tells the server that requests can be sent."""
+        return {"op": "ready"}
 
     def _serve(self) -> None:
         linux.set_dumpable(False)
@@ -266,11 +270,15 @@ class _Zygote:
 
     def _kill(self, name: str) -> None:
         for pid in [pid for pid, other in self._children.items() if other == name]:
-            os.kill(pid, signal.SIGKILL)
+            self._end(pid)
         if name in self._requests:
             self._fail(self._requests[name], "the sandbox was stopped")
         elif self._make_ahead_at:  # and not 0.0, when requests wait
             self._make_ahead_at = time.monotonic() + PAUSE  # the end of this one is reported first
+
+    def _end(self, pid: int) -> None:
+        """End a sandbox, or what else was forked."""
+        os.kill(pid, signal.SIGKILL)
 
     def _spawn(self, name: str, message: dict[str, Any], data: bytes, fds: list[int]) -> None:
         """Make a sandbox that loads its code itself. Use the pre-forked one if it is of that kind and alive."""
@@ -314,7 +322,7 @@ class _Zygote:
         for request in list(self._requests.values()):
             self._fail(request, "the server that requested it has ended")
         for pid in [pid for pid, name in self._children.items() if name not in names]:
-            os.kill(pid, signal.SIGKILL)
+            self._end(pid)
             while os.WIFSTOPPED(os.waitpid(pid, 0)[1]):
                 pass
             del self._children[pid]
@@ -333,7 +341,7 @@ class _Zygote:
         linux.unshare(linux.CLONE_NEWNS)
         linux.umount("/proc")
         linux.mount("proc", "/proc", "proc", rootfs.PROC_FLAGS)
-        _Zygote(self._spec, control, self._hidden)._serve()
+        Zygote(self._spec, control, self._hidden)._serve()
 
     # --- a preloaded parent and its forks
 

@@ -35,6 +35,7 @@ _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
+_PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_GET_TID_ADDRESS = 40
 _THREAD_WORDS = 256  # words of 4 bytes to search; glibc has the number in the 180th on x86_64
@@ -292,6 +293,11 @@ def die_with_parent(signal_number: int = 9) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl(PDEATHSIG)")
 
 
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent ends."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl(CHILD_SUBREAPER)")
+
+
 def set_dumpable(yes: bool) -> None:
     """Set the dumpable flag: whether /proc/self belongs to this user. Changing the user id clears it."""
     _check(_libc.prctl(_PR_SET_DUMPABLE, int(yes), 0, 0, 0), "prctl(DUMPABLE)")
@@ -305,14 +311,19 @@ def capabilities() -> range:
 
 def drop_capabilities(keep: Collection[int] = ()) -> None:
     """Drop every capability but those to keep, for good, for this process and its children."""
-    for capability in capabilities():
-        if capability not in keep:
-            _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
+    drop_bounding_set(keep)
     _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     kept = sum(1 << capability for capability in keep)
     low, high = kept & 0xFFFFFFFF, kept >> 32
     header = ctypes.create_string_buffer(struct.pack("=Ii", CAP_VERSION_3, 0))
     _syscall("capset", header, ctypes.create_string_buffer(struct.pack("=6I", low, low, 0, high, high, 0), 24))
+
+
+def drop_bounding_set(keep: Collection[int] = ()) -> None:
+    """Give up gaining any capability but those to keep, as far as this process may: it takes CAP_SETPCAP."""
+    for capability in capabilities():
+        if capability not in keep:
+            _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
 
 
 def has_capabilities(pid: int) -> bool:

@@ -107,10 +107,17 @@ def supported() -> bool:
     return MACHINE in _AUDIT
 
 
-def program(*, traced: Traced | None = None, allowed: Collection[str] = (), machine: str = MACHINE) -> bytes:
+def program(
+    *,
+    traced: Traced | None = None,
+    allowed: Collection[str] = (),
+    instead: Mapping[str, Code] | None = None,
+    machine: str = MACHINE,
+) -> bytes:
     """Return the filter as the kernel takes it.
 
-    ``traced``: calls that are left to a tracer. ``allowed``: calls that pass beside `ALLOWED`.
+    ``traced``: calls that are left to a tracer. ``allowed``: calls that pass beside `ALLOWED`. ``instead``: code for
+    some calls, in place of what they have otherwise.
     """
     numbers = syscall_numbers.numbers(machine)
     if unknown := ALLOWED.union(allowed) - syscall_numbers.NAMES:
@@ -123,6 +130,9 @@ def program(*, traced: Traced | None = None, allowed: Collection[str] = (), mach
         actions[numbers[name]] = code
     for name in FALLEN_BACK_FROM:
         actions[numbers[name]] = _UNKNOWN
+    for name, code in (instead or {}).items():
+        if name in numbers:
+            actions[numbers[name]] = code
     for name, values in (traced or {}).items():
         actions[numbers[name]] = _traced(TRACEABLE[name], values, actions[numbers[name]])
     whole = [_op(_LOAD, _ARCH), _op(_JUMP_EQ, _AUDIT[machine], 1, 0), *_KILL, _op(_LOAD, _NR)]
@@ -146,6 +156,57 @@ def countable(machine: str = MACHINE) -> bytes:
     for name, code in (("memfd_create", _UNKNOWN), ("shmget", segment)):
         whole += [_op(_JUMP_EQ, numbers[name], 0, len(code)), *code]
     return b"".join(whole + _ALLOW)
+
+
+def confined(*, network: bool, shared_user: bool, machine: str = MACHINE) -> bytes:
+    """Return the filter of a sandbox without namespaces: `program`, without what namespaces would keep apart.
+
+    Landlock covers opening files, signals and tracing. This covers what it does not: objects that have a number and no
+    path (shared memory and queues of System V), changes to processes by number, sockets, whose names Landlock does not
+    check, and watching folders.
+
+    ``network``: let sockets of the internet pass. ``shared_user``: processes outside of the sandbox have the same user,
+    so the attributes of files must not be changed by path, as that works on every file of this user. These calls
+    change nothing and report success (mode and times; many programs give up otherwise), or are refused.
+    """
+    only_itself = _switch(0, [(0, _ALLOW)], _REFUSE)
+    nothing_more = _switch(1, [(0, _ALLOW)], _REFUSE)
+    instead: dict[str, Code] = {
+        **dict.fromkeys(_BY_NUMBER, _UNKNOWN),
+        **dict.fromkeys(("sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"), only_itself),
+        "setpriority": _switch(0, [(0, nothing_more)], _REFUSE),
+        "ioprio_set": _switch(0, [(1, nothing_more)], _REFUSE),
+        # No datagram sockets, not even a pair: they reach every named socket of the container.
+        "socketpair": _switch(0, [(socket.AF_UNIX, _pair_of_streams())], _fail(errno.EAFNOSUPPORT)),
+    }
+    if not network:
+        instead["socket"] = _fail(errno.EAFNOSUPPORT)
+    else:
+        families = ((family, _checks()["socket"]) for family in (socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK))
+        instead["socket"] = _switch(0, families, _fail(errno.EAFNOSUPPORT))
+    if shared_user:
+        instead |= dict.fromkeys(("chmod", "fchmodat", "fchmodat2", "futimesat", "utime", "utimes"), _fail(0))
+        instead |= dict.fromkeys(("chown", "fchownat", "lchown"), _REFUSE)
+        instead |= dict.fromkeys(_ATTRIBUTES_BY_PATH, _fail(errno.EOPNOTSUPP))
+        instead["utimensat"] = [
+            _op(_LOAD, _ARGUMENTS + 8 + 4), _op(_JUMP_EQ, 0, 1, 0), *_fail(0),
+            _load(1), _op(_JUMP_EQ, 0, 0, 1), *_ALLOW, *_fail(0),
+        ]  # fmt: skip
+    return program(instead=instead, machine=machine)
+
+
+_BY_NUMBER = (
+    "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "mq_getsetattr", "mq_notify", "mq_open",
+    "mq_timedreceive", "mq_timedsend", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd", "semctl", "semget", "semop",
+    "semtimedop", "shmat", "shmctl", "shmdt", "shmget",
+)  # fmt: skip
+_ATTRIBUTES_BY_PATH = ("lremovexattr", "lsetxattr", "removexattr", "removexattrat", "setxattr", "setxattrat")
+
+
+def _pair_of_streams() -> Code:
+    kinds = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
+    flags = (0, socket.SOCK_CLOEXEC, socket.SOCK_NONBLOCK, socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    return _switch(1, ((kind | flag, _ALLOW) for kind in kinds for flag in flags), _fail(errno.EPROTONOSUPPORT))
 
 
 def _checks() -> dict[str, Code]:

@@ -425,6 +425,15 @@ def limit_processes(limits: Limits, pid: int = 0) -> None:
     resource.prlimit(pid, resource.RLIMIT_NPROC, (most, most))
 
 
+USER_PROCESSES = 8192
+"""Processes of one user where neither a control group nor a namespace counts those of one sandbox."""
+
+
+def limit_processes_of_user() -> None:
+    """Limit the processes of this user, all together: this process can start none beyond that."""
+    _lower_limit(resource.RLIMIT_NPROC, USER_PROCESSES)
+
+
 def limit_parent_processes() -> None:
     """Limit the processes of a preloaded parent: all its forks count, so it gets a large share of the host user's."""
     _, hard = resource.prlimit(0, resource.RLIMIT_NPROC)

@@ -47,6 +47,7 @@ class _HandoverRecord(BaseModel):
     service: str | None = None
     """Service that it is a replica of, or empty. None: written by a version that did not record it."""
     revision: int = 0
+    isolation: str = ""
     digest: str = ""
     notices: tuple[str, ...] = ()
     opens: tuple[str, ...] = ()
@@ -59,7 +60,7 @@ def dump(record: InstanceRecord) -> str:
     public = record.request.model_copy(update={"environment_variables": None, "arguments": None, "hub": None})
     names = (
         "id", "secret", "env_name", "account", "token_id", "network", "limits", "created", "updated", "started_at",
-        "expires_at", "deadline", "digest", "notices", "opens", "parent", "depth",
+        "expires_at", "deadline", "digest", "notices", "opens", "parent", "depth", "isolation",
     )  # fmt: skip
     facts = {name: getattr(record, name) for name in names}
     replica = record.replica or Replica()
@@ -85,7 +86,7 @@ def load(text: str, ref: SandboxRef) -> InstanceRecord | None:
         direct=False, replica=Replica(service=saved.service, revision=saved.revision) if saved.service else None,
     )  # fmt: skip
     names = ("id", "secret", "created", "updated", "started_at", "expires_at", "deadline", "digest", "notices")
-    for name in (*names, "opens", "parent", "depth"):
+    for name in (*names, "opens", "parent", "depth", "isolation"):
         setattr(record, name, getattr(saved, name))
     record.restore_events(saved.events)
     record.status, record.ref, record.claimed = EnvStatus.RUNNING, ref, True

@@ -147,6 +147,8 @@ class InstanceRecord:
         self.limits = limits
         self.digest = project.digest if project is not None else ""
         self.notices = project.notices if project is not None else ()
+        self.isolation = ""
+        """Isolation level, where the engine has several."""
         self._direct = direct
 
     @classmethod
@@ -194,6 +196,7 @@ class InstanceRecord:
         if mounted is not None and replica is not None and replica.volume is not None:
             raise UsageError("datasource: a service with storage cannot mount a folder as well")
         record.datasource_volume = mounted
+        record.isolation = engine.isolation
         if manifest and manifest.deploy_config.environments:
             record.opens = tuple(manifest.deploy_config.environments)
         record.add_event("created", f"by {record.account}")
@@ -312,7 +315,8 @@ class InstanceRecord:
             status=self.status, created_at=created, updated_at=updated, labels=self.request.labels, ttl=str(self.ttl),
             owner=self.request.owner, reason=self.reason, fault=self.fault, error_code=self.error_code,
             ended_by=self.ended_by, exit_code=self.exit_code, usage=self._reported_usage() or None,
-            network=self.network.config_value, digest=self.digest or None, notices=list(self.notices) or None,
+            network=self.network.config_value, isolation=self.isolation or None, digest=self.digest or None,
+            notices=list(self.notices) or None,
             failure_reward=self._failure_reward,
             healthy=True if self.ref and self.ref.healthy else None,
             started_at=_timestamp(self.started_at) if self.started_at else None,
@@ -418,6 +422,10 @@ def _request_variables(request: EnvInstanceCreateRequest) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
+_TOO_WEAK = {"none": ("confined", "namespaces"), "confined": ("namespaces",)}
+"""Values of ``deployConfig.isolation`` that a level does not satisfy."""
+
+
 def _refuse_what_the_engine_lacks(env_name: str, project: Located, engine: Engine) -> None:
     """Raise UsageError for an environment that only an engine with other abilities can run."""
     if project.loaded is None:
@@ -437,6 +445,12 @@ def _refuse_what_the_engine_lacks(env_name: str, project: Located, engine: Engin
         raise UsageError(
             f"{env_name}: podTemplate dualContainer needs a second container, which this platform's engine cannot "
             "give. Use singleContainer, or a platform whose engine can (aenv serve --engine URL)"
+        )
+    weakest = manifest.deploy_config.isolation
+    if weakest in _TOO_WEAK.get(engine.isolation, ()):
+        raise UsageError(
+            f"{env_name}: deployConfig.isolation is '{weakest}', and this platform runs instances at the level "
+            f"'{engine.isolation}'. Use a platform that isolates more, or change the config.json"
         )
     if manifest.deploy_config.environments and not engine.capabilities.nested:
         raise UsageError(

@@ -15,9 +15,10 @@ from typing import Literal
 from aenv import config
 from aenv.errors import AEnvError
 from aenv.images.uv_program import uv_program
+from aenv.isolation.confined.level import confined_refusal
 from aenv.isolation.files import disk_layers
 from aenv.isolation.host_support import unsupported_reason
-from aenv.isolation.kernel import linux, seccomp
+from aenv.isolation.kernel import landlock, linux, seccomp
 from aenv.isolation.limits.cgroups import CONTROLLERS, Cgroups, counts_processes_per_namespace, group_name
 from aenv.platform.operations.engine_factory import check_host, engine_names
 from aenv.platform.operations.settings import DEFAULT_ENGINE
@@ -56,6 +57,7 @@ def examine() -> list[HostFinding]:
     checks: dict[str, Callable[[], str]] = {
         "native engine": _native,
         "user namespaces": _namespaces,
+        "isolation level confined": _confined,
         "system-call filter": _filter,
         "control groups": _groups,
         "overlay file system": _overlay,
@@ -83,7 +85,8 @@ def _native() -> str:
     if reason is None:
         return "instances are isolated sandboxes, without any service to install"
     said, _, command = reason.partition("; allow them with: ")
-    hint = f"Run: {command}" if command else "Or run instances without isolation: AENV_ENGINE=process"
+    less = "Or accept less isolation: AENV_ISOLATION=confined; without any: AENV_ENGINE=process"
+    hint = f"Run: {command}" if command else less
     raise _CheckFailed(said, hint, "broken")
 
 
@@ -94,6 +97,16 @@ def _namespaces() -> str:
     who = "as root" if os.geteuid() == 0 else "as an ordinary user"
     apart = "" if counts_processes_per_namespace() else "; this kernel counts processes of all sandboxes together"
     return f"up to {limit:,}, {who}{apart}" if limit is not None else f"{who}{apart}"
+
+
+def _confined() -> str:
+    reason = confined_refusal()
+    if reason is not None:
+        raise _CheckFailed(reason, "Only needed where namespaces are forbidden, as in most containers.")
+    return (
+        f"can be chosen where namespaces are forbidden (Landlock {landlock.abi()}); it is used only with "
+        "AENV_ISOLATION=confined or auto"
+    )
 
 
 def _filter() -> str:

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from aenv.client.local_platforms import (
     OTHER_SERVES,
@@ -87,6 +87,7 @@ def serve(
     most: int = 0,
     open_hub: OpenHub | None = None,
     fork: bool = True,
+    isolation: Literal["namespaces", "confined", "auto"] = "namespaces",
 ) -> int:
     """Serve until unused for ``linger`` seconds, or until SIGTERM. Returns the exit code of the process.
 
@@ -101,7 +102,8 @@ def serve(
         _remove_leftovers(paths)
         cleanup = start_crash_cleanup(paths.folder, group_name(), paths.instances.name)
         try:
-            chosen = create_engine(engine, paths.instances, EngineOptions(pool, group_name(), fork, url=engine))
+            options = EngineOptions(pool, group_name(), fork, url=engine, isolation=isolation)
+            chosen = create_engine(engine, paths.instances, options)
             capacity = Capacity(most).bounded_by(machine_bound())
             return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), capacity))
         finally:

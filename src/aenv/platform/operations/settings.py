@@ -97,6 +97,9 @@ class ServeSettings(BaseModel):
     fork: bool = True
     """Fork instances from a preloaded parent. Without it, each is a new program with an address layout, stack canaries
     and hash seed of its own. An environment can ask for that with `deployConfig.fork`."""
+    isolation: Literal["namespaces", "confined", "auto"] = "namespaces"
+    """Isolation level of the native engine's instances. ``confined``: without namespaces, in containers that forbid
+    them. ``auto``: ``namespaces`` where the host allows them, else ``confined``."""
     datasource_roots: tuple[str, ...] = ()
     """Folders of this machine that a datasource may name, to be shown read-only in instances."""
     audit: str = ""
@@ -133,7 +136,13 @@ class ServeSettings(BaseModel):
     def engine_options(self, group: str) -> EngineOptions:
         """Return the options of the engine. ``group``: name of the control group for its sandboxes."""
         return EngineOptions(
-            self.pool, group, self.fork, self.base_limit_bytes, url=self.engine, token=self.engine_token
+            self.pool,
+            group,
+            self.fork,
+            self.base_limit_bytes,
+            url=self.engine,
+            token=self.engine_token,
+            isolation=self.isolation,
         )
 
     @property

@@ -146,6 +146,13 @@ _store_option = click.option(
     " start, and has an address layout, stack canaries and hash seed of its own.  [default: fork]",
 )
 @click.option(
+    "--isolation",
+    type=click.Choice(["namespaces", "confined", "auto"]),
+    envvar="AENV_ISOLATION",
+    help="Isolation level of the native engine. confined works in containers that forbid namespaces, and hides less;"
+    " auto uses namespaces where the host allows them, else confined.  [default: namespaces]",
+)
+@click.option(
     "--max-instances",
     type=click.IntRange(min=0),
     envvar="AENV_SERVE_MAX_INSTANCES",
@@ -224,6 +231,7 @@ def command(
             most=given["max_instances"] or 0,
             open_hub=open_hub,
             fork=given["fork"] is not False,
+            isolation=given["isolation"] or "namespaces",
         )
     given["model_urls"] = list(given["model_urls"]) or None
     return _serve(file, check, output, given)

@@ -1,0 +1,1 @@
+"""Sandboxes without namespaces, for containers that forbid them: the isolation level ``confined``."""
