@@ -20,7 +20,7 @@ def test_the_script_is_one_that_the_shell_can_read(aenv: Any, shell: str) -> Non
     [
         ("aenv ", set(COMMANDS)),
         ("aenv ver", {"version"}),
-        ("aenv init -t ", {"default", "agent", "web"}),
+        ("aenv init -t ", {"default", "agent", "web", "world"}),
         ("aenv run --ins", {"--inspector-port"}),
     ],
 )

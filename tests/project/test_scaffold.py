@@ -32,6 +32,11 @@ def files_below(root: Path) -> set[str]:
         ("default", {"private/answers.json", "src/custom_env.py", "tests/test_custom_env.py"}),
         ("agent", {"src/agent.py", "tests/test_agent.py"}),
         ("web", {"src/board.py", "tests/test_board.py", "console/index.html", "console/board.js", "console/board.css"}),
+        (
+            "world",
+            {"private/scenario.json", "src/schema.sql", "src/database.py", "src/tables.py", "src/world.py"}
+            | {"tests/test_world.py"},
+        ),
     ],
 )
 def test_a_project_has_all_its_files_and_nothing_else(tmp_path: Path, template: str, own: set[str]) -> None:

@@ -23,6 +23,7 @@ TEMPLATES = {
     "default": "a tool, a function and a reward",
     "agent": "an agent that others talk to through a chat tool",
     "web": "a board with notes, and a view of it for the console",
+    "world": "tables in SQLite, tools that read and write them, and tasks graded by state",
 }
 SCHEMA_PATH = PurePosixPath(".aenv/config.schema.json")
 _LISTED = 5

@@ -13,7 +13,7 @@ from aenv.cli.output import Output, output_option
 if TYPE_CHECKING:
     from aenv.project.scaffold import Created
 
-TEMPLATES = ("default", "agent", "web")
+TEMPLATES = ("default", "agent", "web", "world")
 
 
 @click.command(name="init")
@@ -26,7 +26,8 @@ TEMPLATES = ("default", "agent", "web")
     default="default",
     show_default=True,
     help="default: a tool, a function and a reward. agent: an agent that others talk to. "
-    "web: an environment with a view of its own in the console.",
+    "web: an environment with a view of its own in the console. "
+    "world: SQLite tables, tools that read and write them, tasks graded by state.",
 )
 @click.option(
     "-w",
