@@ -1,20 +1,24 @@
 """Test the adapters of agent frameworks and trainers with the real packages, each in an environment of its own.
 
-    python scripts/frameworks.py [--only NAME ...] [--write]
+    python scripts/frameworks.py [--only NAME ...] [--all] [--write]
 
 Needs a package index. Frameworks pin packages that exclude each other, so each gets a virtual environment under
-`.bench/frameworks/`, kept for the next run. There its tests (`tests/frameworks`) and its example run. A framework that
-the index cannot serve is `untested`, with the reason; one whose tests fail makes the script fail. `--write` writes the
-results to `docs/reference/frameworks.md`. `.ci/run` calls this script.
+`.bench/frameworks/`, kept for the next run. There its tests (`tests/frameworks`, `tests/trainers`) and its example run.
+A framework that the index cannot serve is `untested`, with the reason; one whose tests fail makes the script fail.
+`--all` includes those that need PyTorch, which are installed with pip: some gigabytes. `--write` does that too, and
+writes the results to `docs/reference/frameworks.md`. `.ci/run` calls this script without options.
 """
 
 import argparse
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +27,8 @@ UV = Path(sys.executable).parent / "uv"
 FOLDER = ROOT / ".bench" / "frameworks"
 PAGE = ROOT / "docs" / "reference" / "frameworks.md"
 TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3")
+OWN: dict[str, str] = {}
+"""Variables of the programs that run."""
 PARALLEL = 2
 SECONDS = 400
 """Time limit of an installation, of the tests and of the example of a framework."""
@@ -40,9 +46,41 @@ class Framework:
     example: str
     beside: tuple[str, ...] = ()
     """Further requirements of test and example, such as a client of the scripted model."""
+    tests = "tests/frameworks"
+    ends_with = "1.0"
+    """End of the example's output."""
+
+    @property
+    def wanted(self) -> list[str]:
+        """Requirements."""
+        return [f"{ROOT}[{self.extra}]", *self.beside, *TOOLS]
 
 
-FRAMEWORKS = (
+@dataclass(frozen=True)
+class Trainer(Framework):
+    offers: str = ""
+    """What the adapter is, in the words of the trainer."""
+    fault: str = ""
+    """What becomes of an episode that has no reward."""
+    tested_with: str = "the package"
+    needs_torch: bool = False
+    arguments: tuple[str, ...] = ()
+    """Arguments of the example."""
+    python: str = ""
+    """Version of Python, if the trainer does not work with this one."""
+    parts: bool = False
+    """The package is installed without its requirements, which `beside` lists as far as the test needs them."""
+    tests = "tests/trainers"
+    ends_with = ""
+
+    @property
+    def wanted(self) -> list[str]:
+        if self.parts:
+            return [str(ROOT), *self.beside, *TOOLS]
+        return [f"{ROOT}[{self.extra}]", *self.beside, *TOOLS]
+
+
+FRAMEWORKS: tuple[Framework, ...] = (
     Framework("CAMEL", "camel", "camel", "camel-ai", "test_camel", "frameworks/camel_agent.py"),
     Framework(
         "Claude Agent SDK",
@@ -94,12 +132,41 @@ FRAMEWORKS = (
 )
 
 
+TORCH = "torch==2.13.0"
+TRAINERS: tuple[Trainer, ...] = (
+    Trainer(
+        "Gymnasium", "gymnasium", "gymnasium", "gymnasium", "test_gymnasium", "",
+        offers="`ToolEnv`, `ToolVectorEnv`", fault="raised",
+    ),
+    Trainer(
+        "SkyRL-gym", "skyrl-gym", "skyrl-gym", "skyrl-gym", "test_skyrl_gym", "",
+        offers="text environment `aenv`", fault="raised",
+    ),
+    Trainer(
+        "Stable-Baselines3", "stable-baselines3", "stable-baselines3", "stable-baselines3", "test_stable_baselines3",
+        "training/ppo_stable_baselines3.py", (TORCH,), needs_torch=True, arguments=("2048",),
+        offers="`ToolVecEnv`", fault="raised",
+    ),
+    Trainer(
+        "verl", "verl", "verl", "verl", "test_verl", "", (TORCH, "cachetools", "fastapi"), needs_torch=True,
+        offers="agent loop `aenv`", fault="run again, then raised", tested_with="the package, without its trainer",
+    ),
+    Trainer(
+        "TRL", "trl", "trl", "trl", "test_trl", "training/grpo_trl.py", (TORCH,), needs_torch=True,
+        arguments=("10",),
+        offers="class for `environment_factory`", fault="reward None: TRL leaves the completion out",
+    ),
+)  # fmt: skip
+CHECKED = (*FRAMEWORKS, *TRAINERS)
+
+
 @dataclass
 class Result:
     version: str = ""
     passed: int = 0
     failed: list[str] = field(default_factory=list)
     untested: str = ""
+    has_example: bool = True
     supports: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     output: str = ""
@@ -108,19 +175,28 @@ class Result:
     def said(self) -> str:
         if self.untested:
             return f"untested: {self.untested}"
-        return f"FAILED: {', '.join(self.failed)}" if self.failed else f"{self.passed} tests and the example pass"
+        if self.failed:
+            return f"FAILED: {', '.join(self.failed)}"
+        return f"{self.passed} tests and the example pass" if self.has_example else f"{self.passed} tests pass"
 
 
 def install(framework: Framework) -> Path:
     """Return the interpreter of the framework's environment; it is made where its requirements have changed."""
     folder = FOLDER / framework.name
     python, made = folder / "bin" / "python", folder / "requirements"
-    wanted = [f"{ROOT}[{framework.extra}]", *framework.beside, *TOOLS]
+    wanted = framework.wanted
     key = "\n".join([*wanted, (ROOT / "pyproject.toml").read_text()])
     if not made.is_file() or made.read_text() != key:
-        run(UV, "venv", "--quiet", "--clear", "--python", sys.executable, folder)
+        base = (framework.python if isinstance(framework, Trainer) else "") or sys.executable
         requirements = [part for each in wanted for part in (("-e", each) if each.startswith("/") else (each,))]
-        run(UV, "pip", "install", "--quiet", "--python", python, *requirements)
+        if isinstance(framework, Trainer) and framework.needs_torch:  # pip's settings may name a smaller PyTorch
+            run(UV, "venv", "--quiet", "--clear", "--seed", "--python", base, folder)
+            if framework.parts:
+                run(python, "-m", "pip", "install", "--quiet", "--no-deps", framework.package)
+            run(python, "-m", "pip", "install", "--quiet", *requirements)
+        else:
+            run(UV, "venv", "--quiet", "--clear", "--python", base, folder)
+            run(UV, "pip", "install", "--quiet", "--python", python, *requirements)
         made.write_text(key)
     return python
 
@@ -137,13 +213,18 @@ def check(framework: Framework) -> Result:
         return result
     report = FOLDER / f"{framework.name}.xml"
     report.unlink(missing_ok=True)
-    options = ("-q", "-W", "ignore", "-p", "no:cacheprovider", "--timeout", "90", f"--junitxml={report}")
-    scope = ("--confcutdir", "tests/frameworks", f"tests/frameworks/{framework.test}.py")
+    options = ("-q", "-W", "ignore", "-p", "no:cacheprovider", "--timeout", "180", f"--junitxml={report}")
+    scope = ("--confcutdir", framework.tests, f"{framework.tests}/{framework.test}.py")
     attempt(result, "tests", python, "-m", "pytest", *options, *scope)
     read_report(report, result)
-    shown = attempt(result, "example", python, f"examples/{framework.example}")
-    if not result.failed and not result.untested and not shown.strip().endswith("1.0"):
-        result.failed.append("example, which does not end with the full reward")
+    result.has_example = bool(framework.example)
+    if framework.example:
+        arguments = framework.arguments if isinstance(framework, Trainer) else ()
+        shown = attempt(result, "example", python, f"examples/{framework.example}", *arguments)
+        if not result.failed and not result.untested and not shown.strip().endswith(framework.ends_with):
+            result.failed.append("example, which does not end with the full reward")
+    if not result.passed and not result.failed and not result.untested:
+        result.untested = "all tests are skipped"
     result.seconds = time.monotonic() - started
     return result
 
@@ -172,7 +253,7 @@ def read_report(report: Path, result: Result) -> None:
 
 
 def run(*command: str | Path) -> str:
-    variables = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1", **OWN}
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("AENV_", "OPENAI_", "ANTHROPIC_"))
     }
@@ -191,12 +272,16 @@ def run(*command: str | Path) -> str:
 
 PREFACE = """# Frameworks
 
+`python scripts/frameworks.py --write` writes this page: it runs each adapter's tests and example with the real package,
+in an environment of its own. CI runs the same, without what needs PyTorch.
+
+## Agent frameworks
+
 Agent frameworks whose agents use the tools of an environment: `await env.agent_tools(name)` returns tool objects of the
 framework, and `SyncEnvironment.agent_tools(name)` does so in blocking code. Plain model APIs have
 [`tools_for`](../guides/sdk.md#model-apis), and any MCP client has [`mcp_url`](../guides/mcp-clients.md).
 
-`python scripts/frameworks.py --write` writes this page: it runs each adapter's tests and example with the real package,
-through the framework's own loop, with a scripted model. CI runs the same.
+The tests go through the framework's own loop, with a scripted model.
 
 | framework | name | install | version | result | malformed JSON | infrastructure fault | images | example | test |
 |---|---|---|---|---|---|---|---|---|---|
@@ -210,6 +295,30 @@ NOTES = """
 - *Images*: *named* means that the model reads type and size of the picture, since the framework's tools return text.
 - Frameworks pin packages that exclude each other. Install each in an environment of its own; CAMEL needs `mcp<2`.
 """
+TRAINERS_PREFACE = """
+## Trainers
+
+Trainers that take episodes from environments; [training](../guides/training.md) shows how.
+
+| trainer | what it is given | install | version | result | tested with | episode without a reward | example | test |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def trainer_row(trainer: Trainer, result: Result) -> str:
+    file = Path(trainer.example)
+    cells = [
+        trainer.title,
+        trainer.offers,
+        f"`pip install 'aenvironment[{trainer.extra}]'`" if trainer.extra else "",
+        result.version,
+        result.said,
+        trainer.tested_with,
+        trainer.fault,
+        f"[{file.name}](../../examples/{trainer.example})" if trainer.example else "",
+        f"`tests/trainers/{trainer.test}.py`",
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def page(results: dict[str, Result]) -> str:
@@ -228,20 +337,38 @@ def page(results: dict[str, Result]) -> str:
             f"`tests/frameworks/{framework.test}.py`",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    return PREFACE + "\n".join(lines) + "\n" + NOTES
+    trainers = "\n".join(trainer_row(each, results[each.name]) for each in TRAINERS)
+    return PREFACE + "\n".join(lines) + "\n" + NOTES + TRAINERS_PREFACE + trainers + "\n"
+
+
+@contextmanager
+def own_platforms() -> Iterator[None]:
+    """Keep the local platforms that examples start in a folder of their own, and stop them in the end."""
+    from aenv.client import local_platforms
+
+    with tempfile.TemporaryDirectory(prefix="aef", ignore_cleanup_errors=True) as folder:
+        OWN.update({"AENV_RUNTIME_DIR": f"{folder}/run", "XDG_DATA_HOME": f"{folder}/data"})
+        try:
+            yield
+        finally:
+            for where in local_platforms.all_of_user(local_platforms.LocalPaths(Path(folder) / "run")):
+                local_platforms.stop(where)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in FRAMEWORKS], help="check only these")
+    parser.add_argument("--only", nargs="+", choices=[each.name for each in CHECKED], help="check only these")
+    parser.add_argument("--all", action="store_true", help="check also what needs PyTorch")
     parser.add_argument("--write", action="store_true", help="write docs/reference/frameworks.md")
     args = parser.parse_args()
     if args.only and args.write:
         parser.error("--write needs the results of all frameworks")
     FOLDER.mkdir(parents=True, exist_ok=True)
-    chosen = [each for each in FRAMEWORKS if not args.only or each.name in args.only]
+    everything = args.all or args.write or args.only
+    listed = [each for each in CHECKED if everything or not (isinstance(each, Trainer) and each.needs_torch)]
+    chosen = [each for each in listed if not args.only or each.name in args.only]
     results = {}
-    with ThreadPoolExecutor(PARALLEL) as pool:
+    with own_platforms(), ThreadPoolExecutor(PARALLEL) as pool:
         for framework, result in zip(chosen, pool.map(check, chosen), strict=True):
             results[framework.name] = result
             print(f"{framework.title:22} {result.version:10} {result.said} ({result.seconds:.0f} s)", flush=True)

@@ -1,0 +1,45 @@
+"""The environment that all trainers are given, and what their tests look up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from aenv import Environment
+from aenv.errors import InstanceEnded
+from aenv.rollout.agents.scripted import calls
+from aenv.trajectory import TrajectoryStore
+
+TREASURE = str(Path(__file__).parents[2] / "examples" / "training" / "treasure")
+
+
+def needs(module: str, extra: str) -> None:
+    """Skip the tests of a module where the trainer is not installed."""
+    pytest.importorskip(module, reason=f"needs {module}: pip install 'aenvironment[{extra}]'", exc_type=ImportError)
+
+
+def outcomes(store: Path) -> list[tuple[str, str, float | None]]:
+    """Return task, outcome and score of the recorded episodes, sorted."""
+    with TrajectoryStore.open(store) as opened:
+        return sorted((each.task, str(each.outcome), each.score) for each in opened.all_episodes())
+
+
+@contextmanager
+def losing_instances() -> Iterator[None]:
+    """Make every tool call find its instance lost, as after the failure of a machine."""
+
+    async def lost(*given: Any, **named: Any) -> Any:
+        raise InstanceEnded("the machine of the instance has failed")
+
+    with mock.patch.object(Environment, "call_tool", lost):
+        yield
+
+
+def walks(direction: str) -> list[Any]:
+    """Return the answers of a model that walks to one end, then says so."""
+    return [calls(("move", {"direction": direction, "steps": 3})), "I am there."]
