@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -33,11 +34,16 @@ def browser(published: Any) -> Iterator[Browser]:  # noqa: F811
         started.close()
 
 
-VIOLATIONS = """
-if (self === top) addEventListener("securitypolicyviolation", (event) =>
-  console.error(`policy violation: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}`));
+TROUBLES = """
+if (self === top) {
+  addEventListener("securitypolicyviolation", (event) => event.effectiveDirective === "frame-src" ||
+    console.error(`trouble: ${event.violatedDirective} ${event.blockedURI} ${event.sourceFile}`));
+  addEventListener("error", (event) => console.error(`trouble: ${event.message}`));
+  addEventListener("unhandledrejection", (event) => console.error(`trouble: ${event.reason}`));
+}
 """
-"""Tells what the policy refused of the console's own; pages in its frames may try what they like."""
+"""Tells what fails in the console itself, and what its policy refuses; pages in its frames may try what they like."""
+ELSEWHERE = re.compile(r"^(?:https?|wss?)://(?!127\.0\.0\.1:)")
 
 
 @pytest.fixture
@@ -49,17 +55,11 @@ def watched(browser: Browser) -> Iterator[Callable[..., Page]]:
     def open_page(**options: Any) -> Page:
         context = browser.new_context(**{"viewport": DESKTOP, **options})
         contexts.append(context)
-        context.add_init_script(VIOLATIONS)
+        context.add_init_script(TROUBLES)
+        context.route(ELSEWHERE, lambda route: (troubles.append(route.request.url), route.abort()))
         page = context.new_page()
-        page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
-        page.on("console", lambda said: troubles.append(said.text) if "policy violation" in said.text else None)
+        page.on("console", lambda said: troubles.append(said.text) if said.text.startswith("trouble:") else None)
         page.on("dialog", lambda dialog: (troubles.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on(
-            "request",
-            lambda sent: (
-                None if "://127.0.0.1:" in sent.url or sent.url.startswith("data:") else troubles.append(sent.url)
-            ),
-        )
         return page
 
     yield open_page

@@ -28,7 +28,7 @@ FRAME = "frame.html"
 FRAME_POLICY = (
     "sandbox allow-scripts allow-forms; default-src 'none'; script-src 'unsafe-inline' data:; "
     "style-src 'unsafe-inline'; img-src data: blob:; font-src data:; media-src data: blob:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'self'; webrtc 'block'"
+    "connect-src 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 """For pages that authors and agents wrote: scripts run, in no origin, and reach no server, storage or other page."""
 

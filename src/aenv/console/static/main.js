@@ -29,7 +29,11 @@ const DEEPER = {
   "runs/": () => import("./runs/run.js"),
   "group/": () => import("./runs/group.js"),
   "episode/": () => import("./runs/episode.js"),
+  "ide/": () => import("./ide/ide.js"),
 };
+
+/** @type {Record<string, string>} pages that have no entry of their own, and the one that they are shown under */
+const UNDER = { group: "runs", episode: "runs", ide: "playground" };
 
 const main = /** @type {HTMLElement} */ (document.getElementById("main"));
 let leaving = new AbortController();
@@ -56,7 +60,7 @@ async function show() {
   const { parts, query } = address();
   const name = parts[0] || "";
   for (const link of document.querySelectorAll("#pages a")) {
-    const own = link.getAttribute("href") === `#/${name}` || (name === "group" || name === "episode" ? link.getAttribute("href") === "#/runs" : false);
+    const own = link.getAttribute("href") === `#/${UNDER[name] ?? name}`;
     own ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
     if (own) link.scrollIntoView({ block: "nearest", inline: "center" });
   }

@@ -37,10 +37,11 @@ export default async function playground({ query, signal, put }) {
       opener.hidden = false;
       await choose(env);
     });
+    const editable = (others.functions || []).some((/** @type {any} */ each) => each.name === "report_console"); // as mini-program has it
     const named = await model(signal);
     const talk = named ? h("details", { class: "card" }, h("summary", null, "Chat with ", h("code", null, plain(named))), chat({ tools, signal, call: (name, given) => send("POST", `${base}/tools/${path(name)}`, given, signal) })) : null;
     return h("div", null,
-      h("div", { class: "row" }, badge(instance.status), h("a", { href: to(["instances", instance.id]) }, plain(instance.id)), h("span", { class: "quiet" }, `ends after ${plain(instance.ttl || "")} without a renewal`), stop), talk,
+      h("div", { class: "row" }, badge(instance.status), h("a", { href: to(["instances", instance.id]) }, plain(instance.id)), h("span", { class: "quiet" }, `ends after ${plain(instance.ttl || "")} without a renewal`), editable ? h("a", { class: "action", href: to(["ide", instance.id]) }, "Open the IDE") : null, stop), talk,
       ...tools.map((/** @type {any} */ each) => caller(instance.id, env, "tool", each)),
       ...(others.functions || []).map((/** @type {any} */ each) => caller(instance.id, env, "function", each)),
       ...(others.reward || []).map((/** @type {any} */ each) => caller(instance.id, env, "reward", each)));
