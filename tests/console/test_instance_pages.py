@@ -107,7 +107,8 @@ def test_a_port_gets_an_address(page: Page, platform: Served, instance: str, tok
 def test_usage_is_drawn_over_time(page: Page, platform: Served, instance: str) -> None:
     visit(page, platform, f"#/instances/{instance}?view=Usage")
     page.get_by_text("MiB").first.wait_for()
-    page.wait_for_function("() => document.querySelector('svg.line polyline').getAttribute('points').split(' ').length > 1")
+    drawn = "document.querySelector('svg.line polyline').getAttribute('points').split(' ')"
+    page.wait_for_function(f"() => {drawn}.length > 1")
 
 
 def test_a_service_is_started_scaled_and_deleted(page: Page, platform: Served) -> None:
