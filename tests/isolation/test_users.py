@@ -61,6 +61,17 @@ def test_a_user_id_is_exclusive_until_its_process_is_killed(tmp_path: Path) -> N
             claimer.kill()
 
 
+@pytest.mark.parametrize(("user", "mapped"), [(0, True), (65_534, True), (65_536, False), (host_users.FIRST, False)])
+def test_root_of_a_rootless_container_has_few_user_ids(tmp_path: Path, user: int, mapped: bool) -> None:
+    table = tmp_path / "uid_map"
+    table.write_text("         0       1000          1\n         1     100000      65535\n")
+    if mapped:
+        host_users.check_mapped(user, table)
+    else:
+        with pytest.raises(OSError, match=f"has no user ids {user}"):
+            host_users.check_mapped(user, table)
+
+
 @as_root
 def test_a_user_id_is_exclusive_across_pid_namespaces(tmp_path: Path) -> None:
     claimers = [Claimer(tmp_path, 2, "unshare", "--pid", "--fork", "--kill-child") for _ in range(2)]

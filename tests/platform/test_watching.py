@@ -129,6 +129,7 @@ def test_doctor_reports_what_this_machine_supports(platform: Served, sandboxes: 
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
+    assert done.stderr == ""
     said = json.loads(done.stdout)
     found = {each["what"]: each for each in said["findings"]}
     assert said["native"]
@@ -151,6 +152,17 @@ def test_doctor_fails_where_no_sandbox_can_be_created(platform: Served) -> None:
     assert done.returncode == 3, done.stdout + done.stderr
     assert "BROKEN   user namespaces: this kernel allows none" in done.stdout
     assert "sysctl user.max_user_namespaces" in done.stdout
+
+
+def test_doctor_says_what_root_of_a_small_user_namespace_lacks(platform: Served) -> None:
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", sys.executable, "-m", "aenv.cli", "doctor"],
+        env={**environ(platform.data), "AENV_RUNTIME_DIR": str(platform.data)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "BROKEN   native engine: root here is root of a user namespace that has no user ids 900000" in done.stdout
+    assert "run aenv as an ordinary user" in done.stdout
 
 
 def test_doctor_reports_memory_that_is_not_limited(platform: Served) -> None:

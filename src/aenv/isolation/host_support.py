@@ -11,6 +11,7 @@ from aenv.isolation.forking import zygote_namespaces
 from aenv.isolation.forking.zygote_spec import FRESH, ZygoteSpec
 from aenv.isolation.kernel import linux, seccomp
 from aenv.isolation.kernel.syscall_plan import SyscallPlan
+from aenv.isolation.limits import host_users
 from aenv.subprocesses import run
 
 
@@ -32,6 +33,8 @@ def _probe() -> None:
     """Create the namespaces and mounts of a sandbox, then exit: 0 on success, else 1 with the reason on stdout."""
     spec = ZygoteSpec("", "", "", "", "", user=65534 if os.geteuid() == 0 else None)
     try:
+        if spec.user is not None:
+            host_users.check_mapped(host_users.FIRST)  # sandboxes have these, and not the one of this check
         hidden = zygote_namespaces.leave_files(spec)
         zygote_namespaces.leave_users(spec)
         child = os.fork()

@@ -6,6 +6,7 @@ version of Kubernetes and refuse some answers of others, and building them costs
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -27,6 +28,9 @@ except ImportError as error:
         f"the Kubernetes engine needs the Kubernetes client: {error}",
         {"hint": "Install it with: pip install 'aenvironment[kubernetes]'"},
     ) from error
+
+# It warns of a missing kubeconfig, as the ConfigError below does; Python prints warnings that have no handler.
+logging.getLogger("kubernetes_asyncio").addHandler(logging.NullHandler())
 
 REQUEST_SECONDS = 30.0
 CONNECT_SECONDS = 10.0

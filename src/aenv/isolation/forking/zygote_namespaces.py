@@ -17,6 +17,8 @@ def leave_files(spec: ZygoteSpec) -> list[str]:
     private_folder.load(spec.project if spec.files is None else None)
     owner, group = os.geteuid(), os.getegid()
     user = host_users.claim() if owner == 0 and spec.user is None else spec.user
+    if owner == 0 and user is not None:
+        host_users.check_mapped(user)
     with contextlib.suppress(OSError):
         linux.leave_session_keyring()
     if owner == 0:

@@ -13,6 +13,7 @@ import os
 import secrets
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
 FIRST, COUNT = 900_000, 50_000
 """Range of user ids, which own nothing on any host."""
@@ -44,6 +45,17 @@ def claim(folders: Sequence[str] = FOLDERS, *, first: int = FIRST, count: int = 
         return user
     os.close(fd)
     raise OSError(errno.EAGAIN, f"all users from {first} to {first + count - 1} are taken by sandboxes")
+
+
+def check_mapped(user: int, table: Path = Path("/proc/self/uid_map")) -> None:
+    """Raise OSError, with what to do, if this user namespace does not have a user id: it was made for few of them."""
+    ranges = [tuple(map(int, line.split())) for line in table.read_text().splitlines()]
+    if not any(first <= user < first + count for first, _, count in ranges):
+        wanted = f"{FIRST} to {FIRST + COUNT - 1}" if user >= FIRST else str(user)
+        raise OSError(
+            f"root here is root of a user namespace that has no user ids {wanted} for sandboxes; "
+            "run aenv as an ordinary user, or outside of this namespace"
+        )
 
 
 def is_claimed(user: int, folders: Sequence[str] = FOLDERS) -> bool:
