@@ -3,6 +3,7 @@
 
 import { get, ROOT } from "./base/api.js";
 import { h, say, swap } from "./base/dom.js";
+import { isStatic } from "./base/files_api.js";
 import { begin, end, fromOtherTab, token, whenEnded } from "./base/session.js";
 import { button, failure } from "./base/parts.js";
 
@@ -133,7 +134,7 @@ async function takeCode() {
 
 async function open() {
   document.body.classList.remove("outside");
-  const links = PAGES.map(([name, title]) => h("a", { href: `#/${name}` }, title));
+  const links = PAGES.filter(([name]) => !isStatic || name === "runs").map(([name, title]) => h("a", { href: `#/${name}` }, title));
   swap(/** @type {HTMLElement} */ (document.getElementById("pages")), ...links);
   const theme = button("◐", () => {
     const dark = document.documentElement.dataset.theme === "dark" || (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches);
@@ -165,6 +166,10 @@ async function start() {
     event.preventDefault();
     (main.querySelector("h1") || main).focus();
   });
+  if (isStatic) {
+    if (!location.hash) location.hash = "#/runs";
+    return open();
+  }
   try {
     await takeCode();
   } catch (error) {

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 
 from aenv.cli import interrupts
 from aenv.cli.output import Output, note, output_option
 from aenv.cli.platform_address import chosen, platform_options
-from aenv.errors import UsageError
+from aenv.errors import NotFound, UsageError
 
 
 @click.command(name="console")
@@ -20,16 +21,34 @@ from aenv.errors import UsageError
 )
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser, too.")
 @click.option("--model", help="Model of the chat: [API:]NAME[@URL], or FILE.py:NAME of a script.  [default: no chat]")
+@click.option(
+    "--static",
+    "static_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write a run as static pages to this folder, and serve nothing.",
+)
+@click.option("--run", help="With --static: the run.  [default: the newest]")
 @platform_options
 @output_option
 def command(
-    port: int, opens: bool, model: str | None, system_url: str | None, api_key: str | None, output: Output
+    port: int,
+    opens: bool,
+    model: str | None,
+    static_dir: Path | None,
+    run: str | None,
+    system_url: str | None,
+    api_key: str | None,
+    output: Output,
 ) -> int:
     """Show what runs, what was recorded and what environments can do, in a browser, until Ctrl-C.
 
     It prints a link that works once. Without --system-url or AENV_SYSTEM_URL it is for the local platform.
     """
     url, key = chosen(system_url, api_key)
+    if static_dir is not None:
+        return _write(static_dir, run, url, key, output)
+    if run is not None:
+        raise UsageError("--run is for --static")
 
     def tell(link: str) -> None:
         output.show({"url": link, "platform": url or "local"}, lambda: link)
@@ -61,4 +80,20 @@ async def _serve(url: str | None, key: str | None, port: int, model: str | None,
     finally:
         await console.close()
         await api.close()
+    return 0
+
+
+def _write(target: Path, run: str | None, url: str | None, key: str | None, output: Output) -> int:
+    from aenv.console.static_site import write_site
+    from aenv.trajectory.platform_trajectories import PlatformTrajectories
+    from aenv.trajectory.store import TrajectoryStore
+
+    with TrajectoryStore.open() if url is None else PlatformTrajectories(url, key) as store:
+        newest = store.runs(limit=1) if run is None else []
+        if run is None and not newest:
+            raise NotFound("no run was recorded")
+        name = run or newest[0].id
+        count = write_site(target, store, name)
+    result = {"path": str(target), "run": name, "episodes": count}
+    output.show(result, lambda: f"{count} episodes in {target}; look: python3 -m http.server --directory {target}")
     return 0

@@ -1,6 +1,7 @@
 // @ts-check
 /** The platform's public HTTP API. */
 
+import { answered, isStatic } from "./files_api.js";
 import { token } from "./session.js";
 
 /** Where the API is: the folder above the console, whatever prefix a proxy has put before it. */
@@ -60,6 +61,11 @@ export async function request(method, path, { query, body, raw, signal } = {}) {
  * @returns {Promise<any>} the data of the answer
  */
 export async function get(path, query, signal) {
+  if (isStatic) {
+    const found = await answered(path, query || {});
+    if (found === undefined) throw new ApiError(404, { message: "These are static pages of one run; there is no platform behind them." });
+    return found;
+  }
   return (await (await request("GET", path, { query, signal })).json()).data;
 }
 

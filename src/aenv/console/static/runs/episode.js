@@ -2,6 +2,7 @@
 /** One episode: its timeline, which is paged by the server and windowed here; and where it parts from another. */
 
 import { every, get, path } from "../base/api.js";
+import { isStatic } from "../base/files_api.js";
 import { h, say, swap, to } from "../base/dom.js";
 import { details, isError, KINDS, label, summary } from "./events.js";
 import { badge, button, choices, facts, failure, field, heading, select } from "../base/parts.js";
@@ -27,7 +28,7 @@ export default async function episode({ parts, query, signal, put }) {
   /** @type {ReturnType<typeof episodeView> | null} */
   let beside = null;
   const view = h("div", null);
-  if (about.environment?.name)
+  if (about.environment?.name && !isStatic)
     void viewOf(about.environment.name, about.environment.version, signal).then((files) => {
       if (!files) return;
       beside = episodeView(files, about, signal);
@@ -115,7 +116,7 @@ export default async function episode({ parts, query, signal, put }) {
     if (other.value.trim()) location.hash = to(["episode", about.id], { with: other.value.trim() }).slice(1);
   }, { class: "small" });
   const tape = button("Terminal", async () => swap(played, played.childElementCount ? null : player(await frames(pager.all()), signal, jump)), { class: "small", title: "Play back what terminals showed" });
-  const actions = h("div", { class: "row" }, again.start, tape, other, compare);
+  const actions = h("div", { class: "row" }, isStatic ? null : again.start, tape, other, compare);
   form.append(button("Next error", () => toError(1), { class: "small" }), found, h("span", { class: "quiet keys" }, "Keys: j k next, previous · e E error · / search"));
   const keys = (/** @type {KeyboardEvent} */ event) => {
     if (/** @type {any} */ (event.target).closest?.("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
