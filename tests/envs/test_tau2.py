@@ -121,6 +121,7 @@ def bench(folder: Path, agent: str, *options: str) -> dict[str, Any]:
     return summary
 
 
+@pytest.mark.timeout(600)  # three runs of the benchmark
 def test_solutions_earn_one_mistakes_do_not_and_a_judge_hears_what_was_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

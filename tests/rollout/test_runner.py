@@ -19,6 +19,7 @@ from aenv.rollout.agents.tool_loop import tool_loop
 from aenv.rollout.runs.rollout_run import describe_agent
 from aenv.rollout.runs.run_lock import only_runner
 from aenv.trajectory import TrajectoryStore
+from aenv.trajectory.replay import replay
 from tests.conftest import run
 from tests.rollout.conftest import SHOP, results_of
 from tests.waiting import wait_while
@@ -26,6 +27,25 @@ from tests.waiting import wait_while
 WANTED: dict[str, Any] = {"arguments": {"wanted": {}}}
 
 pytestmark = pytest.mark.usefixtures("platform")
+DICE = """
+import random
+from aenv import register_reward, register_tasks, register_tool
+
+first = random.random()
+
+@register_tool
+def look() -> list[float]:
+    "Show a number of the start, and a new one."
+    return [first, random.random()]
+
+@register_reward
+def reward() -> float:
+    return first
+
+@register_tasks
+def tasks() -> list[dict[str, str]]:
+    return [{"id": "a"}, {"id": "b"}]
+"""
 
 
 def buy_as_told(messages: Any, tools: Any) -> Any:
@@ -75,7 +95,7 @@ def test_a_trajectory_has_neither_solution_nor_hidden_data(store: TrajectoryStor
     }
     [result] = results_of(rollout(SHOP, agent="nop", tasks=[task], store=store, retries=0))
     begin = next(iter(store.events(result.episode)))
-    assert begin["task"] == {"id": "a", "instruction": "x"}
+    assert begin["task"] == {"id": "a", "instruction": "x", "seed": begin["seed"]}
 
 
 def test_an_agent_sees_neither_reward_nor_answers(store: TrajectoryStore) -> None:
@@ -161,7 +181,32 @@ def test_the_blocking_loop_gives_the_same_and_can_be_left(store: TrajectoryStore
     assert made.progress.running == 0
 
 
-def test_samples_of_a_task_have_the_same_start_and_different_seeds(store: TrajectoryStore) -> None:
+def test_samples_of_a_task_start_alike_also_where_the_environment_draws_random_numbers(
+    store: TrajectoryStore, tmp_path: Path
+) -> None:
+    (tmp_path / "dice.py").write_text(DICE)
+    drawn: dict[str, list[Any]] = {}
+
+    async def agent(episode: Episode) -> None:
+        drawn.setdefault(episode.task.id, []).append((await episode.call("look")).data)
+
+    async def draw(seed: int | None) -> dict[str, list[Any]]:
+        drawn.clear()
+        given = rollout(str(tmp_path / "dice.py"), agent=agent, samples=4, store=store, seed=seed, retries=0)
+        assert [result.outcome async for result in given] == ["ok"] * 8
+        return dict(drawn)
+
+    first, again, other = [run(draw(seed)) for seed in (None, None, 5)]
+    for found in (first, again, other):
+        assert all(len(samples) == 4 and samples.count(samples[0]) == 4 for samples in found.values())
+        assert found["a"][0] != found["b"][0]
+    assert first == again
+    assert first["a"][0] != other["a"][0]
+    [*_, last] = store.all_episodes()
+    assert run(replay(store.events(last.id))).equal
+
+
+def test_samples_of_a_task_have_different_seeds_for_their_agents(store: TrajectoryStore) -> None:
     seeds = []
 
     async def agent(episode: Episode) -> None:

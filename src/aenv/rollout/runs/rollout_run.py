@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import uuid
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing
 from importlib import metadata
@@ -146,13 +147,19 @@ class Rollout:
     def _work(self, tasks: Sequence[Task]) -> Iterator[PendingAttempt]:
         """Yield what is left to do. Samples of a task are neighbours, so that they start from one prepared state."""
         known = self._last_attempts() if self._repeat else self._episodes()
-        for task in tasks:
+        for task in map(self._seeded, tasks):
             for sample in range(self._samples):
                 before = known.get((task.id, sample))
                 if before is None:
                     yield PendingAttempt(task, sample, 0, self._retries)
                 elif self._repeat or not before.final:
                     yield PendingAttempt(task, sample, before.attempt + 1, self._retries, before.id)
+
+    def _seeded(self, task: Task) -> Task:
+        """Return the task with a seed, so that its samples start alike where the environment draws random numbers."""
+        if task.seed is not None:
+            return task
+        return task.model_copy(update={"seed": zlib.crc32(f"{self._plan.seed or 0}/{task.id}".encode())})
 
 
 def rollout(
@@ -192,7 +199,7 @@ def rollout(
         limits: Budgets of each episode, where its task has none.
         price: Price of the model's tokens, for the budget ``cost``. Not needed if the model's server reports costs.
         retries: Maximum number of retries of an episode that failed for infra reasons, each in a new instance.
-        seed: Seed of the rollout, from which the seeds of episodes follow.
+        seed: Seed of the rollout, from which those of tasks that have none, and those of agents, follow.
         run: Identifier of the run. If it exists, it is resumed: what has finished is not repeated.
         store: Where to record; default: the user's store of trajectories.
         limit: Maximum number of tasks.
