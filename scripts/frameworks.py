@@ -6,10 +6,12 @@ Needs a package index. Frameworks pin packages that exclude each other, so each 
 `.bench/frameworks/`, kept for the next run. There its tests (`tests/frameworks`, `tests/trainers`) and its example run.
 A framework that the index cannot serve is `untested`, with the reason; one whose tests fail makes the script fail.
 `--all` includes those that need PyTorch, which are installed with pip: some gigabytes. `--write` does that too, and
-writes the results to `docs/reference/frameworks.md`. `.ci/run` calls this script without options.
+writes the results to `docs/reference/frameworks.md`; with `--only`, the others are those of their last run. `.ci/run`
+calls this script without options.
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +21,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +70,8 @@ class Trainer(Framework):
     """Arguments of the example."""
     python: str = ""
     """Version of Python, if the trainer does not work with this one."""
+    source: str = ""
+    """Variable that names a folder with the source, for what is in no index."""
     parts: bool = False
     """The package is installed without its requirements, which `beside` lists as far as the test needs them."""
     tests = "tests/trainers"
@@ -75,7 +79,7 @@ class Trainer(Framework):
 
     @property
     def wanted(self) -> list[str]:
-        if self.parts:
+        if self.parts or self.source:
             return [str(ROOT), *self.beside, *TOOLS]
         return [f"{ROOT}[{self.extra}]", *self.beside, *TOOLS]
 
@@ -139,8 +143,38 @@ TRAINERS: tuple[Trainer, ...] = (
         offers="`ToolEnv`, `ToolVectorEnv`", fault="raised",
     ),
     Trainer(
+        "Agent Lightning", "agentlightning", "agentlightning", "agentlightning", "test_agent_lightning", "",
+        offers="agent class of the local runner", fault="the rollout fails", python="3.12",
+    ),
+    Trainer(
+        "NeMo Gym", "nemo-gym", "nemo-gym", "nemo-gym", "test_nemo_gym", "",
+        offers="resources server", fault="HTTP error 503", python="3.12",
+    ),
+    Trainer(
+        "OpenEnv", "openenv", "openenv", "openenv", "test_openenv", "",
+        offers="server (`openenv_app`); OpenEnv environments as tools (`register_openenv`)", fault="raised",
+    ),
+    Trainer(
         "SkyRL-gym", "skyrl-gym", "skyrl-gym", "skyrl-gym", "test_skyrl_gym", "",
         offers="text environment `aenv`", fault="raised",
+    ),
+    Trainer(
+        "verifiers", "verifiers", "verifiers", "verifiers", "test_verifiers", "",
+        offers="taskset and harness", fault="error of the trace",
+    ),
+    Trainer(
+        "AReaL", "areal", "", "areal", "test_areal", "",
+        (TORCH, "aiofiles", "aiohttp", "colorlog", "einops", "flask", "httpx", "hydra-core", "lark", "numba", "openai",
+         "orjson", "pillow", "pyyaml", "ray", "tenacity", "torchdata", "transformers", "uvloop"),
+        needs_torch=True, parts=True, python="3.12",
+        offers="workflow", fault="raised: AReaL rejects the trajectory",
+        tested_with="the package, in its proxy workflow, without its trainer",
+    ),
+    Trainer(
+        "slime", "slime", "", "torch", "test_slime", "",
+        (TORCH, "aiohttp", "httpx", "pylatexenc", "ray", "transformers"), needs_torch=True, source="SLIME_SOURCE",
+        offers="generate function", fault="run again, then raised",
+        tested_with="its source, without its trainer; the version is that of PyTorch",
     ),
     Trainer(
         "Stable-Baselines3", "stable-baselines3", "stable-baselines3", "stable-baselines3", "test_stable_baselines3",
@@ -204,6 +238,10 @@ def install(framework: Framework) -> Path:
 def check(framework: Framework) -> Result:
     """Run the tests and the example of a framework."""
     result, started = Result(), time.monotonic()
+    source = getattr(framework, "source", "")
+    if source and not os.environ.get(source):
+        result.untested = f"it is in no package index, and {source} names no folder with its source"
+        return result
     try:
         python = install(framework)
         code = f"from importlib.metadata import version; print(version({framework.package!r}))"
@@ -253,7 +291,13 @@ def read_report(report: Path, result: Result) -> None:
 
 
 def run(*command: str | Path) -> str:
-    variables = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "PYTHONDONTWRITEBYTECODE": "1", **OWN}
+    paths = [os.environ[each.source] for each in TRAINERS if each.source and os.environ.get(each.source)]
+    variables = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        **OWN,
+    }
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("AENV_", "OPENAI_", "ANTHROPIC_"))
     }
@@ -341,6 +385,12 @@ def page(results: dict[str, Result]) -> str:
     return PREFACE + "\n".join(lines) + "\n" + NOTES + TRAINERS_PREFACE + trainers + "\n"
 
 
+def kept(framework: Framework) -> Result:
+    """Return the result of the last run of a framework that this run leaves out."""
+    file = FOLDER / f"{framework.name}.json"
+    return Result(**json.loads(file.read_text())) if file.is_file() else Result(untested="not run")
+
+
 @contextmanager
 def own_platforms() -> Iterator[None]:
     """Keep the local platforms that examples start in a folder of their own, and stop them in the end."""
@@ -361,8 +411,6 @@ def main() -> int:
     parser.add_argument("--all", action="store_true", help="check also what needs PyTorch")
     parser.add_argument("--write", action="store_true", help="write docs/reference/frameworks.md")
     args = parser.parse_args()
-    if args.only and args.write:
-        parser.error("--write needs the results of all frameworks")
     FOLDER.mkdir(parents=True, exist_ok=True)
     everything = args.all or args.write or args.only
     listed = [each for each in CHECKED if everything or not (isinstance(each, Trainer) and each.needs_torch)]
@@ -371,11 +419,12 @@ def main() -> int:
     with own_platforms(), ThreadPoolExecutor(PARALLEL) as pool:
         for framework, result in zip(chosen, pool.map(check, chosen), strict=True):
             results[framework.name] = result
+            (FOLDER / f"{framework.name}.json").write_text(json.dumps(asdict(result)))
             print(f"{framework.title:22} {result.version:10} {result.said} ({result.seconds:.0f} s)", flush=True)
             if result.failed:
                 print(result.output[-8000:])
     if args.write:
-        PAGE.write_text(page(results), encoding="utf-8")
+        PAGE.write_text(page({each.name: results.get(each.name) or kept(each) for each in CHECKED}), encoding="utf-8")
     return int(any(result.failed for result in results.values()))
 
 
