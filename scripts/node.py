@@ -28,6 +28,7 @@ OLDEST = (22, 19)
 PACKAGES = {
     "@modelcontextprotocol/conformance": "0.2.0-alpha.12",
     "@modelcontextprotocol/inspector": "2.12.0",
+    "axe-core": "4.14.0",
     "typescript": "5.9.3",
 }
 TOOLS = {
