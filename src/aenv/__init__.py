@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from aenv.authoring.python_runs import PythonRun, run_python
     from aenv.authoring.python_variables import python_variables
     from aenv.authoring.results import ToolResult
+    from aenv.authoring.second_container import SecondContainer, SecondRun, second_container
     from aenv.authoring.tool import Tool
     from aenv.errors import (
         AEnvError,
@@ -62,6 +63,7 @@ _WHERE = {
     "authoring.python_runs": ("PythonRun", "run_python"),
     "authoring.python_variables": ("python_variables",),
     "authoring.results": ("ToolResult",),
+    "authoring.second_container": ("SecondContainer", "SecondRun", "second_container"),
     "terminal.screen": ("Screen",),
     "sdk.blocking": ("SyncEnvironment",),
     "authoring.tool": ("Tool",),
@@ -75,10 +77,11 @@ _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names
 
 __all__ = [
     "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image", "Pane",
-    "PythonRun", "Screen", "StateDestroyed", "SyncEnvironment", "Task", "Tool", "ToolError", "ToolResult",
-    "UnrecoverableEnvironmentError", "UserFailed", "__version__", "current_call", "end_programs", "failure_reason",
-    "get_registry", "key_sequence", "private", "python_variables", "register_function", "register_health",
-    "register_reward", "register_tasks", "register_tool", "run_python", "setup_logging",
+    "PythonRun", "Screen", "SecondContainer", "SecondRun", "StateDestroyed", "SyncEnvironment", "Task", "Tool",
+    "ToolError", "ToolResult", "UnrecoverableEnvironmentError", "UserFailed", "__version__", "current_call",
+    "end_programs", "failure_reason", "get_registry", "key_sequence", "private", "python_variables",
+    "register_function", "register_health", "register_reward", "register_tasks", "register_tool", "run_python",
+    "second_container", "setup_logging",
 ]  # fmt: skip
 
 

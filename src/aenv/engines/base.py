@@ -61,6 +61,8 @@ class SandboxSpec:
     """Number of GPUs."""
     image: str = field(default="", compare=False)
     """Container image of the environment, for engines that run images."""
+    second_image: str = field(default="", compare=False)
+    """Image of a second container beside the environment's own, for engines with the capability `second_container`."""
     template: str = field(default="", compare=False)
     """``deployConfig.podTemplate``, for engines that have templates. Empty: their default."""
     requests: Limits | None = field(default=None, compare=False)

@@ -82,11 +82,18 @@ def template_case() -> dict[str, Any]:
     return objects_of(spec, BUNDLE, PodTemplates({"agentNodes.yaml": NODES_TEMPLATE}))
 
 
+def dual_case() -> dict[str, Any]:
+    spec = SandboxSpec("swe@1.0.0", PROJECT, PROJECT, {"AENV_DATASOURCE": "astropy"}, template="dualContainer",
+                       second_image="registry.example.com/swe:astropy")  # fmt: skip
+    return objects_of(spec, BUNDLE)
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "bundle": bundle_case,
     "image": image_case,
     "odd-labels": odd_labels_case,
     "template": template_case,
+    "dual": dual_case,
     "network-policy": lambda: network_policy(OWNER, "10.0.0.5", 8090),
     "network-policy-by-name": lambda: network_policy(OWNER, None, 8090),
 }

@@ -22,7 +22,7 @@ from tests.engines.kubernetes.manifest_cases import BUNDLE, CASES, GOLDEN, PROJE
 from tests.engines.kubernetes.pod_security import violations
 
 VALID_LABEL = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-INSTANCES = ("bundle", "image", "odd-labels")
+INSTANCES = ("bundle", "dual", "image", "odd-labels")
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -124,19 +124,19 @@ def test_a_caller_cannot_take_the_place_of_a_label_of_the_engine() -> None:
 
 
 def test_an_unknown_template_is_refused_by_its_name() -> None:
-    with pytest.raises(ConfigError, match=r"podTemplate 'gpus'; this platform has: big, singleContainer"):
+    with pytest.raises(ConfigError, match=r"'gpus'; this platform has: big, dualContainer, singleContainer"):
         PodTemplates({"big.yaml": MINIMAL}).find("gpus")
 
 
 def test_template_names_ignore_case_and_other_files_are_ignored() -> None:
     templates = PodTemplates({"Big.yml": MINIMAL, "README.md": "not a template"})
     assert templates.find("big") == templates.find("BIG")
-    assert templates.names == ["Big", "singleContainer"]
+    assert templates.names == ["Big", "dualContainer", "singleContainer"]
 
 
 def test_templates_are_read_from_a_folder(tmp_path: Path) -> None:
     (tmp_path / "big.yaml").write_text(MINIMAL)
-    assert PodTemplates.in_folder(tmp_path).names == ["big", "singleContainer"]
+    assert PodTemplates.in_folder(tmp_path).names == ["big", "dualContainer", "singleContainer"]
     with pytest.raises(ConfigError, match="cannot be read"):
         PodTemplates.in_folder(tmp_path / "missing")
 
@@ -169,3 +169,19 @@ def test_an_invalid_template_is_refused_with_its_file_and_problem(text: str, pro
     with pytest.raises(ConfigError, match=r"odd\.yaml") as caught:
         PodTemplates({"odd.yaml": text})
     assert problem in caught.value.message
+
+
+def test_a_second_container_needs_an_image_and_a_place_in_the_template() -> None:
+    with pytest.raises(UsageError, match="needs a datasource"):
+        objects_of(SandboxSpec("swe@1.0.0", PROJECT, PROJECT, template="dualContainer"), BUNDLE)
+    with pytest.raises(ConfigError, match="one container must be called 'second'"):
+        PodTemplates({"DualContainer.yaml": MINIMAL})
+
+
+def test_the_second_container_gets_none_of_the_instances_variables() -> None:
+    pod = CASES["dual"]()["pod"]
+    main, second = pod["spec"]["containers"]
+    assert "AENV_TOKEN" in {each["name"] for each in main["env"]}
+    assert {each["name"] for each in second["env"]} == {"HOME", "AENV_SHARED"}
+    assert not any("valueFrom" in each for each in second["env"])
+    assert second["image"] == "registry.example.com/swe:astropy"

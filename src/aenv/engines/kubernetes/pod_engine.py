@@ -50,6 +50,7 @@ class KubernetesEngine(Engine):
     capabilities = Capabilities(
         networks=frozenset(("loopback", "host")),
         images=True,
+        second_container=True,
         resources=frozenset(("cpu", "memory", "storage", "gpu")),
         storage_media=frozenset(("disk",)),
     )

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from aenv.authoring import second_container
 from aenv.engines.base import SandboxSpec
 from aenv.engines.kubernetes import pod_labels
-from aenv.engines.kubernetes.pod_templates import MAIN
+from aenv.engines.kubernetes.pod_templates import MAIN, SECOND, has_second
 from aenv.engines.project_archive import PRIVATE, WITHHELD
 from aenv.errors import ConfigError, UsageError
 from aenv.isolation.files.rootfs import PROJECT, SNAPSHOT
@@ -35,6 +36,8 @@ NODE_LOSS_SECONDS = 30
 """How long a pod stays bound to a node that does not answer. The cluster's default is 300."""
 FETCH = "bundle"
 """Name of the init container that fetches the project, and of its volume."""
+SHARED_VOLUME = "shared"
+"""Name of the volume that both containers of an instance have."""
 FETCH_TOKEN = "bundle-token"
 FETCH_FOLDER = "/bundle"
 GPU = "nvidia.com/gpu"
@@ -92,6 +95,8 @@ def instance_objects(
     main.update(_main_container(spec, bundle))
     main["env"] = [*_template_variables(main), *_constants(secret_values), *_secret_variables(name, secret_values)]
     main["resources"] = _resources(spec)
+    if has_second(pod):
+        _add_second_container(body, main, spec)
     if bundle is not None:
         secret_values[FETCH_TOKEN] = bundle.token
         body["initContainers"] = [_fetch_container(name, spec, bundle), *body.get("initContainers", ())]
@@ -174,6 +179,42 @@ def _main_container(spec: SandboxSpec, bundle: ServedBundle | None) -> dict[str,
         "--", *spec.arguments,
     ]  # fmt: skip
     return {**container, "command": _literal(command), "workingDir": PROJECT}
+
+
+def _add_second_container(body: dict[str, Any], main: dict[str, Any], spec: SandboxSpec) -> None:
+    """Let the container `SECOND` of the template run the image of the datasource, with the agent of `second_container`.
+
+    It has none of the instance's variables, and nothing in common with the main one but the shared folder.
+    """
+    if not spec.second_image:
+        raise UsageError(
+            "podTemplate dualContainer needs a datasource: the image of the second container, or what follows the "
+            "imagePrefix"
+        )
+    second = next(each for each in body["containers"] if each["name"] == SECOND)
+    mount = {"name": SHARED_VOLUME, "mountPath": second_container.SHARED}
+    shared = {"name": second_container.VARIABLE, "value": second_container.SHARED}
+    has_pipe = f"test -p {second_container.SHARED}/{second_container.REQUESTS}/{second_container.PIPE}"
+    second.update(
+        {
+            "image": spec.second_image,
+            "command": ["/bin/sh", "-c", *_literal([second_container.AGENT])],
+            "args": [],
+            "startupProbe": {
+                "exec": {"command": ["/bin/sh", "-c", has_pipe]},
+                "periodSeconds": 1,
+                "timeoutSeconds": 5,
+                "failureThreshold": STARTUP_PROBES,
+            },
+            "resources": _resources(spec, gpus=False),
+            "terminationMessagePolicy": "FallbackToLogsOnError",
+        }
+    )
+    second["env"] = [*_template_variables(second), {"name": "HOME", "value": "/tmp"}, shared]
+    main["env"] = [*main["env"], shared]
+    for container in (main, second):
+        container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
+    body["volumes"] = [*body.get("volumes", ()), {"name": SHARED_VOLUME, "emptyDir": {}}]
 
 
 def _literal(words: list[str]) -> list[str]:

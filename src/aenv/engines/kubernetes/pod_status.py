@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aenv.engines.exits import Exit, classify
-from aenv.engines.kubernetes.pod_templates import MAIN
+from aenv.engines.kubernetes.pod_templates import MAIN, SECOND
 from aenv.errors import CapacityExhausted, EnvironmentError, ImageUnavailable, LoadError, Unavailable
 from aenv.schema.exit_codes import STOPPED_BY_SIGNAL
 
@@ -44,7 +44,8 @@ def is_ready(pod: Pod) -> bool:
 
     The condition Ready says the same a second later.
     """
-    return bool(_status(pod).get("podIP")) and bool((_main(pod) or {}).get("started"))
+    running = [each for each in _status(pod).get("containerStatuses") or () if each["name"] in (MAIN, SECOND)]
+    return bool(_status(pod).get("podIP")) and bool(running) and all(each.get("started") for each in running)
 
 
 def is_idle(pod: Pod | None) -> bool:
@@ -97,16 +98,20 @@ def start_problem(pod: Pod | None) -> EnvironmentError | None:
     name, code, reason = ended
     if reason == "OOMKilled":
         return LoadError("the environment used more than its memory limit while it started")
+    if name == SECOND:
+        return Unavailable(f"the second container ended with exit code {code}: its image needs /bin/sh and mkfifo")
     if name != MAIN:
         return Unavailable(f"init container {name} ended with exit code {code}")
     return LoadError(f"the environment's process ended with exit code {code}")
 
 
 def ended_container(pod: Pod) -> tuple[str, int, str] | None:
-    """Return name, exit code and reason of a container whose end ends the start: main, or an init that failed."""
+    """Return name, exit code and reason of a container whose end ends the instance: main, the second, or an init that
+    failed.
+    """
     for container in _containers(pod):
         ended = (container.get("state") or {}).get("terminated")
-        if ended is not None and (container["name"] == MAIN or ended.get("exitCode")):
+        if ended is not None and (container["name"] in (MAIN, SECOND) or ended.get("exitCode")):
             return container["name"], int(ended.get("exitCode", -1)), str(ended.get("reason") or "")
     return None
 
@@ -128,8 +133,10 @@ def exit_of(pod: Pod | None) -> Exit | None:
     if metadata.get("deletionTimestamp"):
         return Exit(-1, "the pod was deleted from outside", "killed")
     ended = ended_container(pod)
-    if ended is not None and ended[0] == MAIN:
-        _, code, why = ended
+    if ended is not None and ended[0] in (MAIN, SECOND):
+        which, code, why = ended
+        if which == SECOND and why != "OOMKilled":
+            return Exit(code, f"the second container ended with exit code {code}", "signalled")
         if code > 128 and code != STOPPED_BY_SIGNAL:
             code = 128 - code  # the number of a signal, negative
         return classify(-9 if why == "OOMKilled" else code, out_of_memory=why == "OOMKilled")
@@ -154,10 +161,6 @@ def _node_lost(pod: Pod) -> bool:
 
 def _status(pod: Pod) -> dict[str, Any]:
     return pod.get("status") or {}
-
-
-def _main(pod: Pod) -> dict[str, Any] | None:
-    return next((each for each in _status(pod).get("containerStatuses") or () if each["name"] == MAIN), None)
 
 
 def _containers(pod: Pod) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """Pod templates: what an administrator adds to the pods of instances, chosen by ``deployConfig.podTemplate``.
 
-A template is a manifest of a Pod. It is the place for node selectors, tolerations, affinity, runtime classes, pull
+With ``dualContainer`` a second container, called ``second``, runs another image beside the environment. A template is a
+manifest of a Pod. It is the place for node selectors, tolerations, affinity, runtime classes, pull
 secrets and volumes: they concern the cluster, so the author of an environment can only name a template. A file of the
 name ``singleContainer`` replaces the built-in template, and is then used by all environments that name none.
 """
@@ -17,8 +18,16 @@ from aenv.errors import ConfigError
 MAIN = "main"
 """Name of the container that runs the environment."""
 DEFAULT = "singleContainer"
+SECOND = "second"
+"""Name of the container beside it, which runs the image of the instance's datasource."""
+DUAL = "dualContainer"
 SUFFIXES = (".yaml", ".yml", ".json")
 _BUILT_IN: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": MAIN}]}}
+_DUAL: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "spec": {"containers": [{"name": MAIN}, {"name": SECOND}]},
+}
 _TOP_KEYS = {"apiVersion", "kind", "metadata", "spec"}
 _METADATA_KEYS = {"labels", "annotations"}
 
@@ -32,7 +41,10 @@ class PodTemplates:
         Raises:
             ConfigError: a template is invalid; the message names it.
         """
-        self._templates: dict[str, tuple[str, dict[str, Any]]] = {DEFAULT.lower(): (DEFAULT, _BUILT_IN)}
+        self._templates: dict[str, tuple[str, dict[str, Any]]] = {
+            DEFAULT.lower(): (DEFAULT, _BUILT_IN),
+            DUAL.lower(): (DUAL, _DUAL),
+        }
         for file_name, text in sorted((texts or {}).items()):
             path = Path(file_name)
             if path.suffix in SUFFIXES:
@@ -81,10 +93,17 @@ def parse(file_name: str, text: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"pod template {file_name}: invalid YAML: {error}") from None
     problem = _problem(found)
+    if problem is None and Path(file_name).stem.lower() == DUAL.lower() and not has_second(found):
+        problem = f"one container must be called '{SECOND}': it runs the image of the datasource"
     if problem:
         raise ConfigError(f"pod template {file_name}: {problem}")
     assert isinstance(found, dict)
     return found
+
+
+def has_second(template: Mapping[str, Any]) -> bool:
+    """Return whether a template has a second container."""
+    return [each.get("name") for each in template["spec"]["containers"]].count(SECOND) == 1
 
 
 def _problem(found: Any) -> str | None:

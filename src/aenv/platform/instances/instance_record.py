@@ -28,6 +28,7 @@ from aenv.platform.instances.ledger import Charge
 from aenv.platform.instances.requests import request_checks, requested_resources
 from aenv.platform.instances.requests.datasources import DatasourceRoots
 from aenv.project.locate import Located
+from aenv.project.manifest import Manifest
 from aenv.project.registered import is_image_only, push_advice
 from aenv.schema import duration, paths, quantities
 from aenv.schema.instances import EndedBy, Env, EnvInstance, EnvInstanceCreateRequest, EnvStatus, InstanceEvent
@@ -293,6 +294,9 @@ class InstanceRecord:
             gpus=self.request.gpu or 0,
             image=(manifest.image() or "") if manifest else "",
             template=manifest.pod_template() if manifest and manifest.deploy_config.pod_template else "",
+            second_image=f"{manifest.deploy_config.image_prefix or ''}{self.request.datasource}"
+            if manifest and _is_dual(manifest) and self.request.datasource
+            else "",
             requests=requested_resources.reserved(self.request, manifest, self.limits) if manifest else None,
             ttl=str(self.ttl),
             labels=self.labels,
@@ -440,8 +444,7 @@ def _refuse_what_the_engine_lacks(env_name: str, project: Located, engine: Engin
     refused = engine.storage_refusal(medium) if medium != "auto" else None
     if refused is not None:
         raise UsageError(f"{env_name}: ephemeralStorageMedium '{medium}' is not available: {refused}. Use auto")
-    is_dual = bool(manifest.deploy_config.pod_template) and manifest.pod_template() == "dualContainer"
-    if is_dual and not engine.capabilities.second_container:
+    if _is_dual(manifest) and not engine.capabilities.second_container:
         raise UsageError(
             f"{env_name}: podTemplate dualContainer needs a second container, which this platform's engine cannot "
             "give. Use singleContainer, or a platform whose engine can (aenv serve --engine URL)"
@@ -457,6 +460,10 @@ def _refuse_what_the_engine_lacks(env_name: str, project: Located, engine: Engin
             f"{env_name}: environments in deployConfig: with this platform's engine, code in an instance cannot open "
             "other environments. Use the native engine"
         )
+
+
+def _is_dual(manifest: Manifest) -> bool:
+    return bool(manifest.deploy_config.pod_template) and manifest.pod_template() == "dualContainer"
 
 
 def _refuse_private_networks(network: Network, caller: Caller) -> None:
