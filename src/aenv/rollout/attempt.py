@@ -24,6 +24,8 @@ from aenv.rollout.result import EpisodeResult
 from aenv.rollout.runs.concurrency import Concurrency
 from aenv.rollout.task_set import TaskSet
 from aenv.rollout.tools import Tools
+from aenv.rollout.users.user import User
+from aenv.rollout.users.user_conversation import ToolWithUser, about_user, conversation_of
 from aenv.rollout.world import World
 from aenv.schema.tasks import Task, TaskLimits
 from aenv.sdk.state_check import grade_state
@@ -55,6 +57,10 @@ class Plan:
     labels: Mapping[str, str] = field(default_factory=dict)
     grade_seconds: float = GRADE_SECONDS
     call_seconds: float = CALL_SECONDS
+    user: User | None = None
+    """Who plays the users whom agents talk to."""
+    user_by_tool: bool = False
+    """Agents talk to the user with a tool, and not by their turns."""
     separate_tasks: bool = False
     """Each task has an environment of its own, so that an error of the caller ends only its episode."""
     store: TrajectoryStore = field(init=False)
@@ -109,6 +115,9 @@ class Attempt:
             world = await self._open(stack, task)
             await stack.enter_async_context(kept_alive(world))
             self._environment = await plan.environments.of(self._environment_name, world)
+            user = about_user(task, plan.user)
+            if user is not None:
+                self._environment["user"] = user
             self._begin()
             self._phase = "setup"
             if task.setup is not None:
@@ -117,12 +126,18 @@ class Attempt:
                     "call", id="setup", of="function", function=task.setup.function, arguments=given
                 )
             instruction = await plan.task_set.prepare(world, task)
-            tools = await self._tools(world)
+            conversation, instruction = conversation_of(task, instruction, plan.user, self._user_note)
+            seen: World = world
+            if conversation is not None and plan.user_by_tool:
+                instruction = f"{instruction}\n\nThe user says:\n{await conversation.opening() or ''}"
+                seen, conversation = ToolWithUser(world, conversation), None
+            tools = await self._tools(seen)
             episode = Episode(
                 task,
                 instruction=instruction,
-                env=world,
+                env=seen,
                 tools=tools,
+                user=conversation,
                 recorder=self._recording(),
                 budget=self._budget,
                 sample=self._work.sample,
@@ -163,7 +178,7 @@ class Attempt:
 
     async def _tools(self, world: World) -> Tools:
         task = self._work.task
-        key = (world.env_name, *sorted(task.variables.items()), *task.arguments, task.datasource)
+        key = (world.env_name, type(world), *sorted(task.variables.items()), *task.arguments, task.datasource)
         found = self._plan.tools.get(key)
         if found is None:
             found = self._plan.tools[key] = Tools(world.env_name, await world.list_tools())
@@ -240,7 +255,7 @@ class Attempt:
                     "parents": parents,
                     "labels": dict(plan.labels),
                 },
-                secrets=[key] if (key := getattr(plan.model, "key", None)) else (),
+                secrets=[key for key in (_key_of(plan.model), _key_of(getattr(plan.user, "model", None))) if key],
             )
         return self._recorder
 
@@ -259,7 +274,7 @@ class Attempt:
         return EpisodeResult(
             work.task.id, work.sample, ending.outcome, reward, score, reason, ending.error, ending.fault,
             ending.budget, recorder.episode_id, self._plan.run, work.attempt, fields["seconds"], budget.steps,
-            fields["tokens"], budget.cost, final,
+            fields["tokens"], budget.cost, final, user=self._environment.get("user"),
         )  # fmt: skip
 
     def _cancelled(self, why: str) -> None:
@@ -282,6 +297,9 @@ class Attempt:
     def _replied(self, reply: Reply) -> None:
         self._plan.concurrency.answered(reply.seconds)
         self._plan.on_reply(reply)
+
+    def _user_note(self, **data: Any) -> None:
+        self._recording().append("note", data=data)
 
     def _model_failed(self, reason: str) -> None:
         if reason == "429":
@@ -314,6 +332,12 @@ async def _awaited(agent: Agent, episode: Episode) -> None:
         name = getattr(agent, "__name__", type(agent).__name__)
         raise AgentLacks(f"the agent {name} is not a coroutine function", {"hint": "Define it with 'async def'."})
     await made
+
+
+def _key_of(model: object) -> str | None:
+    """Return the key of a model, which records must not contain."""
+    key: str | None = getattr(model, "key", None)
+    return key
 
 
 def derived_seed(seed: int | None, task: Task, sample: int) -> int:

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from aenv.authoring.results import ToolResult
 from aenv.errors import AEnvError, InvalidUse, ToolServerError, ToolTimeoutError, UsageError, UserFailed
@@ -17,6 +17,9 @@ from aenv.rollout.outcome import AgentLacks
 from aenv.rollout.tools import Tools
 from aenv.rollout.world import World
 from aenv.schema.tasks import Task, TaskStep
+
+if TYPE_CHECKING:
+    from aenv.rollout.users.user_conversation import UserConversation
 
 CALL_SECONDS = 300.0
 """Time limit of a tool call, unless less of the episode's time is left."""
@@ -75,6 +78,7 @@ class Episode:
         sampling: Mapping[str, Any] | None = None,
         price: Price | None = None,
         call_seconds: float = CALL_SECONDS,
+        user: UserConversation | None = None,
         solution: Callable[[], Awaitable[list[TaskStep]]],
         on_reply: Callable[[Reply], None] = lambda reply: None,
         on_model_failure: Callable[[str], None] = lambda reason: None,
@@ -87,6 +91,8 @@ class Episode:
         """The instance, for what `call` does not offer. Calls on it are not recorded."""
         self.model = model
         """The model of the rollout, if it has one; `ask` asks it."""
+        self.user = user
+        """The user whom the agent talks to, if there is one: ``opening()`` and ``say(text)``."""
         self.budget = budget
         """Limits of the episode, and its use so far."""
         self.sample = sample

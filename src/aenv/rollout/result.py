@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -39,6 +40,9 @@ class EpisodeResult:
     """False for an attempt that is repeated. `rollout` yields only final ones."""
     resumed: bool = False
     """True if the episode was recorded before this rollout was resumed."""
+
+    user: Mapping[str, Any] | None = None
+    """Who played the user: ``kind``, ``model``, and digests of the ``prompt`` and the ``profile``. None: no user."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON data."""

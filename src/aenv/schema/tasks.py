@@ -74,10 +74,36 @@ class TaskLimits(_Part):
         return TaskLimits(**{**other.model_dump(exclude_none=True), **self.model_dump(exclude_none=True)})
 
 
+class ScriptedAnswer(_Part):
+    """An answer of a scripted user, given once."""
+
+    say: str
+    when: str = ""
+    """Regular expression that the agent's message must contain; empty: any message."""
+
+
+class UserProfile(_Part):
+    """A simulated user of a task: what they want, who they are, what they know. Agents never see it."""
+
+    goal: str = ""
+    """What the user wants; default: the instruction of the task."""
+    persona: str = ""
+    """Who the user is, and how they talk."""
+    knowledge: dict[str, Any] = {}
+    """Facts that the user tells when asked, such as ``{"order number": 17}``."""
+    patience: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Messages of the agent that the user answers; then they leave."""
+    opening: str = ""
+    """First message of the user; default: the goal of a scripted user, and the choice of a model."""
+    script: list[ScriptedAnswer] = []
+    """Answers of a scripted user; the first that fits and was not given yet is the next."""
+
+
 class Task(_Part):
     """A task of an environment.
 
-    Agents see ``id``, ``instruction`` and ``metadata``. They never see ``reward``, ``solution`` and ``hidden``.
+    Agents see ``id``, ``instruction`` and ``metadata``. They never see ``reward``, ``solution``,
+    ``user_profile`` and ``hidden``.
 
     Example:
         ```python
@@ -108,6 +134,8 @@ class Task(_Part):
     """How the task is graded."""
     solution: list[TaskStep] = []
     """Tool calls that solve the task."""
+    user_profile: UserProfile | None = None
+    """The simulated user whom the agent talks to. The instruction then tells the agent its role, not the task."""
     hidden: dict[str, Any] = {}
     """Other information that agents must not see, such as an answer."""
 
@@ -143,7 +171,7 @@ class Task(_Part):
 
     def public(self) -> Task:
         """Return the task without what agents must not see."""
-        return self.model_copy(update={"reward": TaskReward(), "solution": [], "hidden": {}})
+        return self.model_copy(update={"reward": TaskReward(), "solution": [], "user_profile": None, "hidden": {}})
 
     def as_row(self) -> dict[str, Any]:
         """Return the row of the task, without default values."""

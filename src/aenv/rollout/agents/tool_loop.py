@@ -17,6 +17,8 @@ CUT = "[removed, to keep the conversation within the model's context]"
 class ToolLoop:
     """An agent that lets a model call the tools until it answers without a call.
 
+    If the episode has a user, such an answer is said to the user, and the loop ends when the user leaves.
+
     Args:
         system: System prompt.
         parallel: Run the calls of one answer at the same time. By default they run in order, because most environments
@@ -35,13 +37,16 @@ class ToolLoop:
         self._keep_results = keep_results
 
     async def __call__(self, episode: Episode) -> None:
-        messages: list[Message] = [{"role": "system", "content": self._system}] if self._system else []
-        messages.append({"role": "user", "content": episode.instruction})
-        while True:
+        messages = await self._beginning(episode)
+        while messages:
             reply = await episode.ask(messages)
             messages.append(reply.message)
             if not reply.tool_calls:
-                return
+                said = await episode.user.say(reply.text) if episode.user is not None else None
+                if said is None:
+                    return
+                messages.append({"role": "user", "content": said})
+                continue
             results = await self._run(episode, reply.tool_calls)
             answered = [
                 (ModelCall(call.name, call.arguments, call.id), result)
@@ -51,6 +56,17 @@ class ToolLoop:
             limit = self._context_tokens
             if limit is not None and reply.input_tokens + reply.output_tokens > 0.8 * limit:
                 self._cut(messages)
+
+    async def _beginning(self, episode: Episode) -> list[Message]:
+        """Return the first messages: the task; or the agent's role and the user's opening; none if the user leaves."""
+        system, first = self._system, episode.instruction
+        if episode.user is not None:
+            opening = await episode.user.opening()
+            if opening is None:
+                return []
+            system, first = "\n\n".join(part for part in (system, first) if part), opening
+        beginning: list[Message] = [{"role": "system", "content": system}] if system else []
+        return [*beginning, {"role": "user", "content": first}]
 
     async def _run(self, episode: Episode, calls: list[ToolCall]) -> list[ToolResult]:
         if not self._parallel or len(calls) == 1:

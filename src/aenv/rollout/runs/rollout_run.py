@@ -30,6 +30,8 @@ from aenv.rollout.runs.run_lock import only_runner
 from aenv.rollout.runs.run_progress import Progress
 from aenv.rollout.task_set import TaskSet
 from aenv.rollout.task_sources import find_tasks
+from aenv.rollout.users.user import User
+from aenv.rollout.users.user_names import find_user
 from aenv.schema.tasks import Task, TaskLimits
 from aenv.trajectory import EpisodeSummary, Outcome, RunRecord, TrajectoryStore
 
@@ -106,8 +108,9 @@ class Rollout:
                         yield result
             finally:
                 await plan.task_set.close()
-                if plan.model is not None:
-                    plan.model.close()
+                for opened in (plan.model, plan.user):
+                    if opened is not None:
+                        opened.close()
 
     def _begin_run(self) -> None:
         found = self._plan.store.begin_run(
@@ -170,6 +173,8 @@ def rollout(
     samples: int = 1,
     model: Model | str | None = None,
     sampling: Mapping[str, Any] | None = None,
+    user: User | Callable[..., Any] | str | None = None,
+    user_by_tool: bool | None = None,
     concurrency: int | Literal["auto"] | Concurrency = "auto",
     limits: TaskLimits | Mapping[str, Any] | None = None,
     price: Price | None = None,
@@ -195,6 +200,10 @@ def rollout(
         model: A model; or ``chat:NAME``, ``responses:NAME``, ``anthropic:NAME`` with the URL after ``@``; or
             ``FILE.py:NAME`` of a function that answers.
         sampling: Sampling parameters of the model, such as ``temperature``.
+        user: Who plays the users whom agents talk to: a user of `aenv.rollout.users`, a function, ``scripted``,
+            ``human``, ``model:MODEL``, ``FILE.py:NAME``. Default: nobody.
+        user_by_tool: Whether agents talk to the user with the tool ``message_user``, and not by their turns. Default:
+            only agents that are commands.
         concurrency: Episodes at the same time; ``"auto"`` adapts to the CPUs, the platform and the model.
         limits: Budgets of each episode, where its task has none.
         price: Price of the model's tokens, for the budget ``cost``. Not needed if the model's server reports costs.
@@ -224,10 +233,14 @@ def rollout(
     found = find_tasks(tasks, environment, options=options, score=score)
     chosen_model = find_model(model)
     chosen = tool_loop if agent is None else find_agent(agent)
+    player = find_user(user)
+    if player is not None and player.one_at_a_time:
+        concurrency = 1
     plan = Plan(
         run or f"run-{uuid.uuid4().hex[:12]}", found, chosen, describe_agent(chosen, agent),
         _concurrency(concurrency), budgets, chosen_model, dict(sampling or {}), price, seed, dict(labels or {}),
-        grade_seconds,
+        grade_seconds, user=player,
+        user_by_tool=isinstance(chosen, CommandAgent) if user_by_tool is None else user_by_tool,
     )  # fmt: skip
     request = {
         "environment": environment,
@@ -238,6 +251,7 @@ def rollout(
         "seed": seed,
         "sampling": dict(sampling or {}),
         "limits": budgets.model_dump(exclude_none=True),
+        "user": player.about() if player is not None else None,
     }
     return Rollout(plan, request=request, samples=samples, retries=retries, limit=limit, store=store)
 
@@ -325,5 +339,5 @@ def _result_of(episode: EpisodeSummary) -> EpisodeResult:
         episode.task, episode.sample, cast(Outcome, episode.outcome), episode.reward, episode.score,
         episode.failure_reason, episode.error or "", episode.fault, None, episode.id, episode.run, episode.attempt,
         episode.seconds or 0.0, episode.steps or 0, {"input": 0, "output": 0, **episode.tokens}, episode.cost or 0.0,
-        True, True,
+        True, True, episode.environment.get("user"),
     )  # fmt: skip

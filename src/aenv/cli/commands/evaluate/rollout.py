@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 @click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Episodes for each task.")
 @click.option("--model", help="[API:]NAME[@URL] with the API chat, responses or anthropic; or FILE.py:NAME.")
 @click.option("--sampling", multiple=True, metavar="NAME=VALUE", help="Sampling parameter; may be repeated.")
+@click.option("--user", help="Who plays the user: scripted, human, model:MODEL, or FILE.py:NAME.")
 @click.option("--concurrency", default="auto", show_default=True, help="Episodes at the same time: a number, or auto.")
 @click.option("--max-steps", type=click.IntRange(1), help="Tool calls of an episode.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens of an episode, read and written.")
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 @output_option
 def command(
     environment: str, agent: str, tasks: str | None, samples: int, model: str | None, sampling: tuple[str, ...],
-    concurrency: str, max_steps: int | None, max_tokens: int | None, max_seconds: float | None,
+    user: str | None, concurrency: str, max_steps: int | None, max_tokens: int | None, max_seconds: float | None,
     max_cost: float | None, price: str | None, retries: int, seed: int | None, limit: int | None, score: str | None,
     baseline: bool, run_id: str | None, store: Path | None, output: Output,
 ) -> int:  # fmt: skip
@@ -62,7 +63,7 @@ def command(
     }  # fmt: skip
     main = {
         "agent": agent, "samples": samples, "model": model, "sampling": _sampling(sampling), "price": price_of(price),
-        "run": run_id,
+        "run": run_id, "user": user,
     }  # fmt: skip
     return interrupts.run(_run(environment, common, main, baseline, output))
 
@@ -83,7 +84,7 @@ async def _run(
         note(f"Run {made.run}")
         floor: dict[str, float] = {}
         try:
-            results = await _results(made)
+            results = await _results(made, show=main["user"] != "human")
             if main["agent"] == "nop":
                 floor = _scores(results)
             elif baseline and any(result.score is not None and not _tells_floor(result) for result in results):
@@ -111,10 +112,11 @@ def _tells_floor(result: EpisodeResult) -> bool:
     return isinstance(result.reward, Mapping) and DO_NOTHING in result.reward
 
 
-async def _results(made: Rollout, prefix: str = "") -> list[EpisodeResult]:
+async def _results(made: Rollout, prefix: str = "", *, show: bool = True) -> list[EpisodeResult]:
+    """Run a rollout. ``show``: on a progress line, which a conversation in the terminal would be mixed with."""
     results = []
     line = ProgressLine(lambda: prefix + made.progress.line(), is_worth_keeping=lambda: made.progress.done > 0)
-    async with line, aclosing(made.results()) as found:
+    async with line if show else nullcontext(), aclosing(made.results()) as found:
         async for result in found:
             results.append(result)
     return results
