@@ -21,6 +21,7 @@ from aenv.trajectory import RunRecord, TrajectoryStore
 from tests.conftest import fetch, stop_all
 from tests.platform.parts import Served
 from tests.trajectory.conftest import greet
+from tests.waiting import wait_while
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -52,6 +53,21 @@ def test_a_code_works_once_and_for_ten_minutes() -> None:
     assert logins.exchange(second) is None
     assert not logins.knows("other")
     assert not logins.knows(None)
+
+
+def test_no_command_line_has_the_link_of_a_browser(local: dict[str, str], tmp_path: Path) -> None:
+    """The link logs in whoever uses it first, and every user can read the command lines of all."""
+    programs, seen = tmp_path / "bin", tmp_path / "seen"
+    programs.mkdir()
+    launcher = programs / "xdg-open"
+    launcher.write_text(f'#!/bin/sh\necho "$1" > {seen}.new; mv {seen}.new {seen}\n')
+    launcher.chmod(0o755)
+    with console({**local, "PATH": f"{programs}:{os.environ['PATH']}"}, "--open") as link:
+        wait_while(lambda: not seen.exists() and "no browser was opened", "a browser is opened")
+        page = Path(seen.read_text().strip())
+        assert (link in page.read_text(), "code=" in str(page)) == (True, False)
+        assert page.parent.stat().st_mode & 0o077 == 0
+    assert not page.exists()
 
 
 @pytest.fixture

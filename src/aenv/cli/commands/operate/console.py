@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,15 +51,27 @@ def command(
         return _write(static_dir, run, url, key, output)
     if run is not None:
         raise UsageError("--run is for --static")
+    pages = contextlib.ExitStack()
 
     def tell(link: str) -> None:
         output.show({"url": link, "platform": url or "local"}, lambda: link)
         sys.stdout.flush()
         note(f"The link logs one browser in, within ten minutes, to {url or 'the local platform'}. Stop: Ctrl-C")
         if opens:
-            click.launch(link)
+            click.launch(_page_to(link, pages.enter_context(tempfile.TemporaryDirectory(prefix="aenv-console-"))))
 
-    return interrupts.run(_serve(url, key, port, model, tell))
+    with pages:
+        return interrupts.run(_serve(url, key, port, model, tell))
+
+
+def _page_to(link: str, folder: str) -> str:
+    """Write a page that leads to the link, for this user alone; return its path.
+
+    The link itself must not be on a browser's command line, which every user of the machine can read.
+    """
+    page = Path(folder, "console.html")
+    page.write_text(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={link}">')
+    return str(page)
 
 
 async def _serve(url: str | None, key: str | None, port: int, model: str | None, tell: Callable[[str], None]) -> int:
