@@ -7,7 +7,7 @@ import resource
 import socket
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
@@ -215,16 +215,17 @@ def test_no_variable_of_the_platform_is_put_into_a_requirement(tmp_path: Path, l
         asked(tmp_path, f"{line}\n", Network.parse(["evil.example"]))
 
 
-def make_wheel(folder: Path, number: str = "1.0") -> Path:
+def make_wheel(folder: Path, number: str = "1.0", name: str = "aenvtestpackage", requires: Sequence[str] = ()) -> Path:
     """Write a wheel with one module and return its path."""
     folder.mkdir(exist_ok=True)
-    wheel = folder / f"aenvtestpackage-{number}-py3-none-any.whl"
+    wheel = folder / f"{name}-{number}-py3-none-any.whl"
+    needs = "".join(f"Requires-Dist: {each}\n" for each in requires)
     with zipfile.ZipFile(wheel, "w") as file:
-        info = f"aenvtestpackage-{number}.dist-info"
-        file.writestr("aenvtestpackage.py", f"x = {number!r}\n")
-        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: aenvtestpackage\nVersion: {number}\n")
+        info = f"{name}-{number}.dist-info"
+        file.writestr(f"{name}.py", f"x = {number!r}\n")
+        file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n{needs}")
         file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        file.writestr(f"{info}/RECORD", f"aenvtestpackage.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+        file.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
     return wheel
 
 
@@ -258,6 +259,55 @@ def test_wheels_of_the_project_are_installed(tmp_path: Path, kind: str) -> None:
     wanted = packages_for(project, Network("none"))
     made = asyncio.run(layer(wanted, tmp_path / "layers", {"UV_CACHE_DIR": str(tmp_path / "uv")}))
     assert (made / "aenvtestpackage.py").read_text() == "x = '1.0'\n"
+
+
+@pytest.mark.attack("packages")
+@pytest.mark.parametrize("no_uv", ["uv", "pip"], indirect=True)
+@pytest.mark.parametrize("kind", ["path", "find-links", "index"])
+@pytest.mark.parametrize(
+    "place", ["{source}", "{url}/evil-1.0-py3-none-any.whl", "{url}/evil-1.0.tar.gz", "git+{url}/evil"]
+)
+@pytest.mark.usefixtures("no_uv")
+def test_a_package_cannot_lead_the_installer_to_a_place(tmp_path: Path, kind: str, place: str) -> None:
+    """It would ask hosts that no rule allows, and pip would build what is there: run its code on the host."""
+    project, built = tmp_path / "project", tmp_path / "built"
+    for folder in (project, source := tmp_path / "source"):
+        folder.mkdir()
+    (source / "setup.py").write_text(f"open({str(built)!r}, 'w')\nfrom setuptools import setup\nsetup(name='evil')\n")
+    reached: list[str | None] = []
+    with index_of(source / "setup.py", sent=reached) as other:
+        requires = f"evil @ {place.format(source=source.as_uri(), url=other)}"
+        wheel = make_wheel(project / "wheels", requires=[requires])
+        with index_of(wheel) as url:
+            lines = {
+                "path": f"./wheels/{wheel.name}\n",
+                "find-links": "--no-index\n--find-links wheels\naenvtestpackage\n",
+                "index": f"--index-url {url}/simple\naenvtestpackage\n",
+            }
+            (project / "requirements.txt").write_text(lines[kind])
+            wanted = packages_for(project, Network.parse([url.removeprefix("http://")]))
+            hosts = {"UV_CACHE_DIR": str(tmp_path / "uv"), "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
+            with pytest.raises(LoadError, match="evil"):
+                asyncio.run(layer(wanted, tmp_path / "layers", hosts))
+    assert (reached, built.exists()) == ([], False)
+
+
+@pytest.mark.parametrize("no_uv", ["uv", "pip"], indirect=True)
+@pytest.mark.usefixtures("no_uv")
+def test_what_packages_require_is_installed_in_versions_that_fit(tmp_path: Path) -> None:
+    wheels = tmp_path / "wheels"
+    make_wheel(wheels, name="first", requires=["second[more]>=1", "never; python_version < '3'", "third @ file:///x"])
+    for number in ("1.0", "2.0"):
+        make_wheel(wheels, number, name="second", requires=["fourth", "fifth; extra == 'more'"])
+        make_wheel(wheels, number, name="fifth")
+    make_wheel(wheels, name="third")
+    make_wheel(wheels, name="fourth", requires=["second<2", "fifth<2"])
+    text = "--no-index\n-f wheels\n./wheels/first-1.0-py3-none-any.whl\n./wheels/third-1.0-py3-none-any.whl\n"
+    (tmp_path / "requirements.txt").write_text(text)
+    wanted = packages_for(tmp_path, Network("none"))
+    made = asyncio.run(layer(wanted, tmp_path / "layers", {"UV_CACHE_DIR": str(tmp_path / "uv")}))
+    found = {path.stem: path.read_text() for path in made.glob("*.py")}
+    assert found == dict.fromkeys(("first", "second", "third", "fourth", "fifth"), "x = '1.0'\n")
 
 
 @contextmanager

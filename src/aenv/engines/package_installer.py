@@ -13,9 +13,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from aenv.engines.indirect_requirements import distributions, is_direct, missing_requirements
 from aenv.engines.requirement_lines import redacted
 from aenv.errors import LoadError, StorageFull, Unavailable
 from aenv.images.uv_program import uv_program
+from aenv.isolation.files.trees import remove_tree
 from aenv.subprocesses import run_async
 
 _NO_NETWORK = re.compile(
@@ -29,6 +34,7 @@ _PROGRESS = re.compile(
 """Start of a line of pip that says nothing about a failure."""
 _NO_ROOM = re.compile(r"(?i)no space left on device|os error 28\b|disk quota exceeded")
 _PIP_OPTIONS = ("--disable-pip-version-check", "--no-input", "--progress-bar=off")
+MOST_ROUNDS = 30
 _GET = "Install one: python -m ensurepip, or uv from your package manager"
 
 
@@ -42,11 +48,62 @@ async def install(
         StorageFull: there is no room for it.
         Unavailable: the package index cannot be reached.
     """
-    wanted = target.with_name(f"{target.name}.txt")
-    limits = target.with_name(f"{target.name}.constraints.txt")
     command = [*_installer(), "--only-binary", ":all:", "--target", str(target)]
     if any("--hash=" in line for line in lines):  # a lock is complete, so no other package is installed
-        command += ["--require-hashes", "--no-deps"]
+        await _run([*command, "--require-hashes", "--no-deps"], lines, options, target, variables, names)
+        return
+    if "--python" not in command:  # pip
+        await _install_in_rounds(command, lines, options, target, variables, names)
+        return
+    # uv follows places that packages name only where requirements.txt itself names the place of the package.
+    direct = [line for line in lines if is_direct(line)]
+    others = [line for line in lines if line not in direct]
+    if direct:
+        await _run([*command, "--no-deps"], direct, options, target, variables, names)
+        others += missing_requirements(target, lines)
+    if others:
+        await _run(command, others, options, target, variables, names)
+
+
+async def _install_in_rounds(
+    command: list[str],
+    lines: Sequence[str],
+    options: Sequence[tuple[str, str]],
+    target: Path,
+    variables: Mapping[str, str],
+    names: str,
+) -> None:
+    """Install packages with pip, and then what they require, until nothing is missing.
+
+    pip would follow places that packages name, and build what is there. So it never looks for requirements itself.
+    """
+    wanted, new = list(lines), list(lines)
+    for _ in range(MOST_ROUNDS):
+        await _run([*command, "--no-deps"], new, options, target, variables, names)
+        new = [line for line in missing_requirements(target, wanted) if line not in wanted]
+        if not new:
+            return
+        wanted += new
+        there = {canonicalize_name(each.metadata["Name"]) for each in distributions(target)}
+        if there & {canonicalize_name(Requirement(line).name) for line in new}:  # in a version that will not do
+            remove_tree(target)
+            target.mkdir(mode=0o755)
+            new = wanted
+    raise LoadError(f"requirements.txt: {names} cannot be installed: there is no end to what they require")
+
+
+async def _run(
+    command: list[str],
+    lines: Sequence[str],
+    options: Sequence[tuple[str, str]],
+    target: Path,
+    variables: Mapping[str, str],
+    names: str,
+) -> None:
+    """Run the installer once, for these lines."""
+    command = list(command)
+    wanted = target.with_name(f"{target.name}.txt")
+    limits = target.with_name(f"{target.name}.constraints.txt")
     for name, value in options:
         if name == "--constraint":
             continue
