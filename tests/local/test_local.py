@@ -86,6 +86,17 @@ def test_a_wrong_config_json_is_a_config_error(project: Path) -> None:
     assert (raised.value.code, raised.value.fault) == ("config", "caller")
 
 
+def test_an_unknown_key_in_config_json_is_a_warning(project: Path) -> None:
+    name = f"typo-{os.getpid()}"  # each notice is given once by a process
+    config = {"name": name, "version": "1.0.0", "deployConfig": {"memroy": "1Gi"}}
+    (project / "config.json").write_text(json.dumps(config))
+    with (
+        pytest.warns(UserWarning, match=rf"{name}: config\.json: deployConfig\.memroy: unknown key.* mean memory"),
+        SyncEnvironment(str(project)) as env,
+    ):
+        assert env.call_tool("increment").data == 1
+
+
 def test_a_project_that_only_its_owner_may_read_works(project: Path) -> None:
     for path in (project, *project.rglob("*")):
         path.chmod(0o700 if path.is_dir() else 0o600)

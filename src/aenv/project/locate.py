@@ -32,7 +32,7 @@ class Located:
     digest: str = ""
     """Digest of its bundle, if it comes from a hub."""
     notices: tuple[str, ...] = ()
-    """Notices for users of this version, such as that it is deprecated."""
+    """Notices for users: that a version is deprecated, or that the config.json of a project here has unknown keys."""
 
     @property
     def variables(self) -> dict[str, str]:
@@ -61,7 +61,9 @@ def locate(path: Path) -> Located:
         except OSError:
             continue
         if stat.S_ISREG(about.st_mode):
-            return Located(root, path, _loaded(root, about.st_mtime_ns, about.st_size, about.st_ino))
+            loaded = _loaded(root, about.st_mtime_ns, about.st_size, about.st_ino)
+            notices = tuple(f"{loaded.manifest.name}: {warning}" for warning in loaded.warnings)
+            return Located(root, path, loaded, notices=notices)
     return Located(folder, path, None)
 
 

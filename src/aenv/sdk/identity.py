@@ -16,7 +16,7 @@ _told: set[str] = set()
 
 
 class VersionWarning(UserWarning):
-    """The version of an environment that was created is deprecated or yanked."""
+    """A notice about an environment that was created: deprecated, yanked, or with unknown keys in its config.json."""
 
 
 def resolved_version(env_name: str, instance: EnvInstance | None) -> str | None:
@@ -37,7 +37,7 @@ def qualified_name(env_name: str, instance: EnvInstance | None) -> str:
 
 
 def warn(instance: EnvInstance) -> None:
-    """Warn of what users of this version should know, once per process: that it is deprecated or yanked."""
+    """Warn of what users of this environment should know, once per process: see `VersionWarning`."""
     for notice in instance.notices or ():
         if notice not in _told:
             _told.add(notice)
