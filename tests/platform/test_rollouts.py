@@ -155,6 +155,29 @@ def test_a_model_is_asked_with_its_key_which_is_not_recorded(data: Path) -> None
     run(main())
 
 
+def test_token_ids_and_log_probabilities_are_streamed_with_the_trace(data: Path) -> None:
+    def answer(body: dict[str, Any], number: int) -> Answer:
+        document = json.loads(chat("Done.").body)
+        document["prompt_token_ids"] = [1, 2]
+        logprobs = {"content": [{"token": "Do", "logprob": -0.5}, {"token": "ne", "logprob": -2}]}
+        document["choices"][0] |= {"token_ids": [7, 8], "logprobs": logprobs}
+        return as_json(document)
+
+    asyncio.run(publish(data, "shop", SHOP))
+
+    async def main() -> None:
+        async with model_server(answer) as model:
+            spec = {"name": "m", "url": model.url, "stream": False}
+            with serving(data, "--model-url", model.url) as platform:
+                async with client(platform, platform.token("ann")) as api:
+                    [episode] = await collect(api, task=PAIR[0], model=spec, sampling={"return_token_ids": True})
+        [said] = [event for event in episode.events if event.get("role") == "assistant"]
+        assert (said["prompt_token_ids"], said["token_ids"], said["logprobs"]) == ([1, 2], [7, 8], [-0.5, -2])
+        assert model.asked[0]["return_token_ids"] is True
+
+    run(main())
+
+
 def test_a_rollout_can_be_cancelled_and_leaves_no_instance(platform: Served, tokens: Tokens) -> None:
     task = {"id": "slow", "instruction": "x", "reward": {"arguments": {"wanted": {}}},
             "solution": [{"tool": "nap", "arguments": {"seconds": 60}}]}  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from aenv.rollout import ScriptedModel, rollout
 from aenv.rollout.agents.scripted import scripted
 from aenv.rollout.synthesis import Synthesis
 from aenv.rollout.synthesis.call_shapes import shape_of, shapes_of
-from aenv.rollout.synthesis.call_values import bad_arguments, fits
+from aenv.rollout.synthesis.call_values import Values, bad_arguments, fits
 from aenv.rollout.synthesis.instructions import instruction_of
 from aenv.rollout.synthesis.synthesis_run import GENERATOR
 from aenv.rollout.synthesis.task_dataset import Dataset
@@ -143,6 +144,18 @@ def test_a_reward_of_the_environment_can_grade_the_tasks(
 def test_a_tool_to_exclude_that_does_not_exist_is_refused(platform: Platform, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no tool or function 'lendd' to exclude"):
         run(Synthesis(LIBRARY, tmp_path, exclude=["lendd"]).run())
+    corrected = Synthesis(LIBRARY, tmp_path, count=1, exclude=["lend"])
+    assert run(corrected.run())["tasks"] == 1  # the folder holds nothing yet that was made in another way
+    assert corrected.progress.instances > 0
+
+
+def test_tools_are_not_made_to_wait_for_long() -> None:
+    rng = random.Random(0)
+    schema = {"properties": {"max_seconds": {"type": "number"}, "wait": {"type": "integer", "minimum": 2}}}
+    values = Values()
+    values.add({"seconds": 600, "wait": 600})
+    for _ in range(20):
+        assert values.arguments("nap", schema, rng, optional=1.0) == {"max_seconds": 0.1, "wait": 3}
 
 
 def test_the_state_check_grades_other_ways_to_the_same_state(platform: Platform, store: TrajectoryStore) -> None:

@@ -22,6 +22,9 @@ _PHRASES = (
     "Shipping takes three days.", "Lunch is at noon.", "The key is under the mat.", "Version two is ready.",
 )  # fmt: skip
 
+_DURATIONS = frozenset(("second", "sec", "minute", "wait", "delay", "duration", "pause", "sleep", "timeout"))
+"""Words in the names of arguments that say how long a tool takes."""
+
 
 class Values:
     """Values that were seen in an environment, by the names that they had."""
@@ -101,11 +104,13 @@ class Values:
         return {key: self._value(key, properties.get(key) or {}, rng) for key in required}
 
     def _number(self, name: str, schema: Mapping[str, Any], kind: str, rng: random.Random) -> Any:
-        seen = [value for value in self._like(name) if isinstance(value, int)]
+        seen = [value for value in self._like(name) if isinstance(value, int) and not _words(name) & _DURATIONS]
         if seen and rng.random() < 0.8:
             return rng.choice(seen)
         low = schema.get("minimum", schema.get("exclusiveMinimum", 0))
         high = schema.get("maximum", schema.get("exclusiveMaximum", low + 20))
+        if _words(name) & _DURATIONS:  # a tool that waits for long makes the survey take hours
+            return int(low) + 1 if kind == "integer" else low + min(0.1, (high - low) / 2)
         whole = rng.randint(int(low) + 1, max(int(low) + 1, int(min(high, low + 20)) - 1))
         return whole if kind == "integer" else float(whole)
 

@@ -35,7 +35,7 @@ from aenv.trajectory import TrajectoryStore
 
 DUPLICATE_CALLS, DUPLICATE_TEXT, BALANCE, COMMITTEE = "duplicate calls", "duplicate text", "balance", "committee"
 GOLD, NOP = "gold fails in a rollout", "doing nothing passes in a rollout"
-GENERATOR = 2
+GENERATOR = 3
 """Version of the generator: the same seed gives the same tasks only with the same version."""
 PROPOSALS_PER_TASK = 30
 """Proposals, per task asked for, after which the search for more tasks ends."""
@@ -139,7 +139,7 @@ class Synthesis:
             "tasks": str(tasks) if isinstance(tasks, str | Path) else None, "starts": starts,
             "examples": str(examples) if examples else None, "model": found.name if found else None,
         }  # fmt: skip
-        self._instances = TrialInstances(TaskSet([], environment, options=options), concurrency)
+        self._instances = TrialInstances(TaskSet([], environment, options=options), concurrency, self._opened)
         self._starts: list[Task] = []
         self._surveys: list[Survey] = []
         self._seeds: list[list[list[TaskStep]]] = []
@@ -196,7 +196,6 @@ class Synthesis:
             self._starts.append(start)
             self._seeds.append([solution] if solution else [])
             self._surveys.append(await survey(self._instances, start, examples, self._exclude, self._seed))
-            self.progress.instances = self._instances.opened
         if source is not None:
             await source.close()
         if not any(found.writers for found in self._surveys):
@@ -409,10 +408,13 @@ class Synthesis:
     def _survey(self, number: int) -> Survey:
         return self._surveys[number % len(self._surveys)]
 
+    def _opened(self, instances: int) -> None:
+        self.progress.instances = instances
+
     def _show(self, dataset: Dataset, doing: str) -> None:
         progress = self.progress
         progress.doing, progress.kept, progress.rejected = doing, len(dataset.kept), dataset.rejected
-        progress.proposals, progress.instances = _next_number(dataset), self._instances.opened
+        progress.proposals = _next_number(dataset)
         if self._model is not None:
             progress.model = self._model.use
 

@@ -20,7 +20,7 @@ class Dataset:
 
     Args:
         folder: The folder; it is created.
-        request: What the dataset is made from. A folder with another request is refused.
+        request: What the dataset is made from. A folder with another request is refused, once it has decisions.
 
     Raises:
         UsageError: the folder holds a dataset that was made in another way.
@@ -30,7 +30,7 @@ class Dataset:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         known = _read_json(folder / REQUEST)
-        if known is None:
+        if known is None or not (folder / PROVENANCE).exists():
             _replace(folder / REQUEST, json.dumps(request, indent=2) + "\n")
         else:
             changed = sorted(name for name in request if known.get(name) != request[name])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -35,11 +35,13 @@ class TrialInstances:
     Args:
         tasks: Opens and prepares instances.
         concurrency: Maximum number of instances at the same time.
+        on_open: Called with the number of instances opened so far, for each.
     """
 
-    def __init__(self, tasks: TaskSet, concurrency: int) -> None:
+    def __init__(self, tasks: TaskSet, concurrency: int, on_open: Callable[[int], None] = lambda opened: None) -> None:
         self._tasks = tasks
         self._free = asyncio.Semaphore(concurrency)
+        self._on_open = on_open
         self.opened = 0
         """Instances opened so far."""
 
@@ -48,6 +50,7 @@ class TrialInstances:
         """Open an instance and prepare it."""
         async with self._free, self._tasks.open(start) as world:
             self.opened += 1
+            self._on_open(self.opened)
             await self._tasks.prepare(world, start)
             yield world
 
