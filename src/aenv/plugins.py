@@ -25,15 +25,17 @@ _DISTRIBUTION = "aenvironment"
 _CHECKOUT = Path(__file__).parents[2] / "pyproject.toml"
 
 
-def names(group: str) -> list[str]:
-    """Return the names that are registered in a group, sorted."""
-    return sorted(
-        {
-            *_own().select(group=group).names,
-            *entry_points(group=group).names,
-            *_checkout().select(group=group).names,
-        }
-    )
+def names(group: str, *, aliases: bool = True) -> list[str]:
+    """Return the names that are registered in a group, sorted. Without aliases: the longest name of each object."""
+    found = {
+        entry.name: entry.value
+        for source in (_checkout(), entry_points(), _own())
+        for entry in source.select(group=group)
+    }
+    if not aliases:
+        longest = {found[name]: name for name in sorted(found, key=len)}
+        return sorted(longest.values())
+    return sorted(found)
 
 
 def has(group: str, name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from aenv.isolation.files import disk_layers
 from aenv.isolation.limits.cgroups import counts_processes_per_namespace
 from aenv.sdk.blocking import SyncEnvironment
 from tests.isolation.conftest import PROBE, Box, make_project
-from tests.isolation.host import Platform, limited_by, systemd_delegates_groups
+from tests.isolation.host import Platform, limited_by, own_platform, systemd_delegates_groups
 from tests.tiny import make_root
 from tests.waiting import PATIENCE, wait_while
 
@@ -33,6 +34,21 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_project(
         tmp_path_factory.mktemp("small"), name="small", cpu="0.25", memory="192Mi", ephemeralStorage="16Mi"
     )
+
+
+def test_a_platform_raises_a_low_limit_of_open_files(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of the shell that starts it is often 1,024: not enough for a thousand instances."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        with own_platform() as started:
+            monkeypatch.setenv("AENV_RUNTIME_DIR", str(started.runtime))
+            with SyncEnvironment(str(small)):
+                limits = [resource.prlimit(each.pid, resource.RLIMIT_NOFILE)[0] for each in started.servers()]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert limits
+    assert min(limits) >= hard
 
 
 @pytest.fixture

@@ -83,6 +83,12 @@ def test_every_engine_of_pyproject_is_registered_and_can_be_loaded() -> None:
         assert capabilities_of(name).networks
 
 
+def test_an_engine_with_two_names_is_listed_once() -> None:
+    assert {"k8s", "kubernetes"} <= set(engine_names())
+    assert {"kubernetes", "native"} <= set(engine_names(aliases=False))
+    assert "k8s" not in engine_names(aliases=False)
+
+
 def test_only_capabilities_say_what_an_engine_can_do() -> None:
     can = {name: capabilities_of(name) for name in ("native", "gvisor", "process", "http://127.0.0.1:1")}
     assert [name for name, each in can.items() if each.outlives_server] == ["native"]

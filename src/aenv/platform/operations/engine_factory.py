@@ -38,9 +38,9 @@ def check_host(name: str) -> str:
     return registered.check_host() if _is_class(registered) else ""
 
 
-def engine_names() -> list[str]:
-    """Return the names of all registered engines, without those at a URL."""
-    return plugins.names(plugins.ENGINES)
+def engine_names(*, aliases: bool = True) -> list[str]:
+    """Return the names of all registered engines, without those at a URL. Without aliases: one name of each."""
+    return plugins.names(plugins.ENGINES, aliases=aliases)
 
 
 def validate_engine_name(name: str) -> str:

@@ -63,7 +63,7 @@ def examine() -> list[HostFinding]:
         "overlay file system": _overlay,
         "mounts for another user": _idmap,
         "files on disk": _files_on_disk,
-        **{f"engine {name}": partial(_engine, name) for name in engine_names() if name != DEFAULT_ENGINE},
+        **{f"engine {name}": partial(_engine, name) for name in engine_names(aliases=False) if name != DEFAULT_ENGINE},
         "packages": _packages,
         "image builder": _builder,
         "open files": _files,
