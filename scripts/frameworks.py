@@ -5,14 +5,15 @@
 Needs a package index. Frameworks pin packages that exclude each other, so each gets a virtual environment under
 `.bench/frameworks/`, kept for the next run. There its tests (`tests/frameworks`, `tests/trainers`) and its example run.
 A framework that the index cannot serve is `untested`, with the reason; one whose tests fail makes the script fail.
-`--all` includes those that need PyTorch, which are installed with pip: some gigabytes. `--write` does that too, and
-writes the results to `docs/reference/frameworks.md`; with `--only`, the others are those of their last run. `.ci/run`
-calls this script without options.
+`--all` includes Ray, and those that need PyTorch, which are installed with pip: some gigabytes. `--write` does that
+too, and writes the results to `docs/reference/frameworks.md`; with `--only`, the others are those of their last run.
+`.ci/run` calls this script without options.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -66,6 +67,8 @@ class Trainer(Framework):
     """What becomes of an episode that has no reward."""
     tested_with: str = "the package"
     needs_torch: bool = False
+    is_slow: bool = False
+    """It takes minutes; only `--all` checks it, as what needs PyTorch."""
     arguments: tuple[str, ...] = ()
     """Arguments of the example."""
     python: str = ""
@@ -155,6 +158,11 @@ TRAINERS: tuple[Trainer, ...] = (
         offers="server (`openenv_app`); OpenEnv environments as tools (`register_openenv`)", fault="raised",
     ),
     Trainer(
+        "Ray", "ray", "ray", "ray", "test_ray", "", is_slow=True,
+        offers="`aenv rollout --on ray`, `RayRollout`; RLlib takes `ToolEnv`",
+        fault="run again, also after the death of a node; then no reward",
+    ),
+    Trainer(
         "SkyRL-gym", "skyrl-gym", "skyrl-gym", "skyrl-gym", "test_skyrl_gym", "",
         offers="text environment `aenv`", fault="raised",
     ),
@@ -221,7 +229,7 @@ def install(framework: Framework) -> Path:
     wanted = framework.wanted
     key = "\n".join([*wanted, (ROOT / "pyproject.toml").read_text()])
     if not made.is_file() or made.read_text() != key:
-        base = (framework.python if isinstance(framework, Trainer) else "") or sys.executable
+        base = interpreter(framework.python if isinstance(framework, Trainer) else "")
         requirements = [part for each in wanted for part in (("-e", each) if each.startswith("/") else (each,))]
         if isinstance(framework, Trainer) and framework.needs_torch:  # pip's settings may name a smaller PyTorch
             run(UV, "venv", "--quiet", "--clear", "--seed", "--python", base, folder)
@@ -233,6 +241,18 @@ def install(framework: Framework) -> Path:
             run(UV, "pip", "install", "--quiet", "--python", python, *requirements)
         made.write_text(key)
     return python
+
+
+def interpreter(version: str) -> str:
+    """Return a Python of a version on this machine; by default this one."""
+    if not version or sys.version_info[:2] == tuple(map(int, version.split("."))):
+        return sys.executable
+    found = shutil.which(f"python{version}")
+    others = sorted(Path.home().glob(f".pyenv/versions/{version}.*/bin/python"))
+    for candidate in [*filter(None, [found]), *map(str, others)]:
+        if subprocess.run([candidate, "-V"], capture_output=True).returncode == 0:
+            return candidate
+    raise subprocess.CalledProcessError(1, "python", stderr=f"there is no Python {version} on this machine")
 
 
 def check(framework: Framework) -> Result:
@@ -317,7 +337,7 @@ def run(*command: str | Path) -> str:
 PREFACE = """# Frameworks
 
 `python scripts/frameworks.py --write` writes this page: it runs each adapter's tests and example with the real package,
-in an environment of its own. CI runs the same, without what needs PyTorch.
+in an environment of its own. CI runs the same, without Ray and what needs PyTorch.
 
 ## Agent frameworks
 
@@ -385,6 +405,11 @@ def page(results: dict[str, Result]) -> str:
     return PREFACE + "\n".join(lines) + "\n" + NOTES + TRAINERS_PREFACE + trainers + "\n"
 
 
+def is_opt_in(framework: Framework) -> bool:
+    """Return whether only `--all` checks it."""
+    return isinstance(framework, Trainer) and (framework.needs_torch or framework.is_slow)
+
+
 def kept(framework: Framework) -> Result:
     """Return the result of the last run of a framework that this run leaves out."""
     file = FOLDER / f"{framework.name}.json"
@@ -408,12 +433,12 @@ def own_platforms() -> Iterator[None]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=[each.name for each in CHECKED], help="check only these")
-    parser.add_argument("--all", action="store_true", help="check also what needs PyTorch")
+    parser.add_argument("--all", action="store_true", help="check also Ray and what needs PyTorch")
     parser.add_argument("--write", action="store_true", help="write docs/reference/frameworks.md")
     args = parser.parse_args()
     FOLDER.mkdir(parents=True, exist_ok=True)
     everything = args.all or args.write or args.only
-    listed = [each for each in CHECKED if everything or not (isinstance(each, Trainer) and each.needs_torch)]
+    listed = [each for each in CHECKED if everything or not is_opt_in(each)]
     chosen = [each for each in listed if not args.only or each.name in args.only]
     results = {}
     with own_platforms(), ThreadPoolExecutor(PARALLEL) as pool:

@@ -23,7 +23,8 @@ MODULES = {
     "agentlightning": "trainers.agent_lightning", "agents": "agents.openai_agents", "areal": "trainers.areal",
     "camel": "agents.camel", "claude-agent-sdk": "agents.claude_agent", "google-adk": "agents.google_adk",
     "gymnasium": "trainers.gymnasium", "langchain": "agents.langchain", "nemo-gym": "trainers.nemo_gym",
-    "openenv": "trainers.openenv", "pydantic-ai": "agents.pydantic_ai", "skyrl-gym": "trainers.skyrl_gym",
+    "openenv": "trainers.openenv", "pydantic-ai": "agents.pydantic_ai", "ray": "trainers.ray",
+    "skyrl-gym": "trainers.skyrl_gym",
     "slime": "trainers.slime", "smolagents": "agents.smolagents", "stable-baselines3": "trainers.stable_baselines3",
     "trl": "trainers.trl", "verifiers": "trainers.verifiers", "verl": "trainers.verl",
 }  # fmt: skip

@@ -199,6 +199,8 @@ class EpisodeSource:
         agent: Callable[[Episode], Awaitable[None]] | None = None,
         sampling: Mapping[str, Any] | None = None,
         retries: int = RETRIES,
+        sample: int | None = None,
+        attempt: int = 0,
     ) -> EpisodeResult:
         """Run an agent on a task until its end, and return the result. Infra failures are retried in a new instance.
 
@@ -208,9 +210,19 @@ class EpisodeSource:
             agent: The agent, if it is not that of the source.
             sampling: Sampling parameters of the model.
             retries: Maximum number of retries of an episode that failed for infra reasons.
+            sample: Number of the sample of the task; default: the next one.
+            attempt: Number of the first attempt at the sample.
         """
         task = await self.task(wanted)
-        return await self._attempt(task, agent or self._plan.agent, model=model, sampling=sampling, retries=retries)
+        return await self._attempt(
+            task,
+            agent or self._plan.agent,
+            model=model,
+            sampling=sampling,
+            retries=retries,
+            sample=sample,
+            first=attempt,
+        )
 
     async def _attempt(
         self,
@@ -220,17 +232,20 @@ class EpisodeSource:
         model: Model | None = None,
         sampling: Mapping[str, Any] | None = None,
         retries: int,
+        sample: int | None = None,
+        first: int = 0,
     ) -> EpisodeResult:
         plan = copy.copy(self._plan)
         plan.agent, plan.model, plan.sampling = agent, model, dict(sampling or {})
         if agent is not self._plan.agent:
             plan.agent_info = describe_agent(agent)
         plan.store = self._opened_store()
-        sample = self._samples[task.id]
-        self._samples[task.id] += 1
+        if sample is None:
+            sample = self._samples[task.id]
+            self._samples[task.id] += 1
         before: EpisodeResult | None = None
-        for attempt in itertools.count():
-            left = retries - attempt
+        for attempt in itertools.count(first):
+            left = retries + first - attempt
             work = PendingAttempt(task, sample, attempt, left, before.episode if before else None)
             before = await Attempt(plan, work).run()
             if before.final:

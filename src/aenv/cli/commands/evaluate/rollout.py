@@ -19,6 +19,7 @@ from aenv.cli.rollout_progress import ProgressLine
 from aenv.errors import UsageError
 
 if TYPE_CHECKING:
+    from aenv.adapters.trainers.ray import RayRollout
     from aenv.rollout import EpisodeResult, Rollout
     from aenv.trajectory.statistics import RunStatistics
 
@@ -43,13 +44,14 @@ if TYPE_CHECKING:
 @click.option("--score", help="Number that counts in a reward that is an object.")
 @click.option("--baseline/--no-baseline", default=True, show_default=True, help="Run also an agent that does nothing.")
 @click.option("--run", "run_id", help="Name of the run; an existing one is resumed.  [default: a new one]")
+@click.option("--on", type=click.Choice(["ray"]), help="Spread the episodes over a Ray cluster (RAY_ADDRESS).")
 @click.option("--store", type=click.Path(path_type=Path), help="Folder to record in.  [default: yours]")
 @output_option
 def command(
     environment: str, agent: str, tasks: str | None, samples: int, model: str | None, sampling: tuple[str, ...],
     user: str | None, concurrency: str, max_steps: int | None, max_tokens: int | None, max_seconds: float | None,
     max_cost: float | None, price: str | None, retries: int, seed: int | None, limit: int | None, score: str | None,
-    baseline: bool, run_id: str | None, store: Path | None, output: Output,
+    baseline: bool, run_id: str | None, on: str | None, store: Path | None, output: Output,
 ) -> int:  # fmt: skip
     """Run an agent over the tasks of ENVIRONMENT, and record every episode.
 
@@ -65,11 +67,16 @@ def command(
         "agent": agent, "samples": samples, "model": model, "sampling": _sampling(sampling), "price": price_of(price),
         "run": run_id, "user": user,
     }  # fmt: skip
-    return interrupts.run(_run(environment, common, main, baseline, output))
+    return interrupts.run(_run(environment, common, main, baseline, output, on))
 
 
 async def _run(
-    environment: str, common: Mapping[str, Any], main: Mapping[str, Any], baseline: bool, output: Output
+    environment: str,
+    common: Mapping[str, Any],
+    main: Mapping[str, Any],
+    baseline: bool,
+    output: Output,
+    on: str | None = None,
 ) -> int:
     from aenv.rollout import rollout
     from aenv.trajectory import TrajectoryStore
@@ -80,7 +87,7 @@ async def _run(
         if given_store is None and chosen(None, None)[0] is not None:
             given_store = store.path  # 'aenv trajectory' would look at the platform
         common = {**common, "store": store}
-        made = rollout(environment, **common, **main)
+        made = _on_ray(environment, common, main) if on == "ray" else rollout(environment, **common, **main)
         note(f"Run {made.run}")
         floor: dict[str, float] = {}
         try:
@@ -100,6 +107,22 @@ async def _run(
     return 1 if any(result.outcome in ("env", "infra", "user") for result in results) else 0
 
 
+def _on_ray(environment: str, common: Mapping[str, Any], main: Mapping[str, Any]) -> RayRollout:
+    """Return the rollout on a Ray cluster. A path must name the same project on every node.
+
+    Raises:
+        UsageError: there is an option that it does not have.
+    """
+    from aenv.adapters.trainers.ray import RayRollout
+
+    for name in ("price", "user"):
+        if main.get(name) is not None:
+            raise UsageError(f"--{name} does not work with --on ray")
+    folder = Path(environment).expanduser()
+    given = {name: value for name, value in main.items() if name not in ("price", "user")}
+    return RayRollout(str(folder.resolve()) if folder.is_dir() else environment, **common, **given)
+
+
 def _scores(results: list[EpisodeResult]) -> dict[str, float]:
     """Return the score of each task that has one."""
     return {result.task: result.score for result in results if result.score is not None}
@@ -112,7 +135,7 @@ def _tells_floor(result: EpisodeResult) -> bool:
     return isinstance(result.reward, Mapping) and DO_NOTHING in result.reward
 
 
-async def _results(made: Rollout, prefix: str = "", *, show: bool = True) -> list[EpisodeResult]:
+async def _results(made: Rollout | RayRollout, prefix: str = "", *, show: bool = True) -> list[EpisodeResult]:
     """Run a rollout. ``show``: on a progress line, which a conversation in the terminal would be mixed with."""
     results = []
     line = ProgressLine(lambda: prefix + made.progress.line(), is_worth_keeping=lambda: made.progress.done > 0)

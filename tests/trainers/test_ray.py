@@ -1,0 +1,131 @@
+"""Rollouts on a Ray cluster of two nodes on this machine, one of which dies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.trainers.treasure import TREASURE, needs
+
+needs("ray", "ray")
+
+import ray  # noqa: E402
+from ray.cluster_utils import Cluster  # noqa: E402
+
+from aenv.adapters.trainers.ray import RayRollout  # noqa: E402
+from aenv.trajectory import TrajectoryStore  # noqa: E402
+
+pytestmark = pytest.mark.timeout(280)
+TASKS = [{"id": side, "variables": {"TREASURE": side}} for side in ("left", "right")]
+AGENT = '''
+import asyncio
+
+async def walk_left(episode):
+    """Walk to the left end; slowly where there is a folder that says so."""
+    await episode.call("move", direction="left", steps=3)
+
+async def linger(episode):
+    """Note the node, and stay until the test lets go."""
+    import os, pathlib
+    import ray
+    folder = pathlib.Path(os.environ["LINGER"])
+    (folder / f"{ray.get_runtime_context().get_node_id()}-{os.getpid()}-{episode.task.id}-{episode.sample}").touch()
+    while not (folder / "go").exists():
+        await asyncio.sleep(0.05)
+    await episode.call("move", direction="left", steps=3)
+'''
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Two nodes. Their workers have the variables of this process."""
+    (tmp_path / "agents.py").write_text(AGENT)
+    monkeypatch.setenv("LINGER", str(tmp_path))
+    monkeypatch.setenv("RAY_enable_infeasible_task_early_exit", "true")
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        ray.init(address=made.address, log_to_driver=False, logging_level="error")
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+def test_episodes_are_spread_recorded_and_graded(cluster: Cluster, tmp_path: Path, store: Path) -> None:
+    cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+
+    async def main() -> list[Any]:
+        made = RayRollout(TREASURE, tasks=TASKS, agent=f"{tmp_path}/agents.py:walk_left", samples=4, store=store)
+        return [result async for result in made]
+
+    results = asyncio.run(main())
+    assert Counter((result.task, result.outcome, result.score) for result in results) == {
+        ("left", "ok", 1.0): 4,
+        ("right", "ok", 0.0): 4,
+    }
+    with TrajectoryStore.open(store) as opened:
+        recorded = list(opened.all_episodes())
+        assert sorted(each.id for each in recorded) == sorted(result.episode for result in results)
+        assert "move" in str(list(opened.events(results[0].episode)))
+
+
+def test_a_node_that_dies_loses_no_episode_and_doubles_none(cluster: Cluster, tmp_path: Path, store: Path) -> None:
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+
+    async def main() -> list[Any]:
+        made = RayRollout(
+            TREASURE, tasks=TASKS, agent=f"{tmp_path}/agents.py:linger", samples=3, concurrency=6, store=store
+        )
+        results = []
+
+        async def collect() -> None:
+            async for result in made:
+                results.append(result)
+
+        running = asyncio.ensure_future(collect())
+        # until both nodes run episodes
+        while len({file.name.split("-")[0] for file in tmp_path.glob("*-*-*-*")}) < 2 and not running.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await asyncio.to_thread(cluster.remove_node, doomed, allow_graceful=False)
+        (tmp_path / "go").touch()
+        await running
+        return results
+
+    results = asyncio.run(main())
+    assert Counter((result.task, result.sample) for result in results) == {
+        (side, sample): 1 for side in ("left", "right") for sample in range(3)
+    }
+    assert {result.outcome for result in results} == {"ok"}
+    with TrajectoryStore.open(store) as opened:
+        recorded = list(opened.all_episodes())
+    final = [each for each in recorded if each.final]
+    lost = [each for each in recorded if not each.final]
+    assert len(final) == 6
+    assert lost
+    assert all(each.outcome == "infra" and each.score is None for each in lost)
+
+
+def test_the_command_runs_on_ray(cluster: Cluster, tmp_path: Path, store: Path) -> None:
+    command = ["rollout", TREASURE, "--agent", "gold", "--on", "ray", "--no-baseline", "--store", str(store)]
+    done = subprocess.run(
+        [sys.executable, "-m", "aenv.cli", *command, "--output", "json"],
+        capture_output=True,
+        text=True,
+        timeout=250,
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = json.loads(done.stdout)
+    assert summary["outcomes"] == {"ok": 2}
+    assert summary["reward"]["mean"] == 1.0
