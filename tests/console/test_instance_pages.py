@@ -107,8 +107,7 @@ def test_a_port_gets_an_address(page: Page, platform: Served, instance: str, tok
 def test_usage_is_drawn_over_time(page: Page, platform: Served, instance: str) -> None:
     visit(page, platform, f"#/instances/{instance}?view=Usage")
     page.get_by_text("MiB").first.wait_for()
-    drawn = "document.querySelector('svg.line polyline').getAttribute('points').split(' ')"
-    page.wait_for_function(f"() => {drawn}.length > 1")
+    page.locator("svg.line polyline[points*=' ']").first.wait_for(state="attached")  # more than one point
 
 
 def test_a_service_is_started_scaled_and_deleted(page: Page, platform: Served) -> None:

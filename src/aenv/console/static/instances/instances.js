@@ -8,6 +8,7 @@ import { bytes, count, plain, short, since, span } from "../base/text.js";
 
 const STATES = ["", "Pending", "Creating", "Running", "Failed", "Terminated"];
 const PAGE = 100;
+const NEVER = 10 * 365 * 86_400; // replicas of services have no end
 
 /** @type {import("../main.js").Page} */
 export default function instances({ query, signal, put }) {
@@ -67,5 +68,6 @@ function rows(items) {
 /** @param {any} each */
 function left(each) {
   const gone = since(each.expires_at);
-  return gone === null || each.ended_at ? "–" : gone < 0 ? span(-gone) : "over";
+  if (gone === null || each.ended_at) return "–";
+  return gone < -NEVER ? "no end" : gone < 0 ? span(-gone) : "over";
 }

@@ -54,7 +54,7 @@ export async function terminal(id, signal) {
   const vendored = (/** @type {string} */ name) => import(new URL(`../vendor/xterm/${name}`, import.meta.url).href);
   const [{ Terminal }, { FitAddon }] = await Promise.all([vendored("xterm.mjs"), vendored("addon-fit.mjs")]);
   if (!document.querySelector('link[href$="xterm.css"]')) document.head.append(h("link", { rel: "stylesheet", href: new URL("console/vendor/xterm/xterm.css", ROOT).href }));
-  const screen = h("div", { class: "shell" });
+  const screen = h("div", null); // without a padding of its own: rows and columns are counted by its size
   const state = h("span", { class: "quiet", role: "status" });
   const again = h("span", null);
   const shown = new Terminal({ cursorBlink: true, fontSize: 13, scrollback: 5000, screenReaderMode: true, theme: THEMES[dark() ? "dark" : "light"],
@@ -99,7 +99,7 @@ export async function terminal(id, signal) {
     sizes.disconnect();
     shown.dispose();
   });
-  const node = h("div", null, h("p", { class: "row" }, state, again, h("span", { class: "quiet" }, "The shell ends when you leave this page. Tab is the terminal's; Escape, then Tab, leaves it.")), screen);
+  const node = h("div", null, h("p", { class: "row" }, state, again, h("span", { class: "quiet" }, "The shell ends when you leave this page. Tab is the terminal's; Escape, then Tab, leaves it.")), h("div", { class: "shell" }, screen));
   let escaped = false;
   shown.attachCustomKeyEventHandler((/** @type {KeyboardEvent} */ event) => {
     if (event.type !== "keydown") return true;

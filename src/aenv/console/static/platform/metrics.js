@@ -14,7 +14,7 @@ const ROWS = 40; // series of one metric
 /** @type {import("../main.js").Page} */
 export default async function metrics({ query, signal, put }) {
   const place = h("div", null, h("p", { class: "quiet" }, "Loading…"));
-  const wanted = { q: query.q || "", show: query.show || "rates" };
+  const wanted = { q: query.q || "", show: query.show || "with values" };
   /** @type {Map<string, {values: (number | null)[], last: number}>} */
   const history = new Map();
   let before = 0;
@@ -61,7 +61,7 @@ export default async function metrics({ query, signal, put }) {
     swap(place, ...(sections.length ? sections : [h("p", { class: "quiet" }, "No metric fits.")]));
   }
 
-  const form = choices([field("Search", "q", wanted.q, { type: "search" }), select("Show", "show", ["rates", "all"], wanted.show)], (values) => {
+  const form = choices([field("Search", "q", wanted.q, { type: "search" }), select("Show", "show", ["with values", "all"], wanted.show)], (values) => {
     Object.assign(wanted, values);
     put(values);
     void update();
