@@ -153,6 +153,18 @@ def test_a_fork_is_made_ahead_and_replaced_when_it_dies(tmp_path: Path, platform
         assert len(loaded) == 1, "some were loaded anew"
 
 
+def made_ahead(platform: Platform, project: Path) -> Process:
+    """Return the only sandbox that is made ahead, once there is one. It may be replaced at any moment."""
+    found: list[Process] = []
+
+    def is_another_number() -> bool:
+        found[:] = platform.preforked_of(project)
+        return len(found) != 1
+
+    wait_while(is_another_number, "not one was made ahead")
+    return found[0]
+
+
 def test_a_sandbox_that_loads_its_code_itself_is_pre_forked(tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, f"{LEAVES[0][1]}\n{TOOLS}", name="blank")
     seen: list[Process] = []
@@ -163,8 +175,7 @@ def test_a_sandbox_that_loads_its_code_itself_is_pre_forked(tmp_path: Path, plat
             about = env.call_tool("about", {}).data
             shown.append(about["files"])  # the interpreter, if that is where it is
             assert shown[-1] == shown[0], "something is left of what it did before"
-            wait_while(lambda: len(platform.preforked_of(project)) != 1, "not one was made ahead")
-            [blank] = platform.preforked_of(project)
+            blank = made_ahead(platform, project)
             assert blank not in seen, "it was not given out"
             seen.append(blank)
             if number == 1:
