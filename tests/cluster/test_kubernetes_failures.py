@@ -160,7 +160,7 @@ def test_templates_come_from_a_config_map(spec: SandboxSpec) -> None:
     body = {"metadata": {"name": "aenv-test-templates"}, "data": {"linuxNodes.yaml": template}}
 
     async def work(made: Any) -> None:
-        with pytest.raises(ConfigError, match="'gpus'; this platform has: linuxNodes, singleContainer"):
+        with pytest.raises(ConfigError, match="'gpus'; this platform has: dualContainer, linuxNodes, singleContainer"):
             await made.start(replace(spec, template="gpus"))
         ref = await made.start(replace(spec, template="LinuxNodes"))
         pod = await with_api("GET", "pods", ref.id)

@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "operate": {
         "serve": "Serve instances of environments to others.",
         "console": "Show a platform in a web browser.",
+        "cluster": "Check a Kubernetes cluster, and show what runs in it.",
         "hub": "Serve and maintain a hub.",
         "local": "Show and stop the local platforms of this machine.",
         "base": "Add, list and remove base systems for instances.",

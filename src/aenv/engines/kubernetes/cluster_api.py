@@ -104,6 +104,24 @@ class ClusterApi:
             found = from_json(await answer.read())
         return found if isinstance(found, dict) else {}
 
+    async def version(self) -> str:
+        """Return the version of Kubernetes, such as ``v1.31.2``."""
+        async with self._answer("GET", "/version", None, None, REQUEST_SECONDS) as answer:
+            return str(from_json(await answer.read()).get("gitVersion"))
+
+    async def may(self, verb: str, group: str, resource: str) -> bool:
+        """Return whether this user may do this in the namespace. ``resource``: such as ``pods`` or ``pods/log``."""
+        kind, _, part = resource.partition("/")
+        asked = {"namespace": self.namespace, "verb": verb, "group": group, "resource": kind, "subresource": part}
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": asked},
+        }
+        path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+        async with self._answer("POST", path, body, None, REQUEST_SECONDS) as answer:
+            return bool((from_json(await answer.read()).get("status") or {}).get("allowed"))
+
     async def log(self, pod: str, container: str, *, tail_bytes: int) -> str:
         """Return the end of a container's output."""
         path = f"{self._path('pods', pod)}/log"

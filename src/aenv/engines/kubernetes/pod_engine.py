@@ -28,6 +28,7 @@ from aenv.engines.kubernetes.pod_manifest import (
     instance_objects,
     network_policy,
 )
+from aenv.engines.kubernetes.pod_pool import PodPool
 from aenv.engines.kubernetes.pod_status import Pod
 from aenv.engines.kubernetes.pod_templates import MAIN, PodTemplates
 from aenv.engines.kubernetes.pod_watch import PodWatch
@@ -51,6 +52,7 @@ class KubernetesEngine(Engine):
         networks=frozenset(("loopback", "host")),
         images=True,
         second_container=True,
+        pools=True,
         resources=frozenset(("cpu", "memory", "storage", "gpu")),
         storage_media=frozenset(("disk",)),
     )
@@ -64,6 +66,7 @@ class KubernetesEngine(Engine):
         self._refs: dict[str, SandboxRef] = {}
         self._logs: dict[str, str] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
+        self._pool = PodPool(self._start, self.stop, self._is_alive)
 
     @classmethod
     def create(cls, folder: Path, options: EngineOptions) -> Self:
@@ -86,10 +89,22 @@ class KubernetesEngine(Engine):
 
         return asyncio.run(check())
 
+    def claim(self, spec: SandboxSpec) -> SandboxRef | None:
+        return self._pool.claim(spec)
+
+    async def hold(self, spec: SandboxSpec, size: int) -> None:
+        await self._pool.hold(spec, size)
+
+    def held(self, spec: SandboxSpec) -> int:
+        return self._pool.held(spec)
+
     async def start(self, spec: SandboxSpec) -> SandboxRef:
+        return await self._start(spec, pod_labels.pod_name(spec.name))
+
+    async def _start(self, spec: SandboxSpec, name: str) -> SandboxRef:
         cluster = await self._connected()
         template = cluster.templates.find(spec.template)
-        name, token = pod_labels.pod_name(spec.name), secrets.token_urlsafe(24)
+        token = secrets.token_urlsafe(24)
         bundle = None if spec.image else await self._serve_bundle(cluster, spec)
         try:
             objects = instance_objects(name, spec, token, template=template, owner=cluster.lease.owner, bundle=bundle)
@@ -113,6 +128,9 @@ class KubernetesEngine(Engine):
             return Exit(-1, "it was stopped")
         return pod_status.exit_of(self._cluster.pods.get(ref.id))
 
+    def _is_alive(self, ref: SandboxRef) -> bool:
+        return self._cluster is not None and pod_status.exit_of(self._cluster.pods.get(ref.id)) is None
+
     async def stop(self, ref: SandboxRef) -> None:
         if self._cluster is None:
             return
@@ -124,12 +142,13 @@ class KubernetesEngine(Engine):
         if self._cluster is None or self._closed:
             return
         for pod in self._cluster.pods.all():
-            if pod_status.is_gone(pod):
-                continue
             name = pod_status.name_of(pod)
+            if pod_status.is_gone(pod) or name in self._pool.names:
+                continue
             yield self._refs.get(name) or SandboxRef(name, "", "")
 
     async def close(self) -> None:
+        await self._pool.close()
         async with self._opening:
             cluster, self._cluster, self._closed = self._cluster, None, True
         self._refs.clear()

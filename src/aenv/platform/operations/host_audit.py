@@ -19,7 +19,7 @@ from aenv.isolation.files import scratch_folders
 from aenv.isolation.limits.cgroups import TOP, is_held
 
 YOUNG = 60.0
-_HELPERS = re.compile(r"-m aenv\.isolation\.(forking\.zygote|network\.egress_proxy)\b")
+_HELPERS = re.compile(r"-m aenv\.isolation\.(forking\.zygote|confined\.confined_zygote|network\.egress_proxy)\b")
 """Processes that end with their server or with its fd holder. `crash_cleanup` is none: it is to outlive its server, and
 ends by itself when no server and no fd holder is left."""
 _OUR_GROUP = re.compile(r"aenv-(bench-)?\d")

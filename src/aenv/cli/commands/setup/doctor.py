@@ -12,6 +12,7 @@ from aenv.cli.output import Output, output_option
 
 if TYPE_CHECKING:
     from aenv.adapters.installed import PackageFinding
+    from aenv.engines.kubernetes.cluster_report import ClusterFinding
     from aenv.platform.operations.host_audit import HostLeftover
     from aenv.platform.operations.host_report import HostFinding
 
@@ -54,11 +55,11 @@ def _check_framework(name: str, output: Output) -> int:
     found = examine(name)
     works = all(each.state == "ok" for each in found)
     said = {"for": name, "works": works, "findings": [asdict(each) for each in found]}
-    output.show(said, lambda: "\n".join(_lines(found)))
+    output.show(said, lambda: "\n".join(finding_lines(found)))
     return 0 if works else CANNOT
 
 
-def _lines(found: Sequence[HostFinding | PackageFinding]) -> Iterator[str]:
+def finding_lines(found: Sequence[HostFinding | PackageFinding | ClusterFinding]) -> Iterator[str]:
     """Yield a line for each finding, and a second one for what to do."""
     marks = {"ok": click.style("ok     ", fg="green"), "missing": click.style("missing", fg="yellow")}
     for each in found:
@@ -68,7 +69,7 @@ def _lines(found: Sequence[HostFinding | PackageFinding]) -> Iterator[str]:
 
 
 def _text(found: list[HostFinding], left: list[HostLeftover]) -> str:
-    lines = [*_lines(found)]
+    lines = [*finding_lines(found)]
     if not left:
         lines.append(f"{click.style('ok     ', fg='green')}  leftovers: none")
     for one in left:
