@@ -83,7 +83,7 @@ def local(tmp_path: Path, sandboxes: None, monkeypatch: pytest.MonkeyPatch) -> I
         greet(store, 0, "Hello Ada", 1.0)
         greet(store, 1, "Who?", 0.0)
     yield variables
-    stop_all(runtime)
+    stop_all(runtime / "aenv")
     shutil.rmtree(runtime)
 
 
