@@ -15,8 +15,8 @@ from urllib.parse import urlencode
 from aenv import plugins
 from aenv.bench.agents import bench_agent, kept
 from aenv.bench.base import BenchJob, Benchmark, Result, TaskWork
+from aenv.bench.bench_episodes import BenchEpisodes, result_of
 from aenv.bench.call_list import calls_of
-from aenv.bench.episodes import BenchEpisodes, result_of
 from aenv.bench.limits import AgentLimits
 from aenv.bench.runs import BenchRun, RunRequest
 from aenv.bench.whole_jobs import whole_job

@@ -23,7 +23,7 @@ class BadDockerfile(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class BuildStep:
     """Parsed instruction."""
 
     name: str
@@ -68,7 +68,7 @@ class Step:
         return found
 
 
-def parse(text: str) -> list[Step]:
+def parse(text: str) -> list[BuildStep]:
     """Parse all instructions.
 
     Raises:
@@ -76,7 +76,7 @@ def parse(text: str) -> list[Step]:
     """
     lines = text.replace("\r\n", "\n").split("\n")
     escape = _escape(lines)
-    steps: list[Step] = []
+    steps: list[BuildStep] = []
     numbered = iter(enumerate(lines, 1))
     for number, line in numbered:
         if not line.strip() or line.lstrip().startswith("#"):
@@ -93,7 +93,7 @@ def parse(text: str) -> list[Step]:
         heredocs = tuple(_read_heredoc(found, numbered, number) for found in _heredocs(name, rest))
         if not rest and name != "CMD":
             raise BadDockerfile(f"line {number}: {name} has no arguments")
-        steps.append(Step(name, rest, number, flags, heredocs))
+        steps.append(BuildStep(name, rest, number, flags, heredocs))
     if not any(step.name == "FROM" for step in steps):
         raise BadDockerfile("the Dockerfile has no FROM")
     return steps

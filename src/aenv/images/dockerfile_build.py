@@ -21,7 +21,7 @@ import pathspec
 from aenv.errors import BuildFailed, ConfigError
 from aenv.images import base_roots, docker_cli, layered_images
 from aenv.images.box_files import add, add_tree
-from aenv.images.dockerfile import BadDockerfile, Step, expand, parse
+from aenv.images.dockerfile import BadDockerfile, BuildStep, expand, parse
 from aenv.images.layered_images import BoxImage, digest
 from aenv.images.oci_layers import BadImage, unpack_tree
 from aenv.isolation.files.scratch_folders import scratch_folder
@@ -115,7 +115,7 @@ class _Build:
         self._stages: dict[str, BoxImage] = {}
         self._ignored = _ignored(context)
 
-    async def run(self, steps: list[Step]) -> BoxImage:
+    async def run(self, steps: list[BuildStep]) -> BoxImage:
         stage: _Stage | None = None
         name, count = "", 0
         for step in steps:
@@ -133,18 +133,18 @@ class _Build:
         assert stage is not None
         return stage.image
 
-    def _argument(self, step: Step, variables: Mapping[str, str]) -> dict[str, str]:
+    def _argument(self, step: BuildStep, variables: Mapping[str, str]) -> dict[str, str]:
         if step.name != "ARG":
             raise BadDockerfile(f"line {step.line}: {step.name} before FROM")
         name, equals, value = step.text.partition("=")
         default = (
-            " ".join(Step("ARG", value, step.line).words(variables))
+            " ".join(BuildStep("ARG", value, step.line).words(variables))
             if equals and value
             else self._global_arguments.get(name, "")
         )
         return {name.strip(): self._build_args.get(name.strip(), default)}
 
-    async def _apply(self, stage: _Stage, step: Step) -> None:
+    async def _apply(self, stage: _Stage, step: BuildStep) -> None:
         image = stage.image
         if step.name == "ARG":
             stage.arguments |= self._argument(step, stage.variables)
@@ -169,7 +169,7 @@ class _Build:
             raise BadDockerfile(f"line {step.line}: unsupported instruction {step.name}")
 
     async def _layer(
-        self, stage: _Stage, step: Step, parts: tuple[object, ...], make: Callable[[layered_images.Box], object]
+        self, stage: _Stage, step: BuildStep, parts: tuple[object, ...], make: Callable[[layered_images.Box], object]
     ) -> BoxImage:
         image = stage.image
         key = digest(image.key, *parts)
@@ -180,7 +180,7 @@ class _Build:
 
         return image.with_layer(key, await layered_images.ensure_layer(key, fill))
 
-    async def _run(self, stage: _Stage, step: Step) -> BoxImage:
+    async def _run(self, stage: _Stage, step: BuildStep) -> BoxImage:
         image = stage.image
         stdin = b""
         argv = step.json_words
@@ -209,7 +209,7 @@ class _Build:
         parts = ("RUN", argv, stdin, image.cwd, image.user, sorted(variables.items()))
         return await self._layer(stage, step, parts, run)
 
-    async def _copy(self, stage: _Stage, step: Step) -> BoxImage:
+    async def _copy(self, stage: _Stage, step: BuildStep) -> BoxImage:
         words = step.words(stage.variables)
         flags = {name: expand(value, stage.variables) for name, value in step.flags.items()}
         heredocs = {f"<<{name}": expand(text, stage.variables) if replaced else text
@@ -241,7 +241,7 @@ class _Build:
             return await self._layer(stage, step, parts, plan.apply)
 
     def _add(
-        self, archive: tarfile.TarFile, root: Path, source: str, mode: int | None, step: Step, *, filtered: bool
+        self, archive: tarfile.TarFile, root: Path, source: str, mode: int | None, step: BuildStep, *, filtered: bool
     ) -> None:
         """Add files as ``file/NAME`` and folders as ``folder/N/...``: see `_Copy`."""
         wanted = _relative(source)
@@ -267,7 +267,7 @@ class _Build:
     def _is_left_out(self, folder: str, below: str) -> bool:
         return self._ignored(f"{folder}/{below}" if folder else below)
 
-    async def _copy_from_image(self, name: str, sources: list[str], root: Path, step: Step) -> None:
+    async def _copy_from_image(self, name: str, sources: list[str], root: Path, step: BuildStep) -> None:
         """Copy files of another stage or image to ``root``."""
         image = self._stages.get(name.lower()) or await base_roots.base_image(name)
         scratch = layered_images.new_state(root.parent / "state")
