@@ -96,7 +96,7 @@ addEventListener("load", () => {
     () => navigator.sendBeacon("https://example.com/", "x"), () => new Worker("data:text/javascript,1"),
     () => new RTCPeerConnection(), () => eval("1"), () => console.error("<img src=x onerror=alert(1)>".repeat(500)),
     () => parent.postMessage({ aenv: "call", id: 1, name: "save_file", arguments: { file_path: "p" } }, "*"),
-    () => parent.postMessage({ aenv: "ran", id: 1, value: [] }, "*"), () => parent.postMessage(null, "*"),
+    () => parent.postMessage({ aenv: "console", level: {}, text: [] }, "*"), () => parent.postMessage(null, "*"),
     () => { for (let i = 0; i < 5000; i++) console.log("flood"); },
   ];
   for (const each of tries) { try { Promise.resolve(each()).catch(() => 0); } catch { /* refused */ } }

@@ -179,6 +179,24 @@ def test_every_page_fits_and_is_labelled(
         assert page.evaluate("document.querySelectorAll('h1').length") == 1, address
 
 
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("role", ["user", "read-only", "admin"])
+def test_every_page_opens_with_each_role(
+    size: dict[str, int], role: str, watched: Watched, platform: Served, tokens: Tokens, episodes: list[str]
+) -> None:
+    token = {"user": tokens("ann"), "read-only": tokens("reader", "read-only"), "admin": platform.first_token}[role]
+    made = api(platform, tokens("ann"), "/env-instance", {"envName": "counter"})["id"]
+    page = watched(viewport=size)
+    log_in(page, platform, token)
+    for address in ("#/", "#/instances", f"#/instances/{made}", f"#/instances/{made}?view=Files", "#/services", "#/hub",
+                    "#/hub/counter?view=Access", "#/hub/counter?view=Files", "#/playground", "#/runs", "#/runs/demo",
+                    "#/group/demo/greet", f"#/episode/{episodes[0]}", "#/metrics"):  # fmt: skip
+        visit(page, platform, address)
+        assert page.locator("body.outside").count() == 0, address  # no role is thrown out by a page
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), address
+    api(platform, tokens("ann"), f"/env-instance/{made}", method="DELETE")
+
+
 UNLABELLED = """
   [...document.querySelectorAll('input, select, textarea, button, a[href], [role=listbox], [role=region], img')]
   .filter(e => e.getClientRects().length)

@@ -18,9 +18,6 @@ export class PageFrame {
     this.node = h("div", { class: "framed" });
     /** @type {any} */
     this.frame = null;
-    /** @type {Map<number, (answer: {value?: any, error?: string}) => void>} */
-    this.running = new Map();
-    this.runs = 0;
     this.heard = 0;
     this.listener = (/** @type {MessageEvent} */ event) => this.frame && event.source === this.frame.contentWindow && void this.hear(event.data);
     addEventListener("message", this.listener);
@@ -54,19 +51,6 @@ export class PageFrame {
     this.frame?.contentWindow?.postMessage(message, "*"); // its origin is opaque, so it has no name
   }
 
-  /**
-   * Have the page do what a user does, and return what is seen after each step.
-   * @param {any[]} steps
-   * @returns {Promise<any[]>}
-   */
-  act(steps) {
-    const id = ++this.runs;
-    return new Promise((resolve, reject) => {
-      this.running.set(id, ({ value, error }) => (error === undefined ? resolve(value) : reject(new Error(error))));
-      this.tell({ aenv: "run", id, steps });
-    });
-  }
-
   /** @param {any} data of a page, which may be hostile */
   async hear(data) {
     if (typeof data !== "object" || !data) return;
@@ -74,10 +58,7 @@ export class PageFrame {
     else if (data.aenv === "loaded") this.loaded?.();
     else if (data.aenv === "listens") this.options.listens?.(String(data.kind));
     else if (data.aenv === "console" && this.heard++ < MOST) this.options.said?.({ level: String(data.level), text: String(data.text).slice(0, 4000) });
-    else if (data.aenv === "ran") {
-      this.running.get(data.id)?.(data);
-      this.running.delete(data.id);
-    } else if (data.aenv === "call" && this.options.call) {
+    else if (data.aenv === "call" && this.options.call) {
       try {
         const value = await this.options.call(String(data.name), data.arguments);
         this.tell({ aenv: "answer", id: data.id, value });

@@ -27,8 +27,7 @@ export async function access(one, signal) {
       found = await get(`${base}/grants`, {}, signal);
     } catch (error) {
       if (signal.aborted) return;
-      const [, status] = [error, /** @type {any} */ (error).status];
-      return void swap(place, status === 403 || status === 404 || status === 401
+      return void swap(place, [401, 403, 404].includes(/** @type {any} */ (error).status)
         ? h("p", null, one.public ? "Everyone who reaches the hub may read it." : "Its owner and those it is granted to may read it.", " Only its owner sees and changes who may what.")
         : failure(error));
     }
