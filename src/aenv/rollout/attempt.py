@@ -22,6 +22,8 @@ from aenv.rollout.model import Model, Reply
 from aenv.rollout.outcome import OK, AgentCancelled, AgentLacks, Ending, Phase, ending_of, stops_rollout
 from aenv.rollout.result import EpisodeResult
 from aenv.rollout.runs.concurrency import Concurrency
+from aenv.rollout.simulation.simulated_world import SimulatedWorld
+from aenv.rollout.simulation.simulation import Simulation
 from aenv.rollout.task_set import TaskSet
 from aenv.rollout.tools import Tools
 from aenv.rollout.users.user import User
@@ -61,6 +63,8 @@ class Plan:
     """Who plays the users whom agents talk to."""
     user_by_tool: bool = False
     """Agents talk to the user with a tool, and not by their turns."""
+    simulation: Simulation | None = None
+    """Answers tool calls in the place of the environment's code."""
     separate_tasks: bool = False
     """Each task has an environment of its own, so that an error of the caller ends only its episode."""
     store: TrajectoryStore = field(init=False)
@@ -92,6 +96,8 @@ class Attempt:
         self._budget = Budget(work.task.limits.over(plan.limits))
         self._recorder: EpisodeRecorder | None = None
         self._environment: dict[str, Any] = {}
+        self._user = about_user(work.task, plan.user)
+        self._simulation = plan.simulation.result_info() if plan.simulation is not None else None
         self._phase: Phase = "start"
         self._began = time.monotonic()
 
@@ -111,13 +117,12 @@ class Attempt:
 
     async def _run(self) -> EpisodeResult:
         plan, task = self._plan, self._work.task
+        if plan.simulation is not None:
+            plan.simulation.check(task)
         async with AsyncExitStack() as stack:
             world = await self._open(stack, task)
             await stack.enter_async_context(kept_alive(world))
             self._environment = await plan.environments.of(self._environment_name, world)
-            user = about_user(task, plan.user)
-            if user is not None:
-                self._environment["user"] = user
             self._begin()
             self._phase = "setup"
             if task.setup is not None:
@@ -126,11 +131,12 @@ class Attempt:
                     "call", id="setup", of="function", function=task.setup.function, arguments=given
                 )
             instruction = await plan.task_set.prepare(world, task)
-            conversation, instruction = conversation_of(task, instruction, plan.user, self._user_note)
-            seen: World = world
+            conversation, instruction = conversation_of(task, instruction, plan.user, self._note)
+            acting = self._simulated(stack, world)
+            seen = acting
             if conversation is not None and plan.user_by_tool:
                 instruction = f"{instruction}\n\nThe user says:\n{await conversation.opening() or ''}"
-                seen, conversation = ToolWithUser(world, conversation), None
+                seen, conversation = ToolWithUser(acting, conversation), None
             tools = await self._tools(seen)
             episode = Episode(
                 task,
@@ -152,13 +158,15 @@ class Attempt:
             )
             self._phase = "agent"
             ending = await self._run_agent(episode)
+            if isinstance(acting, SimulatedWorld):
+                ending = self._end_simulation(acting, ending)
             if not ending.is_graded:
                 return await self._end(ending)
             self._phase = "grade"
             used = await usage_of(world)
             if used is not None:
                 self._recording().append("usage", **used)
-            reward, reason = await self._grade(world)
+            reward, reason = await self._grade(world, acting)
             if reason is not None and ending is OK:
                 ending = Ending("policy", reason, "policy")
             return await self._end(ending, reward, reason)
@@ -175,6 +183,24 @@ class Attempt:
                 if time.monotonic() + pause > deadline:
                     raise
                 await asyncio.sleep(pause)
+
+    def _simulated(self, stack: AsyncExitStack, world: World) -> World:
+        """Return the world that the agent acts in: the instance, or the simulated one in front of it."""
+        if self._plan.simulation is None:
+            return world
+        made = self._plan.simulation.open(world, f"{self._work.task.id}/{self._work.sample}", self._note)
+        stack.callback(made.state.close)
+        return made
+
+    def _end_simulation(self, world: SimulatedWorld, ending: Ending) -> Ending:
+        """Return the ending: that of the simulator if it failed, also where the agent went on."""
+        world.end_agent()
+        self._recording().append("state", digest=world.state.digest(), what="the state of the simulated world")
+        if world.failure is None or not ending.is_graded:
+            return ending
+        if self._stops_rollout(world.failure):
+            raise world.failure
+        return ending_of(world.failure, "agent")
 
     async def _tools(self, world: World) -> Tools:
         task = self._work.task
@@ -199,8 +225,11 @@ class Attempt:
             return isinstance(error, StorageFull)
         return stops_rollout(error, self._phase)
 
-    async def _grade(self, world: World) -> tuple[Any, str | None]:
-        """Return the reward, and why it is the failure reward. No reward is declared: None."""
+    async def _grade(self, world: World, acting: World) -> tuple[Any, str | None]:
+        """Return the reward, and why it is the failure reward. No reward is declared: None.
+
+        ``acting``: the world that the agent acted in, which state is observed in.
+        """
         task, recorder = self._work.task, self._recording()
         await self._plan.task_set.finish(world, task)
         wanted = task.reward
@@ -209,7 +238,7 @@ class Attempt:
         began = time.monotonic()
         try:
             if wanted.state:
-                reward: Any = await grade_state(world, wanted.state, self._plan.grade_seconds)
+                reward: Any = await grade_state(acting, wanted.state, self._plan.grade_seconds)
                 recorder.append("state", digest=reward["state"], what="the state that the reward checks")
             else:
                 reward = await world.call_reward(wanted.arguments, self._plan.grade_seconds, name=wanted.name)
@@ -244,7 +273,7 @@ class Attempt:
             self._recorder = plan.store.record(
                 EpisodeKey(plan.run, work.task.id, work.sample, work.attempt),
                 {
-                    "environment": self._environment or {"name": self._environment_name},
+                    "environment": {**(self._environment or {"name": self._environment_name}), **self._not_real()},
                     "agent": dict(plan.agent_info),
                     "task": work.task.public().as_row(),
                     "sample": work.sample,
@@ -255,9 +284,14 @@ class Attempt:
                     "parents": parents,
                     "labels": dict(plan.labels),
                 },
-                secrets=[key for key in (_key_of(plan.model), _key_of(getattr(plan.user, "model", None))) if key],
+                secrets=[key for key in map(_key_of, (plan.model, plan.user, plan.simulation)) if key],
             )
         return self._recorder
+
+    def _not_real(self) -> dict[str, Any]:
+        """Return what the record says of parts that were played: the user, and the tools."""
+        played = {"user": self._user, "simulation": self._simulation}
+        return {name: about for name, about in played.items() if about is not None}
 
     def _recording(self) -> EpisodeRecorder:
         assert self._recorder is not None
@@ -270,11 +304,13 @@ class Attempt:
         score = self._plan.task_set.score(reward)
         final = ending.outcome != "infra" or work.retries_left == 0
         fields = self._end_fields(ending)
+        if self._plan.simulation is not None:
+            reward = self._plan.simulation.marked(reward)
         await recorder.finish(ending.outcome, reward, final=final, failure_reason=reason, score=score, **fields)
         return EpisodeResult(
             work.task.id, work.sample, ending.outcome, reward, score, reason, ending.error, ending.fault,
             ending.budget, recorder.episode_id, self._plan.run, work.attempt, fields["seconds"], budget.steps,
-            fields["tokens"], budget.cost, final, user=self._environment.get("user"),
+            fields["tokens"], budget.cost, final, user=self._user, simulation=self._simulation,
         )  # fmt: skip
 
     def _cancelled(self, why: str) -> None:
@@ -298,7 +334,7 @@ class Attempt:
         self._plan.concurrency.answered(reply.seconds)
         self._plan.on_reply(reply)
 
-    def _user_note(self, **data: Any) -> None:
+    def _note(self, **data: Any) -> None:
         self._recording().append("note", data=data)
 
     def _model_failed(self, reason: str) -> None:
@@ -334,9 +370,9 @@ async def _awaited(agent: Agent, episode: Episode) -> None:
     await made
 
 
-def _key_of(model: object) -> str | None:
-    """Return the key of a model, which records must not contain."""
-    key: str | None = getattr(model, "key", None)
+def _key_of(asking: object) -> str | None:
+    """Return the key of a model, or of what asks one. Records must not contain it."""
+    key: str | None = getattr(getattr(asking, "model", asking), "key", None)
     return key
 
 

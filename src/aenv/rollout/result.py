@@ -44,6 +44,9 @@ class EpisodeResult:
     user: Mapping[str, Any] | None = None
     """Who played the user: ``kind``, ``model``, and digests of the ``prompt`` and the ``profile``. None: no user."""
 
+    simulation: Mapping[str, Any] | None = None
+    """The simulated world: ``model``, ``prompt``, ``tools``, ``perturbations``, ``fidelity``. None: it was real."""
+
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON data."""
         return asdict(self)

@@ -28,6 +28,7 @@ from aenv.rollout.runs.concurrency import Adaptive, Concurrency, Fixed
 from aenv.rollout.runs.episode_schedule import EpisodeSchedule
 from aenv.rollout.runs.run_lock import only_runner
 from aenv.rollout.runs.run_progress import Progress
+from aenv.rollout.simulation.simulation import Simulation, find_simulation
 from aenv.rollout.task_set import TaskSet
 from aenv.rollout.task_sources import find_tasks
 from aenv.rollout.users.user import User
@@ -108,7 +109,7 @@ class Rollout:
                         yield result
             finally:
                 await plan.task_set.close()
-                for opened in (plan.model, plan.user):
+                for opened in (plan.model, plan.user, plan.simulation):
                     if opened is not None:
                         opened.close()
 
@@ -175,6 +176,7 @@ def rollout(
     sampling: Mapping[str, Any] | None = None,
     user: User | Callable[..., Any] | str | None = None,
     user_by_tool: bool | None = None,
+    simulate: Simulation | str | Path | None = None,
     concurrency: int | Literal["auto"] | Concurrency = "auto",
     limits: TaskLimits | Mapping[str, Any] | None = None,
     price: Price | None = None,
@@ -204,6 +206,8 @@ def rollout(
             ``human``, ``model:MODEL``, ``FILE.py:NAME``. Default: nobody.
         user_by_tool: Whether agents talk to the user with the tool ``message_user``, and not by their turns. Default:
             only agents that are commands.
+        simulate: A model that answers tool calls instead of the environment's code: a `Simulation`, a JSON file with
+            its settings, or a model. Default: nothing is simulated.
         concurrency: Episodes at the same time; ``"auto"`` adapts to the CPUs, the platform and the model.
         limits: Budgets of each episode, where its task has none.
         price: Price of the model's tokens, for the budget ``cost``. Not needed if the model's server reports costs.
@@ -234,6 +238,7 @@ def rollout(
     chosen_model = find_model(model)
     chosen = tool_loop if agent is None else find_agent(agent)
     player = find_user(user)
+    simulation = find_simulation(simulate)
     if player is not None and player.one_at_a_time:
         concurrency = 1
     plan = Plan(
@@ -241,6 +246,7 @@ def rollout(
         _concurrency(concurrency), budgets, chosen_model, dict(sampling or {}), price, seed, dict(labels or {}),
         grade_seconds, user=player,
         user_by_tool=isinstance(chosen, CommandAgent) if user_by_tool is None else user_by_tool,
+        simulation=simulation,
     )  # fmt: skip
     request = {
         "environment": environment,
@@ -252,6 +258,7 @@ def rollout(
         "sampling": dict(sampling or {}),
         "limits": budgets.model_dump(exclude_none=True),
         "user": player.about() if player is not None else None,
+        "simulation": simulation.about() if simulation is not None else None,
     }
     return Rollout(plan, request=request, samples=samples, retries=retries, limit=limit, store=store)
 
@@ -339,5 +346,5 @@ def _result_of(episode: EpisodeSummary) -> EpisodeResult:
         episode.task, episode.sample, cast(Outcome, episode.outcome), episode.reward, episode.score,
         episode.failure_reason, episode.error or "", episode.fault, None, episode.id, episode.run, episode.attempt,
         episode.seconds or 0.0, episode.steps or 0, {"input": 0, "output": 0, **episode.tokens}, episode.cost or 0.0,
-        True, True, episode.environment.get("user"),
+        True, True, episode.environment.get("user"), episode.environment.get("simulation"),
     )  # fmt: skip

@@ -21,6 +21,8 @@ from aenv.errors import UsageError
 if TYPE_CHECKING:
     from aenv.adapters.trainers.ray import RayRollout
     from aenv.rollout import EpisodeResult, Rollout
+    from aenv.rollout.simulation import Simulation
+    from aenv.trajectory import TrajectoryStore
     from aenv.trajectory.statistics import RunStatistics
 
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 @click.option("--model", help="[API:]NAME[@URL] with the API chat, responses or anthropic; or FILE.py:NAME.")
 @click.option("--sampling", multiple=True, metavar="NAME=VALUE", help="Sampling parameter; may be repeated.")
 @click.option("--user", help="Who plays the user: scripted, human, model:MODEL, or FILE.py:NAME.")
+@click.option("--simulate", help="Simulate the tools: a JSON file with the settings, or a model.")
+@click.option("--reference", metavar="RUN", help="Real run to measure the simulation by.")
 @click.option("--concurrency", default="auto", show_default=True, help="Episodes at the same time: a number, or auto.")
 @click.option("--max-steps", type=click.IntRange(1), help="Tool calls of an episode.")
 @click.option("--max-tokens", type=click.IntRange(1), help="Tokens of an episode, read and written.")
@@ -49,9 +53,10 @@ if TYPE_CHECKING:
 @output_option
 def command(
     environment: str, agent: str, tasks: str | None, samples: int, model: str | None, sampling: tuple[str, ...],
-    user: str | None, concurrency: str, max_steps: int | None, max_tokens: int | None, max_seconds: float | None,
-    max_cost: float | None, price: str | None, retries: int, seed: int | None, limit: int | None, score: str | None,
-    baseline: bool, run_id: str | None, on: str | None, store: Path | None, output: Output,
+    user: str | None, simulate: str | None, reference: str | None, concurrency: str, max_steps: int | None,
+    max_tokens: int | None, max_seconds: float | None, max_cost: float | None, price: str | None, retries: int,
+    seed: int | None, limit: int | None, score: str | None, baseline: bool, run_id: str | None, on: str | None,
+    store: Path | None, output: Output,
 ) -> int:  # fmt: skip
     """Run an agent over the tasks of ENVIRONMENT, and record every episode.
 
@@ -61,7 +66,7 @@ def command(
     common: dict[str, Any] = {
         "tasks": tasks, "limits": {name: value for name, value in budgets.items() if value is not None},
         "concurrency": int(concurrency) if concurrency.isdigit() else concurrency, "retries": retries, "seed": seed,
-        "limit": limit, "score": score, "store": store,
+        "limit": limit, "score": score, "store": store, "simulate": simulate, "reference": reference,
     }  # fmt: skip
     main = {
         "agent": agent, "samples": samples, "model": model, "sampling": _sampling(sampling), "price": price_of(price),
@@ -86,7 +91,8 @@ async def _run(
     with TrajectoryStore.open(given_store) as store:
         if given_store is None and chosen(None, None)[0] is not None:
             given_store = store.path  # 'aenv trajectory' would look at the platform
-        common = {**common, "store": store}
+        common = {**common, "store": store, "simulate": await _simulation(environment, common, store)}
+        del common["reference"]
         made = _on_ray(environment, common, main) if on == "ray" else rollout(environment, **common, **main)
         note(f"Run {made.run}")
         floor: dict[str, float] = {}
@@ -115,12 +121,32 @@ def _on_ray(environment: str, common: Mapping[str, Any], main: Mapping[str, Any]
     """
     from aenv.adapters.trainers.ray import RayRollout
 
-    for name in ("price", "user"):
-        if main.get(name) is not None:
+    given = {**common, **main}
+    for name in ("price", "user", "simulate"):
+        if given.pop(name, None) is not None:
             raise UsageError(f"--{name} does not work with --on ray")
     folder = Path(environment).expanduser()
-    given = {name: value for name, value in main.items() if name not in ("price", "user")}
-    return RayRollout(str(folder.resolve()) if folder.is_dir() else environment, **common, **given)
+    return RayRollout(str(folder.resolve()) if folder.is_dir() else environment, **given)
+
+
+async def _simulation(environment: str, common: Mapping[str, Any], store: TrajectoryStore) -> Simulation | None:
+    """Return the simulation, measured by the real run that the caller names.
+
+    Raises:
+        UsageError: there is a run to measure by, but no simulation; or it has no episodes.
+    """
+    from aenv.rollout.simulation import find_simulation, measure_fidelity
+
+    simulation, run = find_simulation(common["simulate"]), common["reference"]
+    if run is None:
+        return simulation
+    if simulation is None:
+        raise UsageError("--reference is for a simulation", {"hint": "Name it with --simulate."})
+    episodes = [list(store.events(episode.id)) for episode in store.all_episodes(run) if episode.final]
+    found = await measure_fidelity(environment, simulation, episodes)
+    consistency = "" if found.consistency is None else f", consistency {found.consistency:.3f}"
+    note(f"Fidelity {found.score:.3f} (format {found.format:.3f}, facts {found.facts:.3f}{consistency})")
+    return simulation
 
 
 def _scores(results: list[EpisodeResult]) -> dict[str, float]:
