@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from aenv import Environment, SyncEnvironment
 from aenv.testing import ModelServer
 from tests.frameworks.agent_contract import AgentContract, needs
+from tests.frameworks.agent_module import check_agent_as_environment
 
 needs("camel.agents", "camel")
 
@@ -44,3 +48,31 @@ def agent(model: ModelServer, tools: list[Any]) -> Any:
         model_platform=platform, model_type="scripted", url=model.url, api_key="none", token_counter=Characters()
     )
     return ChatAgent("Keep the house comfortable.", model=made, tools=tools)
+
+
+WRAPPED = """
+from camel.agents import ChatAgent
+from camel.models import ModelFactory
+from camel.types import ModelPlatformType
+from camel.utils import BaseTokenCounter
+
+class Letters(BaseTokenCounter):
+    def count_tokens_from_messages(self, messages):
+        return len(str(messages))
+    def encode(self, text):
+        return [ord(letter) for letter in text]
+    def decode(self, token_ids):
+        return "".join(map(chr, token_ids))
+
+model = ModelFactory.create(
+    model_platform=ModelPlatformType.OPENAI_COMPATIBLE_MODEL, model_type="scripted", url="URL", api_key="none",
+    token_counter=Letters(),
+)
+agent = ChatAgent("Answer.", model=model)
+"""
+
+
+def test_an_agent_is_an_environment_with_a_memory_for_each_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_agent_as_environment(WRAPPED, tmp_path, monkeypatch)

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from aenv import Environment, SyncEnvironment
 from aenv.testing import ModelServer
 from tests.frameworks.agent_contract import AgentContract, needs
+from tests.frameworks.agent_module import check_agent_as_environment
 
 needs("langchain.agents", "langchain")
 needs("langchain_openai", "langchain")
@@ -31,3 +35,17 @@ def asking(question: str) -> dict[str, Any]:
 
 def agent(model: ModelServer, tools: list[Any]) -> Any:
     return create_agent(ChatOpenAI(model="scripted", base_url=model.url, api_key="none"), tools)
+
+
+WRAPPED = """
+from langchain.agents import create_agent
+from langchain_openai import ChatOpenAI
+
+agent = create_agent(ChatOpenAI(model="scripted", base_url="URL", api_key="none"), tools=[])
+"""
+
+
+def test_an_agent_is_an_environment_with_a_memory_for_each_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_agent_as_environment(WRAPPED, tmp_path, monkeypatch)
