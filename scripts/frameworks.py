@@ -180,7 +180,8 @@ TRAINERS: tuple[Trainer, ...] = (
     ),
     Trainer(
         "slime", "slime", "", "torch", "test_slime", "",
-        (TORCH, "aiohttp", "httpx", "pylatexenc", "ray", "transformers"), needs_torch=True, source="SLIME_SOURCE",
+        (TORCH, "aiohttp", "httpx", "pillow", "pylatexenc", "ray", "transformers"),
+        needs_torch=True, source="SLIME_SOURCE",
         offers="generate function", fault="run again, then raised",
         tested_with="its source, without its trainer; the version is that of PyTorch",
     ),

@@ -82,6 +82,12 @@ legacy: protocol 2025-...
   read   is_error=True: Error calling tool 'read': list index out of range
   fault  env
 """,
+    "11_agents_together/main.py": """
+conversation: found after 4 guesses
+hierarchy: flour: 500 g, eggs: 3, salt: none
+red team: the target gave in after 3 tries: It is swordfish.
+debate: the judge chose the optimist
+""",
 }
 
 
