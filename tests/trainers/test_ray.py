@@ -74,8 +74,8 @@ def test_episodes_are_spread_recorded_and_graded(cluster: Cluster, tmp_path: Pat
         ("right", "ok", 0.0): 4,
     }
     with TrajectoryStore.open(store) as opened:
-        recorded = list(opened.all_episodes())
-        assert sorted(each.id for each in recorded) == sorted(result.episode for result in results)
+        final = [each.id for each in opened.all_episodes() if each.final]  # a busy machine may need a second attempt
+        assert sorted(final) == sorted(result.episode for result in results)
         assert "move" in str(list(opened.events(results[0].episode)))
 
 
