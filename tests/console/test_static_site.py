@@ -38,13 +38,19 @@ def store(tmp_path: Path) -> Iterator[TrajectoryStore]:
         for number in range(2 * EVENTS_PER_FILE):
             long.append("note", text=f"note {number} {SCRIPTS}")
         long.end("policy", failure_reason="it gave up")
+        for sample, parent in enumerate([None, "ep-fork-0", "ep-fork-1"]):
+            parents = [{"kind": "fork", "episode": parent}] if parent else []
+            begin = {"environment": {"name": "x"}, "parents": parents}
+            opened.record(EpisodeKey("demo", "forked", sample), begin, episode_id=f"ep-fork-{sample}").end(
+                "ok", reward=1.0
+            )
         yield opened
 
 
 @pytest.fixture
 def site(store: TrajectoryStore, tmp_path: Path) -> Iterator[str]:
     target = tmp_path / "site"
-    assert write_site(target, store, "demo") == 3
+    assert write_site(target, store, "demo") == 6
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(target)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
@@ -71,6 +77,16 @@ def test_runs_groups_and_episodes_are_shown(site: str, watched: Callable[..., Pa
     assert page.evaluate("() => window.pwned") is None
     page.goto(f"{site}console/#/instances")
     page.get_by_text("there is no platform behind them").first.wait_for()
+
+
+def test_forks_of_a_task_are_shown_as_a_tree(site: str, watched: Callable[..., Page]) -> None:
+    page = watched()
+    page.goto(f"{site}console/#/group/demo/forked")
+    page.locator("details", has_text="Fork tree").wait_for()
+    assert page.locator("details ul ul ul li a").first.inner_text() == "sample 2"
+    page.goto(f"{site}console/#/group/demo/greet")
+    page.locator(".parting").wait_for()
+    assert page.get_by_text("Fork tree").count() == 0
 
 
 def test_a_folder_with_something_in_it_stays_as_it_is(store: TrajectoryStore, tmp_path: Path) -> None:

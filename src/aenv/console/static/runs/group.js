@@ -48,7 +48,21 @@ export default async function group({ parts, query, signal, put }) {
       put(values);
       dispatchEvent(new HashChangeEvent("hashchange"));
     }),
-    grid);
+    tree(all), grid);
+}
+
+/**
+ * Which episodes were forked from which, where any were.
+ * @param {any[]} all
+ */
+function tree(all) {
+  const known = new Map(all.map((each) => [each.id, each]));
+  const parent = (/** @type {any} */ each) => (each.parents || []).map((/** @type {any} */ one) => String(one.episode)).find((/** @type {string} */ id) => known.has(id) && id !== each.id);
+  if (!all.some(parent)) return null;
+  /** @type {(from: string | undefined, depth: number) => Node} */
+  const branch = (from, depth) => h("ul", null, ...all.filter((each) => parent(each) === from && depth < 50).map((each) => h("li", null,
+    h("a", { href: to(["episode", each.id]) }, `sample ${each.sample}`), " ", badge(each.outcome || each.state), ` reward ${each.score === null ? "none" : number(each.score)}`, branch(each.id, depth + 1))));
+  return h("details", { class: "card", open: true }, h("summary", null, "Fork tree"), branch(undefined, 0));
 }
 
 /**
