@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from aenv.authoring.content import to_content
@@ -13,11 +13,11 @@ from aenv.errors import AEnvError
 from aenv.rollout.simulation.perturbations import UNAVAILABLE, Perturbations, part_of
 from aenv.rollout.simulation.simulated_state import SimulatedState
 from aenv.rollout.simulation.tool_simulator import Simulated, ToolSimulator, check_schema
-from aenv.rollout.world import World
+from aenv.rollout.world import World, WorldInFront
 from aenv.sdk.qualified_names import bare_name
 
 
-class SimulatedWorld:
+class SimulatedWorld(WorldInFront):
     """The world of one episode.
 
     A call with the same arguments gives the same result until something has changed, without asking the model again:
@@ -36,7 +36,7 @@ class SimulatedWorld:
         note: Callable[..., object],
     ) -> None:
         """``tools``: names of those that are simulated; None: all."""
-        self._world = world
+        super().__init__(world)
         self._simulator = simulator
         self._tools = tools
         self._perturbations: Perturbations | None = perturbations
@@ -46,22 +46,14 @@ class SimulatedWorld:
         self._known: dict[str, tuple[int, Simulated]] = {}
         self._one = asyncio.Lock()
         self._number = 0
-        self.env_name = world.env_name
         self.state = state
         """State of the simulated world."""
         self.failure: AEnvError | None = None
         """The first failure of the simulator. An episode that had one has no reward, whatever its agent did then."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
-
     def end_agent(self) -> None:
         """Disturb no further call: what follows is grading."""
         self._perturbations = None
-
-    async def list_tools(self) -> list[dict[str, Any]]:
-        """Return the tools of the real environment."""
-        return await self._world.list_tools()
 
     async def call_tool(
         self, tool_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
@@ -82,25 +74,13 @@ class SimulatedWorld:
                 self.failure = self.failure or error
                 raise
 
-    def call_function(
-        self, function_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
-    ) -> Awaitable[Any]:
-        """Call a function of the real instance."""
-        return self._world.call_function(function_name, arguments, timeout)
-
-    async def call_reward(
-        self, arguments: dict[str, Any] | None = None, timeout: float | None = None, *, name: str | None = None
-    ) -> Any:
-        """Return the reward of the real instance."""
-        return await self._world.call_reward(arguments, timeout, name=name)
-
     def simulates(self, tool: str) -> bool:
         """Return whether the model answers the calls of a tool."""
         return self._tools is None or tool in self._tools
 
     async def _listed(self) -> dict[str, dict[str, Any]]:
         if self._specs is None:
-            listed = await self._world.list_tools()
+            listed = await self.list_tools()
             self._specs = {
                 name: {**tool, "name": name} for tool in listed for name in [bare_name(self.env_name, tool["name"])]
             }

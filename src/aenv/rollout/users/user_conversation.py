@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 from aenv.authoring.results import ToolResult
@@ -17,7 +17,7 @@ from aenv.errors import AEnvError, UsageError, UserFailed
 from aenv.rollout.model import ContextExceeded, ModelRefused
 from aenv.rollout.outcome import AgentLacks
 from aenv.rollout.users.user import User, UserMessage, digest
-from aenv.rollout.world import World
+from aenv.rollout.world import World, WorldInFront
 from aenv.schema.tasks import Task, UserProfile
 
 MESSAGE_CHARACTERS = 20_000
@@ -135,16 +135,12 @@ def about_user(task: Task, user: User | None) -> dict[str, Any] | None:
     return {**user.about(), "profile": digest(profile.model_dump(mode="json"))}
 
 
-class ToolWithUser:
+class ToolWithUser(WorldInFront):
     """An instance with one more tool, by which agents that know only tools talk to the user."""
 
     def __init__(self, world: World, conversation: UserConversation) -> None:
-        self._world = world
+        super().__init__(world)
         self._conversation = conversation
-        self.env_name = world.env_name
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._world, name)
 
     async def list_tools(self) -> list[dict[str, Any]]:
         """Return the tools of the environment, and the one for the user.
@@ -152,7 +148,7 @@ class ToolWithUser:
         Raises:
             UsageError: the environment has a tool of that name.
         """
-        listed = await self._world.list_tools()
+        listed = await super().list_tools()
         if any(tool["name"].rpartition("/")[2] == TOOL for tool in listed):
             raise UsageError(f"the environment has a tool {TOOL} of its own, and cannot have a user by a tool")
         schema = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -170,15 +166,3 @@ class ToolWithUser:
             return ToolResult([{"type": "text", "text": "text: expected a string"}], is_error=True, fault="policy")
         said = await self._conversation.say(text)
         return ToolResult([{"type": "text", "text": LEFT if said is None else said}])
-
-    def call_function(
-        self, function_name: str, arguments: dict[str, Any] | None = None, timeout: float | None = None
-    ) -> Awaitable[Any]:
-        """Call a function; see `Environment.call_function`."""
-        return self._world.call_function(function_name, arguments, timeout)
-
-    async def call_reward(
-        self, arguments: dict[str, Any] | None = None, timeout: float | None = None, *, name: str | None = None
-    ) -> Any:
-        """Return the reward; see `Environment.call_reward`."""
-        return await self._world.call_reward(arguments, timeout, name=name)
