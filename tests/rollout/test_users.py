@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +39,7 @@ from aenv.rollout.users import (
     UserProfile,
     find_user,
 )
+from aenv.rollout.users.human_user import PROMPT
 from aenv.trajectory import TrajectoryStore
 from tests.conftest import run
 from tests.isolation.host import Platform
@@ -294,3 +298,38 @@ def test_the_command_line_names_the_user(
     [result] = json.loads(capsys.readouterr().out)["results"]
     assert (result["reward"], result["user"]["kind"]) == (1.0, "scripted")
     assert main([*arguments[:5], "robot"]) == 2
+
+
+def test_a_person_plays_the_user_at_a_terminal(platform: Platform, tmp_path: Path) -> None:
+    (tmp_path / "tasks.json").write_text(json.dumps([TASK]))
+    (tmp_path / "clerk.py").write_text("from tests.rollout.test_users import clerk\n")
+    command = [sys.executable, "-m", "aenv.cli", "rollout", SHOP, "--tasks", str(tmp_path / "tasks.json")]
+    command += ["--user", "human", "--model", f"{tmp_path / 'clerk.py'}:clerk", "--store", str(tmp_path / "records")]
+    done = subprocess.run(
+        [*command, "--no-baseline", "-o", "json"],
+        input="Apples, please.\nOh, two.\n",
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 0, done.stderr
+    [result] = json.loads(done.stdout)["results"]
+    assert (result["reward"], result["user"]["kind"]) == (1.0, "human")
+    assert "Get 2 apples." in done.stderr
+    assert "agent> How many do you want?" in done.stderr
+
+
+def test_a_rollout_that_waits_for_a_person_is_stopped_by_ctrl_c(platform: Platform, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "aenv.cli", "rollout", SHOP, "--user", "human", "--model", "none"]
+    with subprocess.Popen(
+        [*command, "--store", str(tmp_path / "records")], stdin=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as waiting:
+        assert waiting.stderr is not None
+        seen = b""
+        while PROMPT.encode() not in seen and (data := os.read(waiting.stderr.fileno(), 4096)):
+            seen += data
+        waiting.send_signal(signal.SIGINT)
+        seen += waiting.stderr.read()
+    assert waiting.returncode == 130, seen
+    assert b"Fatal" not in seen
+    assert b"Resume it" in seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,8 +26,8 @@ class HumanUser:
     answer_seconds: float | None = None
     one_at_a_time = True
 
-    def __init__(self, read: Callable[[str], str] = input, write: Callable[[str], object] | None = None) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[str], str] | None = None, write: Callable[[str], object] | None = None) -> None:
+        self._read = read or _StandardInput().line
         self._write = write or _print
 
     async def answer(self, profile: UserProfile, messages: Sequence[UserMessage]) -> str | None:
@@ -56,8 +57,32 @@ def _role(profile: UserProfile) -> str:
     return "\n".join(line for line in (*lines, *facts) if line is not None)
 
 
-def _print(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
+class _StandardInput:
+    """Lines of the standard input, read from its descriptor.
+
+    `input` would show its prompt among the results, and a thread that waits in it holds a lock of ``sys.stdin`` without
+    which the interpreter cannot end after Ctrl-C.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def line(self, prompt: str) -> str:
+        """Show the prompt and return the next line. Raises EOFError at the end of input."""
+        _print(prompt, end="")
+        while b"\n" not in self._rest:
+            data = os.read(sys.stdin.fileno(), 65536)
+            if not data:
+                break
+            self._rest += data
+        if not self._rest:
+            raise EOFError
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line.decode("utf-8", "replace")
+
+
+def _print(text: str, end: str = "\n") -> None:
+    sys.stderr.write(f"{text}{end}")
     sys.stderr.flush()
 
 
