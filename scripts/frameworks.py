@@ -159,7 +159,7 @@ TRAINERS: tuple[Trainer, ...] = (
     ),
     Trainer(
         "Ray", "ray", "ray", "ray", "test_ray", "", is_slow=True,
-        offers="`aenv rollout --on ray`, `RayRollout`; RLlib takes `ToolEnv`",
+        offers="`aenv rollout --on ray`, `RayRollout`",
         fault="run again, also after the death of a node; then no reward",
     ),
     Trainer(
@@ -183,7 +183,7 @@ TRAINERS: tuple[Trainer, ...] = (
         (TORCH, "aiohttp", "httpx", "pillow", "pylatexenc", "ray", "transformers"),
         needs_torch=True, source="SLIME_SOURCE",
         offers="generate function", fault="run again, then raised",
-        tested_with="its source, without its trainer; the version is that of PyTorch",
+        tested_with="its source (624b824, August 2026), without its trainer",
     ),
     Trainer(
         "Stable-Baselines3", "stable-baselines3", "stable-baselines3", "stable-baselines3", "test_stable_baselines3",
@@ -376,7 +376,7 @@ def trainer_row(trainer: Trainer, result: Result) -> str:
         trainer.title,
         trainer.offers,
         f"`pip install 'aenvironment[{trainer.extra}]'`" if trainer.extra else "",
-        result.version,
+        "" if trainer.source else result.version,
         result.said,
         trainer.tested_with,
         trainer.fault,

@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, PrinterCallback, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from aenv.adapters.trainers.trl import environment_class
+from aenv.adapters.trainers.trl import environment_class, task_rows
 
 HERE = Path(__file__).parent
 GROUP = 16
@@ -52,7 +52,7 @@ def train(steps: int, folder: Path) -> list[float]:
         model(words),
         processing_class=words,
         environment_factory=Treasure,
-        train_dataset=Dataset.from_list(Treasure._rows()),  # a row for each task
+        train_dataset=Dataset.from_list(task_rows(Treasure)),  # a row for each task
         args=GRPOConfig(
             output_dir=str(folder / "out"), max_steps=steps, learning_rate=3e-3, lr_scheduler_type="constant",
             num_generations=GROUP, per_device_train_batch_size=2 * GROUP, max_completion_length=24,

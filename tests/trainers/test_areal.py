@@ -49,7 +49,9 @@ def test_an_episode_without_a_reward_raises_so_that_areal_rejects_it(store: Path
 
 
 def test_areals_own_workflow_accepts_it_and_runs_it(store: Path) -> None:
-    proxy = pytest.importorskip("areal.experimental.openai.proxy.workflow", reason="needs areal", exc_type=ImportError)
+    pytest.importorskip("areal.experimental.openai.proxy.workflow", reason="needs areal", exc_type=ImportError)
+    from areal.experimental.openai.proxy.workflow import OpenAIProxyWorkflow
+
     with model_server(walks("left")) as model:
-        made = proxy.OpenAIProxyWorkflow("inline", agent=workflow(store), proxy_addr=model.url)
-        assert asyncio.run(made._run_agent("session-1", {"task_id": "left"})) == 1.0
+        made = OpenAIProxyWorkflow("inline", agent=workflow(store), proxy_addr=model.url)
+        assert asyncio.run(OpenAIProxyWorkflow._run_agent(made, "session-1", {"task_id": "left"})) == 1.0

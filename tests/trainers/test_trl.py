@@ -12,7 +12,7 @@ needs("trl", "trl")
 
 from transformers.utils import get_json_schema  # noqa: E402
 
-from aenv.adapters.trainers.trl import environment_class  # noqa: E402
+from aenv.adapters.trainers.trl import environment_class, task_rows  # noqa: E402
 from aenv.errors import UsageError  # noqa: E402
 
 RECIPES = Path(TREASURE).parent
@@ -32,9 +32,9 @@ def test_tools_are_methods_with_the_schema_that_the_environment_declares(store: 
 
 def test_an_object_is_reset_for_each_task_and_graded(store: Path) -> None:
     made = environment_class(TREASURE, store=store)
-    assert [row["task_id"] for row in made._rows()] == ["left", "right"]
+    assert [row["task_id"] for row in task_rows(made)] == ["left", "right"]
     env = made()
-    for row in made._rows():
+    for row in task_rows(made):
         assert row["task_id"] in env.reset(**row)
         assert '"place":0' in asyncio.run(env.move(direction="left", steps=3))
         assert asyncio.run(env.get_reward()) == (1.0 if row["task_id"] == "left" else 0.0)

@@ -35,7 +35,7 @@ class Session:
 
 
 @dataclass(frozen=True)
-class Reply:
+class AgentReply:
     """An agent's answer."""
 
     text: str
@@ -44,7 +44,7 @@ class Reply:
     output_tokens: int = 0
 
 
-Ask = Callable[[str, Session], Awaitable[Reply]]
+Ask = Callable[[str, Session], Awaitable[AgentReply]]
 
 
 def register_agent(agent: Any, *, name: str = "agent", description: str = "") -> None:
@@ -126,60 +126,60 @@ def _asker(agent: Any) -> Ask:
 
 
 def _openai_agents(agent: Any) -> Ask:
-    async def ask(message: str, session: Session) -> Reply:
+    async def ask(message: str, session: Session) -> AgentReply:
         from agents import RunConfig, Runner
 
         turn = [*(session.memory or []), {"role": "user", "content": message}]
         done = await Runner.run(agent, turn, run_config=RunConfig(tracing_disabled=True))  # traces go to OpenAI
         used = done.context_wrapper.usage
-        return Reply(str(done.final_output), done.to_input_list(), used.input_tokens, used.output_tokens)
+        return AgentReply(str(done.final_output), done.to_input_list(), used.input_tokens, used.output_tokens)
 
     return ask
 
 
 def _camel(agent: Any) -> Ask:
-    async def ask(message: str, session: Session) -> Reply:
+    async def ask(message: str, session: Session) -> AgentReply:
         own = session.memory or agent.clone(with_memory=False)
         answer = await own.astep(message)
         used = (answer.info or {}).get("usage") or {}
         text = "\n".join(str(each.content) for each in answer.msgs)
-        return Reply(text, own, int(used.get("prompt_tokens") or 0), int(used.get("completion_tokens") or 0))
+        return AgentReply(text, own, int(used.get("prompt_tokens") or 0), int(used.get("completion_tokens") or 0))
 
     return ask
 
 
 def _langgraph(graph: Any) -> Ask:
-    async def ask(message: str, session: Session) -> Reply:
+    async def ask(message: str, session: Session) -> AgentReply:
         before = list(session.memory or [])
         state = await graph.ainvoke({"messages": [*before, {"role": "user", "content": message}]})
         messages = state["messages"]
         used = [getattr(each, "usage_metadata", None) or {} for each in messages[len(before) :]]
         read, written = (sum(each.get(name, 0) for each in used) for name in ("input_tokens", "output_tokens"))
-        return Reply(str(messages[-1].content), messages, read, written)
+        return AgentReply(str(messages[-1].content), messages, read, written)
 
     return ask
 
 
 def _pydantic_ai(agent: Any) -> Ask:
-    async def ask(message: str, session: Session) -> Reply:
+    async def ask(message: str, session: Session) -> AgentReply:
         done = await agent.run(message, message_history=session.memory)
         used = done.usage() if callable(done.usage) else done.usage
-        return Reply(str(done.output), done.all_messages(), used.input_tokens or 0, used.output_tokens or 0)
+        return AgentReply(str(done.output), done.all_messages(), used.input_tokens or 0, used.output_tokens or 0)
 
     return ask
 
 
 def _runnable(run: Callable[[str], Any]) -> Ask:
-    async def ask(message: str, session: Session) -> Reply:
-        return Reply(str(await _result(run, message)))
+    async def ask(message: str, session: Session) -> AgentReply:
+        return AgentReply(str(await _result(run, message)))
 
     return ask
 
 
 def _function(function: Callable[[list[Message]], Any]) -> Ask:
-    async def ask(message: str, session: Session) -> Reply:
+    async def ask(message: str, session: Session) -> AgentReply:
         conversation = [*session.messages, {"role": "user", "content": message}]
-        return Reply(str(await _result(function, conversation)))
+        return AgentReply(str(await _result(function, conversation)))
 
     return ask
 

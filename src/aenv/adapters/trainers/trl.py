@@ -35,7 +35,7 @@ def environment_class(environment: str = "", *, name: str = "", **options: Any) 
     Example:
         ```python
         Treasure = environment_class("./treasure")
-        trainer = GRPOTrainer(model, environment_factory=Treasure, train_dataset=Dataset.from_list(Treasure._rows()))
+        trainer = GRPOTrainer(model, environment_factory=Treasure, train_dataset=Dataset.from_list(task_rows(Treasure)))
         ```
     """
     source = EpisodeSource(environment, **options)
@@ -47,6 +47,15 @@ def environment_class(environment: str = "", *, name: str = "", **options: Any) 
     made = type(name or _class_name(environment), (_TrlEpisode,), members)
     made.__module__ = __name__
     return made
+
+
+def task_rows(made: type) -> list[dict[str, Any]]:
+    """Return a row for each task of a class that `environment_class` made, for ``train_dataset``.
+
+    It is no method of the class, as TRL takes those for tools.
+    """
+    found: list[dict[str, Any]] = made._rows()  # type: ignore[attr-defined]
+    return found
 
 
 async def _survey(source: EpisodeSource) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
