@@ -40,7 +40,7 @@ class ToolVecEnv(vec_env.VecEnv):  # type: ignore[misc, name-defined]
         observation_space, action_space = spaces_of(mapping)
         self._source = EpisodeSource(environment, **options)
         self._loops = [StepLoop(self._source, mapping, max_steps) for _ in range(num_envs)]
-        self._actions: Any = None
+        self._pending_actions: Any = None
         self.render_mode = None
         super().__init__(num_envs, observation_space, action_space)
 
@@ -55,13 +55,13 @@ class ToolVecEnv(vec_env.VecEnv):  # type: ignore[misc, name-defined]
 
     def step_async(self, actions: Any) -> None:
         """Note the actions of the next step."""
-        self._actions = actions
+        self._pending_actions = actions
 
     def step_wait(self) -> tuple[Any, Any, Any, list[dict[str, Any]]]:
         """Do the step in every instance."""
         import numpy
 
-        work = [self._step(loop, action) for loop, action in zip(self._loops, self._actions, strict=True)]
+        work = [self._step(loop, action) for loop, action in zip(self._loops, self._pending_actions, strict=True)]
         done: list[tuple[Step, Any]] = LoopThread.run(run_all(work))
         infos = []
         for step, _ in done:
