@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from aenv.cli.inspector import Inspector
+from aenv.cli.mcp.inspector import Inspector
 
 NPX = f"""#!{sys.executable}
 import json, os, signal, sys

@@ -13,7 +13,7 @@ import pytest
 from mcp import ClientSession, StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from aenv.cli.mcp_hosts import HOSTS
+from aenv.cli.mcp.mcp_hosts import HOSTS
 from aenv.project import scaffold
 from tests.cli.conftest import COMMAND, Aenv, variables
 from tests.conftest import run

@@ -19,7 +19,7 @@ SECONDS = 300.0
 
 
 class ChatRequest(BaseModel):
-    """What the model is asked."""
+    """Request to the model."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -21,7 +21,7 @@ from aenv.trajectory.events import Event
 from aenv.trajectory.reader import EpisodeReader
 
 EVENTS_PER_FILE = 200
-"""As many as the timeline asks for at a time."""
+"""Events of a page: as many as the timeline asks for at a time."""
 MAX_EPISODES = 20_000
 MARK = '<meta name="aenv-static" content="data/">'
 """Tells the console that it reads files and not an API."""

@@ -60,7 +60,7 @@ class Plan:
     grade_seconds: float = GRADE_SECONDS
     call_seconds: float = CALL_SECONDS
     user: User | None = None
-    """Who plays the users whom agents talk to."""
+    """Source of the users whom agents talk to."""
     user_by_tool: bool = False
     """Agents talk to the user with a tool, and not by their turns."""
     simulation: Simulation | None = None
@@ -125,37 +125,7 @@ class Attempt:
             self._environment = await plan.environments.of(self._environment_name, world)
             self._begin()
             self._phase = "setup"
-            if task.setup is not None:
-                given = task.setup.arguments
-                self._recording().append(
-                    "call", id="setup", of="function", function=task.setup.function, arguments=given
-                )
-            instruction = await plan.task_set.prepare(world, task)
-            conversation, instruction = conversation_of(task, instruction, plan.user, self._note)
-            acting = self._simulated(stack, world)
-            seen = acting
-            if conversation is not None and plan.user_by_tool:
-                instruction = f"{instruction}\n\nThe user says:\n{await conversation.opening() or ''}"
-                seen, conversation = ToolWithUser(acting, conversation), None
-            tools = await self._tools(seen)
-            episode = Episode(
-                task,
-                instruction=instruction,
-                env=seen,
-                tools=tools,
-                user=conversation,
-                recorder=self._recording(),
-                budget=self._budget,
-                sample=self._work.sample,
-                seed=derived_seed(plan.seed, task, self._work.sample),
-                model=plan.model,
-                sampling=plan.sampling,
-                price=plan.price,
-                call_seconds=plan.call_seconds,
-                solution=partial(plan.task_set.solution, world, task),
-                on_reply=self._replied,
-                on_model_failure=self._model_failed,
-            )
+            acting, episode = await self._prepare(stack, world)
             self._phase = "agent"
             ending = await self._run_agent(episode)
             if isinstance(acting, SimulatedWorld):
@@ -170,6 +140,40 @@ class Attempt:
             if reason is not None and ending is OK:
                 ending = Ending("policy", reason, "policy")
             return await self._end(ending, reward, reason)
+
+    async def _prepare(self, stack: AsyncExitStack, world: World) -> tuple[World, Episode]:
+        """Prepare an instance for the task. Return what the agent's calls act on, and what the agent gets."""
+        plan, task = self._plan, self._work.task
+        if task.setup is not None:
+            given = task.setup.arguments
+            self._recording().append("call", id="setup", of="function", function=task.setup.function, arguments=given)
+        instruction = await plan.task_set.prepare(world, task)
+        conversation, instruction = conversation_of(task, instruction, plan.user, self._note)
+        acting = self._simulated(stack, world)
+        seen = acting
+        if conversation is not None and plan.user_by_tool:
+            instruction = f"{instruction}\n\nThe user says:\n{await conversation.opening() or ''}"
+            seen, conversation = ToolWithUser(acting, conversation), None
+        tools = await self._tools(seen)
+        episode = Episode(
+            task,
+            instruction=instruction,
+            env=seen,
+            tools=tools,
+            user=conversation,
+            recorder=self._recording(),
+            budget=self._budget,
+            sample=self._work.sample,
+            seed=derived_seed(plan.seed, task, self._work.sample),
+            model=plan.model,
+            sampling=plan.sampling,
+            price=plan.price,
+            call_seconds=plan.call_seconds,
+            solution=partial(plan.task_set.solution, world, task),
+            on_reply=self._replied,
+            on_model_failure=self._model_failed,
+        )
+        return acting, episode
 
     async def _open(self, stack: AsyncExitStack, task: Task) -> World:
         """Open an instance. A platform that has no room is asked again, with less concurrency."""

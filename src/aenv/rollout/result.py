@@ -42,7 +42,7 @@ class EpisodeResult:
     """True if the episode was recorded before this rollout was resumed."""
 
     user: Mapping[str, Any] | None = None
-    """Who played the user: ``kind``, ``model``, and digests of the ``prompt`` and the ``profile``. None: no user."""
+    """User of the episode: ``kind``, ``model``, and digests of the ``prompt`` and the ``profile``. None: no user."""
 
     simulation: Mapping[str, Any] | None = None
     """The simulated world: ``model``, ``prompt``, ``tools``, ``perturbations``, ``fidelity``. None: it was real."""

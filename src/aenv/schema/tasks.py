@@ -86,9 +86,9 @@ class UserProfile(_Part):
     """A simulated user of a task: what they want, who they are, what they know. Agents never see it."""
 
     goal: str = ""
-    """What the user wants; default: the instruction of the task."""
+    """Goal of the user; default: the instruction of the task."""
     persona: str = ""
-    """Who the user is, and how they talk."""
+    """Description of the user, and how they talk."""
     knowledge: dict[str, Any] = {}
     """Facts that the user tells when asked, such as ``{"order number": 17}``."""
     patience: Annotated[int, Field(ge=1, le=1000)] = 20

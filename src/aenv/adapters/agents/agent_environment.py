@@ -28,9 +28,9 @@ class Session:
     """A conversation with one caller."""
 
     messages: list[Message] = field(default_factory=list)
-    """What was said, as role and content."""
+    """Messages so far, as role and content."""
     memory: Any = None
-    """What the agent's framework keeps of the conversation."""
+    """State of the conversation that the agent's framework keeps."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 

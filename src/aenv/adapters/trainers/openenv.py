@@ -16,7 +16,7 @@ mcp_types = framework("openenv.core.env_server.mcp_types", "openenv")
 
 
 class ToolObservation(types.Observation):  # type: ignore[misc, name-defined]
-    """What an agent sees after a reset or a tool call."""
+    """Observation after a reset or a tool call."""
 
     text: str = ""
     """The instruction, or the tool's result."""

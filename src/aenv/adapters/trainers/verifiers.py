@@ -27,7 +27,7 @@ vf = framework("verifiers.v1", "verifiers")
 
 
 class EnvironmentState(vf.State):  # type: ignore[misc, name-defined]
-    """What the harness leaves for scoring."""
+    """Result of the harness, for scoring."""
 
     reward: float | None = None
     episode: str = ""

@@ -1,4 +1,4 @@
-"""What a cluster lets the engine do, and what runs in it: ``aenv cluster doctor`` and ``aenv cluster status``."""
+"""Report of the engine's rights in a cluster, and of what runs there: ``aenv cluster doctor`` and ``status``."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class ClusterFinding:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """One platform server that runs instances in the namespace, and its pods by phase."""
+    """A platform server that runs instances in the namespace, and its pods by phase."""
 
     name: str
     renewed: str
-    """When it has last renewed its Lease."""
+    """Time of the last renewal of its Lease."""
     pods: dict[str, int] = field(default_factory=dict)
 
 

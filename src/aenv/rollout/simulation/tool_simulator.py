@@ -55,7 +55,7 @@ class SimulatorFailed(AEnvError):
 
 @dataclass(slots=True)
 class ModelReached:
-    """Whether the model has ever answered; shared by all episodes. A refusal before that is the caller's mistake."""
+    """True once the model has answered; shared by all episodes. A refusal before that is the caller's mistake."""
 
     is_true: bool = False
 

@@ -15,7 +15,7 @@ import click
 
 from aenv._version import __version__
 from aenv.cli.global_options import GlobalOptions
-from aenv.cli.inspector import Inspector
+from aenv.cli.mcp.inspector import Inspector
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.cli.reload import HURRY_SECONDS, Reloader, answers, free_port
 from aenv.errors import UsageError
@@ -98,16 +98,10 @@ def command(
     """
     global_options: GlobalOptions = ctx.obj
     pipes = _host_pipes(ctx) if stdio else None
-    from aenv.project.locate import locate
     from aenv.runtime.serve import ServeOptions
     from aenv.tracing.logging import level_from_environment, setup_logging
 
-    project = locate(work_dir / (path or ""))
-    if path is None and project.loaded is None and not (project.root / "src").is_dir():
-        raise UsageError(
-            f"there is no project in {project.root}: it has neither config.json nor src/",
-            {"hint": "Change to the project's directory. To import all Python files of this folder: aenv run ."},
-        )
+    project = _find_project(work_dir, path)
     _warn(project)
     level = log_level or ("DEBUG" if global_options.verbose else level_from_environment())
     setup_logging(logging.StreamHandler(sys.stderr), level.upper())
@@ -125,6 +119,18 @@ def command(
     )
     inspector = None if quiet or no_inspector else Inspector(inspector_port)
     return _serve_once(project, options, inspector, name, output, quiet=quiet)
+
+
+def _find_project(work_dir: Path, path: Path | None) -> Located:
+    from aenv.project.locate import locate
+
+    project = locate(work_dir / (path or ""))
+    if path is None and project.loaded is None and not (project.root / "src").is_dir():
+        raise UsageError(
+            f"there is no project in {project.root}: it has neither config.json nor src/",
+            {"hint": "Change to the project's directory. To import all Python files of this folder: aenv run ."},
+        )
+    return project
 
 
 def _serve_once(

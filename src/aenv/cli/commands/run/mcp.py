@@ -10,7 +10,7 @@ import click
 
 from aenv.cli.command_group import CommandGroup
 from aenv.cli.hub.hub_options import reference, with_hub
-from aenv.cli.mcp_hosts import HOSTS, StdioServer, aenv_program
+from aenv.cli.mcp.mcp_hosts import HOSTS, StdioServer, aenv_program
 from aenv.cli.output import note
 from aenv.errors import AEnvError, NotFound, UsageError
 
@@ -87,7 +87,7 @@ def serve(name: str) -> int:
 
     Its tools run in a sandbox, or on the platform at AENV_SYSTEM_URL.
     """
-    from aenv.cli.stdio_bridge import bridge
+    from aenv.cli.mcp.stdio_bridge import bridge
     from aenv.runtime.stdio import HostPipes
 
     pipes = HostPipes.take()
