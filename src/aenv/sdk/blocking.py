@@ -30,12 +30,23 @@ class LoopThread:
 
     @classmethod
     def run(cls, work: Coroutine[Any, Any, T]) -> T:
-        """Run ``work`` on the loop and return its result. Ctrl-C cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, cls._running())
+        """Run ``work`` on the loop and return its result. Ctrl-C cancels it, also before this thread waits for it."""
+        loop = cls._running()
+        started: list[asyncio.Task[Any]] = []
+
+        async def cancellable() -> T:
+            if task := asyncio.current_task():
+                started.append(task)
+            return await work
+
+        def cancel() -> None:
+            for task in started:
+                task.cancel()
+
         try:
-            return future.result()
+            return asyncio.run_coroutine_threadsafe(cancellable(), loop).result()
         except BaseException:
-            future.cancel()
+            loop.call_soon_threadsafe(loop.call_soon, cancel)  # twice: the task that it made has then taken a step
             raise
 
     @classmethod

@@ -56,16 +56,24 @@ export function instanceView(files, id, signal) {
  * @param {AbortSignal} signal
  */
 export function episodeView(files, about, signal) {
+  /** @type {any} the chosen event, for a view that begins to listen after it was chosen */
+  let chosen = null;
   const frame = new PageFrame({
     title: "View of the environment",
     call: async () => {
       throw new Error("an episode is over: nothing can be called");
     },
-    listens: (kind) => kind === "episode" && frame.tell({ aenv: "episode", value: { id: about.id, task: about.task, reward: about.reward } }),
+    listens: (kind) => {
+      if (kind === "episode") frame.tell({ aenv: "episode", value: { id: about.id, task: about.task, reward: about.reward } });
+      else if (kind === "event" && chosen) frame.tell({ aenv: "event", value: chosen });
+    },
   });
   signal.addEventListener("abort", () => frame.close());
   void frame.show(files, ENTRY);
-  return { node: h("div", null, frame.node, note()), show: (/** @type {any} */ event) => frame.tell({ aenv: "event", value: event }) };
+  return {
+    node: h("div", null, frame.node, note()),
+    show: (/** @type {any} */ event) => frame.tell({ aenv: "event", value: (chosen = event) }),
+  };
 }
 
 function note() {

@@ -27,11 +27,14 @@ export default async function episode({ parts, query, signal, put }) {
   const pager = new EventPager(about.id, signal, () => list.draw());
   /** @type {ReturnType<typeof episodeView> | null} */
   let beside = null;
+  /** @type {any} the event that is shown */
+  let shown = null;
   const view = h("div", null);
   if (about.environment?.name && !isStatic)
     void viewOf(about.environment.name, about.environment.version, signal).then((files) => {
       if (!files) return;
       beside = episodeView(files, about, signal);
+      if (shown) beside.show(shown); // it was chosen before the view was there
       swap(view, h("section", { "aria-label": "View of the environment" }, h("h2", null, "View of the environment"), beside.node));
     });
   const number = (/** @type {number} */ row) => (chosen ? chosen[row] : row);
@@ -40,7 +43,10 @@ export default async function episode({ parts, query, signal, put }) {
     if (list.current !== row || !event) return;
     put({ at: number(row) });
     swap(detail, event.kind ? details(event) : failure(event.error));
-    beside?.show(event);
+    if (event.kind) {
+      shown = event;
+      beside?.show(event);
+    }
   });
 
   /**
