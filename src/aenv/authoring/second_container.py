@@ -41,8 +41,8 @@ umask 0
 group=$(command -v setsid)
 cd "${{{VARIABLE}:-{SHARED}}}" && mkdir -p {REQUESTS} && cd {REQUESTS} || exit 1
 here=$(pwd)
-rm -f {PIPE} && mkfifo {PIPE} || exit 1
-exec 3<>{PIPE}
+rm -f {PIPE} {PIPE}.part && mkfifo {PIPE}.part || exit 1
+exec 3<>{PIPE}.part && mv {PIPE}.part {PIPE} || exit 1
 serve() {{
   cd "$here/$1" || return
   $group sh ./command <stdin >stdout 2>stderr 3<&- &
@@ -58,7 +58,7 @@ while read -r word id <&3; do
   esac
 done
 """
-"""The script that runs in the second container."""
+"""The script that runs in the second container. Its pipe gets its name when something reads it: not before."""
 
 
 @dataclass(frozen=True, slots=True)
