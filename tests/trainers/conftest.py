@@ -16,7 +16,7 @@ from aenv.sdk.blocking import LoopThread
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_platform() -> Iterator[None]:
+def _own_platform() -> Iterator[Path]:
     """Keep sockets in a folder with a short path, and stop the platform in the end."""
     reason = unsupported_reason()
     if reason:
@@ -30,7 +30,7 @@ def _own_platform() -> Iterator[None]:
         LoopThread.run(asyncio.to_thread(int))
         local_lease.drop()
         try:
-            yield
+            yield Path(folder)
         finally:
             local_lease.drop()
             for where in local_platforms.all_of_user(local_platforms.LocalPaths(Path(folder) / "run")):
@@ -39,7 +39,13 @@ def _own_platform() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _shared_sources_are_closed() -> Iterator[None]:
+def _uses_own_platform(_own_platform: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set the folder for each test: settings from outside are removed before it."""
+    monkeypatch.setenv("AENV_RUNTIME_DIR", str(_own_platform / "run"))
+
+
+@pytest.fixture(autouse=True)
+def _shared_sources_are_closed(_uses_own_platform: None) -> Iterator[None]:
     yield
     close_shared_sources()
 
