@@ -67,13 +67,36 @@ def program(code: str) -> list:
     return [done.returncode, done.stdout + done.stderr]
 '''
 
+AGENT = '''
+import os
 
-async def publish(data: Path, name: str, environments: list[str], version: str = "1.0.0", **deploy: object) -> None:
+from aenv import Environment
+from aenv.adapters.agents.agent_environment import register_agent
+
+
+async def answer(conversation: list[dict]) -> str:
+    """Ask the agent below, if there is one, and add the own name to its reply."""
+    own, message = os.environ["envNAME"], conversation[-1]["content"]
+    below = {"director": "manager", "manager": "clerk"}.get(own)
+    if below is None:
+        return f"{own} did {message}"
+    async with Environment(below, timeout=60) as agent:
+        return f"{own} heard: {(await agent.call_tool('chat', {'message': message})).text}"
+
+
+register_agent(answer)
+'''
+"""An agent that asks the one below it: director, manager, clerk."""
+
+
+async def publish(
+    data: Path, name: str, environments: list[str], version: str = "1.0.0", code: str = CODE, **deploy: object
+) -> None:
     """Publish an environment that may open others in the hub of a data folder."""
     hub = LocalHub(open_catalog(HubLocation.of(data=data)))
     try:
         config = {"memory": "256Mi", **({"environments": environments} if environments else {}), **deploy}
-        bundle, blobs = bundle_of(name, version, {"src/env.py": CODE.encode()}, deployConfig=config)
+        bundle, blobs = bundle_of(name, version, {"src/env.py": code.encode()}, deployConfig=config)
         for digest in await hub.missing(list(blobs)):
             await hub.put_blob(digest, blobs[digest])
         await hub.push(request_of(bundle, public=True), False)

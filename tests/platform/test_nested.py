@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shutil
 import signal
@@ -19,8 +20,8 @@ from aenv import Environment
 from aenv.client.platform_client import ApiClient
 from aenv.errors import AEnvError
 from tests.conftest import fetch, run
-from tests.nested_envs import publish
-from tests.platform.collector import collecting
+from tests.nested_envs import AGENT, publish
+from tests.platform.collector import Collector, collecting
 from tests.platform.machine import Machine
 from tests.platform.parts import Served, serving
 
@@ -232,27 +233,65 @@ def test_a_revoked_token_opens_nothing_more(platform: Served, tokens: Tokens) ->
 
 
 def test_one_trace_has_the_calls_of_all_levels(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = """
-import asyncio, sys
-from aenv import Environment
-
-async def main():
-    async with Environment("outer", aenv_url=sys.argv[1]) as env:
-        print((await env.call_tool("chain", {"names": ["inner", "innermost"]})).data)
-
-asyncio.run(main())
-"""
     with collecting() as collector:
-        for name, value in collector.variables().items():
-            monkeypatch.setenv(name, value)
-        with serving(data, auth=False) as platform:
-            done = subprocess.run(
-                [sys.executable, "-c", code, platform.url], capture_output=True, text=True, timeout=100, check=False
-            )
-            assert done.stdout == "['outer', 'inner', 'innermost']\n", done.stderr
+        said = traced_call(collector, data, monkeypatch, "outer", "chain", names=["inner", "innermost"])
+        assert said == "['outer', 'inner', 'innermost']"
         assert len(collector.named("POST /tools/chain")) == 3
         assert len(collector.named("POST /env-instance")) == 3
         assert len({span.trace for span in collector.spans}) == 1
+
+
+def test_agents_nested_three_deep_have_one_trace_in_which_each_call_is_below_its_callers(
+    sandboxes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
+    try:
+        for name, opens in {"director": ["manager"], "manager": ["clerk"], "clerk": []}.items():
+            asyncio.run(publish(data, name, opens, code=AGENT))
+        with collecting() as collector:
+            said = traced_call(collector, data, monkeypatch, "director", "chat", message="the books")
+            assert said == "director heard: manager heard: clerk did the books"
+    finally:
+        _remove(data)
+    assert len({span.trace for span in collector.spans}) == 1
+    parents = {span.id: span.parent for span in collector.spans}
+    chats = sorted(collector.named("POST /tools/chat"), key=lambda span: span.began)
+    assert len(chats) == 3
+    for caller, called in itertools.pairwise(chats):
+        assert caller.id in ancestors(called.id, parents), [(s.name, s.id, s.parent) for s in collector.spans]
+        assert caller.began <= called.began <= called.ended <= caller.ended
+
+
+def ancestors(span: str, parents: dict[str, str]) -> list[str]:
+    """Return the spans above a span, nearest first."""
+    found = []
+    while parents.get(span):
+        span = parents[span]
+        found.append(span)
+    return found
+
+
+def traced_call(
+    collector: Collector, data: Path, monkeypatch: pytest.MonkeyPatch, name: str, tool: str, **arguments: Any
+) -> str:
+    """Call a tool in a program, with everything traced; return the result."""
+    code = """
+import asyncio, json, sys
+from aenv import Environment
+
+async def main():
+    async with Environment(sys.argv[2], aenv_url=sys.argv[1]) as env:
+        print((await env.call_tool(sys.argv[3], json.loads(sys.argv[4]))).data)
+
+asyncio.run(main())
+"""
+    for variable, value in collector.variables().items():
+        monkeypatch.setenv(variable, value)
+    with serving(data, auth=False) as platform:
+        command = [sys.executable, "-c", code, platform.url, name, tool, json.dumps(arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
 
 
 def test_an_engine_whose_instances_cannot_open_environments_refuses_by_name(data: Path) -> None:

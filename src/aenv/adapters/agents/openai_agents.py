@@ -37,14 +37,17 @@ class Speaker:
         self._conversation: list[Any] = []
 
     @classmethod
-    async def open(cls, env: Environment, name: str, instructions: str) -> Speaker:
-        """Connect to the model that OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL name."""
+    async def open(
+        cls, env: Environment, name: str, instructions: str, *, base_url: str | None = None, api_key: str | None = None
+    ) -> Speaker:
+        """Connect to a model: by default, the one that OPENAI_BASE_URL, OPENAI_API_KEY and OPENAI_MODEL name."""
         offered = await tools(env)
         from agents import Agent, ModelSettings, OpenAIChatCompletionsModel
         from openai import AsyncOpenAI
 
         client = AsyncOpenAI(
-            base_url=os.environ.get("OPENAI_BASE_URL") or None, api_key=os.environ.get("OPENAI_API_KEY") or "none"
+            base_url=base_url or os.environ.get("OPENAI_BASE_URL") or None,
+            api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
         )
         model = OpenAIChatCompletionsModel(os.environ.get("OPENAI_MODEL") or "default", client)
         settings = ModelSettings(temperature=1.0, top_p=1.0, max_tokens=8192)
