@@ -6,9 +6,8 @@ from __future__ import annotations
 import ast
 import asyncio
 import importlib.util
-import re
 import warnings
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,8 +19,8 @@ from aenv import Environment
 from aenv.testing import running
 from tests.scripted_model import ScriptedModel, scripted_model, tool_call
 from tests.tau2_stand_in import ENV, servant
+from tests.usage.documents import PRINTED
 
-SEEDS = Path(__file__).parents[3] / "shared" / "seeds"
 SECONDS = 300
 AIRLINE = {"TAU2_DOMAIN": "airline", "TAU2_TASK_ID": "1"}
 
@@ -63,33 +62,6 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     agents.set_default_openai_api("responses")
 
 
-def printed(number: str) -> str:
-    found = sorted(SEEDS.glob(f"{number}*"))
-    if not found:
-        pytest.skip(f"the document whose code is run here (../shared/seeds/{number}*) is not beside this repository")
-    return found[0].read_text(encoding="utf-8", errors="replace")
-
-
-def between(text: str, first: str, last: str) -> str:
-    """From some words to others; with the name that the page took for an address of mail."""
-    start = text.index(first)
-    return text[start : text.index(last, start) + len(last)].replace("[email protected]", "tau2-env@1.0.0")
-
-
-def indented(code: str) -> str:
-    """With the indentation that the page has lost: one line belongs to an ``if``, all to the next step to a loop."""
-    lines, depth = [], 0
-    for line in code.splitlines():
-        if line.startswith("# "):
-            depth = 0
-        lines.append("    " * depth + line)
-        if line.endswith(":"):
-            depth += 1
-        elif line == "break":
-            depth -= 1
-    return "\n".join(lines)
-
-
 def execute(code: str, **names: Any) -> dict[str, Any]:
     """Run it as a notebook does, with ``await`` outside of functions; the variables at its end."""
     compiled = compile(code, "as printed", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -109,9 +81,10 @@ def execute(code: str, **names: Any) -> dict[str, Any]:
 
 
 def test_the_announced_loop_earns_a_reward(stage: Stage) -> None:
-    code = between(printed("000"), "from typing import Any, Dict\n", "reward = await env.call_reward({})")
+    """Repair: the import of Runner."""
+    code = PRINTED["a loop"].code
     assert "instructions=env.call_function(" in code, "without an await"
-    seen = execute(indented(code), Runner=agents.Runner)
+    seen = execute(code, Runner=agents.Runner)
     assert seen["reward"]["total_reward"] == 1.0
     assert seen["reward"]["done"] is True
     (prompt,) = {asked["messages"][0]["content"] for asked in stage.model.asked}
@@ -119,34 +92,16 @@ def test_the_announced_loop_earns_a_reward(stage: Stage) -> None:
 
 
 def test_the_announced_questions_are_answered(stage: Stage) -> None:
-    code = between(printed("000"), "from aenv import Environment\n", '"tau2_get_task_info", {})')
-    seen = execute(indented(code))
+    seen = execute(PRINTED["questions to a benchmark"].code)
     names = [tool["name"].rpartition("/")[2] for tool in seen["tools"]]
     assert "tau2_get_task_info" in names
     assert set(seen["result"].data["tools"]) <= set(names)
 
 
 def test_an_episode_for_a_trainer_is_played(stage: Stage) -> None:
-    (code,) = re.findall(r"```python\n(# Entrypoint.*?)```", printed("001"), re.DOTALL)
+    code = PRINTED["an episode"].code
     if stage.is_real:
         with pytest.raises(Exception, match="telecom has no task 'task_123'; there are"):
             execute(code)
     else:
         assert execute(code)["reward"] == 1.0
-
-
-def test_an_agent_takes_a_call_for_its_instructions(stage: Stage) -> None:
-    """The same in other words, for machines without the documents."""
-
-    async def main() -> None:
-        async with Environment("tau2-env@1.0.0", environment_variables=AIRLINE, startup_timeout=SECONDS) as env:
-            prompt = cast("Callable[..., str]", env.call_function("tau2_get_system_prompt"))
-            clerk = agents.Agent(name="clerk", instructions=prompt, tools=await env.list_openai_tools())
-            status = await env.call_function("tau2_get_status")
-            while not status["done"]:
-                answer = await agents.Runner.run(clerk, input=status["last_observation"])
-                await env.call_function("tau2_send_message", {"message": answer.final_output})
-                status = await env.call_function("tau2_get_status")
-            assert (await env.call_reward())["total_reward"] == 1.0
-
-    asyncio.run(main())

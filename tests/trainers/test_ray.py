@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.trainers.treasure import TREASURE, needs
+from tests.trainers.treasure import GRADES, TREASURE, needs, printed_project
 
 needs("ray", "ray")
 
@@ -32,6 +32,10 @@ import asyncio
 async def walk_left(episode):
     """Walk to the left end; slowly where there is a folder that says so."""
     await episode.call("move", direction="left", steps=3)
+
+async def process(episode):
+    """Call the tool of the printed environment."""
+    await episode.call("my_tool", param1="it")
 
 async def linger(episode):
     """Note the node, and stay until the test lets go."""
@@ -77,6 +81,18 @@ def test_episodes_are_spread_recorded_and_graded(cluster: Cluster, tmp_path: Pat
         final = [each.id for each in opened.all_episodes() if each.final]  # a busy machine may need a second attempt
         assert sorted(final) == sorted(result.episode for result in results)
         assert "move" in str(list(opened.events(results[0].episode)))
+
+
+def test_an_environment_as_a_document_prints_it_is_run(cluster: Cluster, tmp_path: Path, store: Path) -> None:
+    (tmp_path / "my-env").mkdir()
+    project = printed_project(tmp_path / "my-env")
+
+    async def main() -> list[Any]:
+        made = RayRollout(project, tasks=GRADES, agent=f"{tmp_path}/agents.py:process", store=store)
+        return [result async for result in made]
+
+    results = asyncio.run(main())
+    assert {(each.task, each.outcome, each.score) for each in results} == {("good", "ok", 1.0), ("bad", "ok", -0.5)}
 
 
 def test_a_node_that_dies_loses_no_episode_and_doubles_none(cluster: Cluster, tmp_path: Path, store: Path) -> None:

@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.trainers.treasure import TREASURE, losing_instances, needs, outcomes
+from tests.trainers.treasure import GRADES, TREASURE, losing_instances, needs, outcomes, printed_project
 
 needs("stable_baselines3", "stable-baselines3")
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from gymnasium import spaces  # noqa: E402
 from stable_baselines3 import PPO  # noqa: E402
 from stable_baselines3.common.vec_env import VecMonitor  # noqa: E402
 
@@ -61,3 +63,29 @@ def test_a_lost_instance_raises(store: Path) -> None:
     with losing_instances(), pytest.raises(EpisodeFailed):
         env.step(np.array([0, 0]))
     env.close()
+
+
+class Process(StepMapping):
+    """Calls the tool with a number, and sees whether it has answered."""
+
+    action_space = spaces.Discrete(3)
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def call(self, action: Any) -> tuple[str, dict[str, Any]]:
+        return "my_tool", {"param1": "it", "param2": int(action)}
+
+    def first(self, episode: Any) -> Any:
+        return np.zeros(1, np.float32)
+
+    def observation(self, result: Any, episode: Any) -> Any:
+        return np.full(1, result.data == {"result": "Processed it"}, np.float32)
+
+
+def test_an_environment_as_a_document_prints_it_is_trained_on(tmp_path: Path, store: Path) -> None:
+    made = ToolVecEnv(printed_project(tmp_path), 2, mapping=Process(), tasks=GRADES, max_steps=1, store=store, seed=1)
+    env = VecMonitor(made)
+    PPO("MlpPolicy", env, n_steps=8, batch_size=8, device="cpu", seed=1).learn(16)
+    env.close()
+    done = [each for each in outcomes(store) if each[1] != "cancelled"]
+    assert {each[1] for each in done} <= {"ok", "budget"}
+    assert {each[2] for each in done} == {1.0, -0.5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +15,24 @@ from aenv import Environment
 from aenv.errors import InstanceEnded
 from aenv.rollout.agents.scripted import calls
 from aenv.trajectory import TrajectoryStore
+from tests.usage.documents import PRINTED
 
 TREASURE = str(Path(__file__).parents[2] / "examples" / "training" / "treasure")
+
+
+GRADES = [
+    {"id": name, "reward": {"arguments": {"code": "", "test_results": {"passed": name == "good"}}}}
+    for name in ("good", "bad")
+]
+"""Tasks for `printed_project`."""
+
+
+def printed_project(folder: Path) -> str:
+    """Return a project with the tool and the reward that the document of the announced concepts prints."""
+    (folder / "src").mkdir()
+    (folder / "config.json").write_text(json.dumps({"name": "my-env", "version": "1.0.0"}))
+    (folder / "src" / "env.py").write_text(f"{PRINTED['a described tool'].code}\n{PRINTED['a reward'].code}\n")
+    return str(folder)
 
 
 def needs(module: str, extra: str) -> None:
