@@ -36,7 +36,7 @@ def addresses(platform: Served, episodes: list[str]) -> list[str]:  # noqa: F811
     api(platform, platform.first_token, f"/instance/{app}/functions/save_file", page)
     views = [f"#/instances/{made}?view={view}" for view in ("Log", "Events", "Usage", "Terminal", "Files", "Ports")]
     hub = [f"#/hub/counter?view={view}" for view in ("Offers", "README", "Tasks", "Files", "Versions", "Access")]
-    runs = ["#/runs", "#/runs/demo", "#/group/demo/greet", f"#/episode/{episodes[0]}?at=3"]
+    runs = ["#/runs", "#/runs/demo", "#/group/demo/greet", f"#/episode/{episodes[0]}?at=3&trace=1"]
     ide = [f"#/ide/{app}?view={view}" for view in ("Preview", "Files", "History")]
     others = ["#/", "#/instances", "#/services", "#/hub", "#/playground", f"#/playground?instance={made}", "#/metrics"]
     return [*others, *views, *hub, *runs, *ide, f"#/episode/{episodes[0]}?with={episodes[1]}", "#/none"]

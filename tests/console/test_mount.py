@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import sys
 import zipfile
@@ -82,6 +83,10 @@ def test_another_name_of_this_machine_is_refused() -> None:
     assert ask("/console/", host="evil.example").status == 403
     assert ask("/console/", host="127.0.0.1:8080").status == 200
     assert ask("/console/", only_loopback=False, host="aenv.example").status == 200
+
+
+def test_the_settings_say_where_traces_are() -> None:
+    assert json.loads(ask("/console/settings.json").body) == {"trace_url": ""}
 
 
 def test_the_root_leads_browsers_to_the_console() -> None:

@@ -54,6 +54,19 @@ async def steps():
 asyncio.run(steps())
 """
 
+ROLLOUT = """
+import sys
+from pathlib import Path
+from aenv.rollout import rollout
+from aenv.schema.tasks import Task
+from aenv.trajectory import TrajectoryStore
+
+if __name__ == "__main__":
+    with TrajectoryStore.open(Path(sys.argv[1])) as store:
+        list(rollout("counter", tasks=[Task(id="one")], agent="nop", store=store))
+        print(next(store.events(next(store.all_episodes()).id))["trace"])
+"""
+
 
 def _run(code: str, *arguments: str, **variables: str) -> str:
     done = subprocess.run(
@@ -108,6 +121,13 @@ def test_spans_join_the_trace_of_the_calling_program(data: Path) -> None:
         # The platform records nothing, so the instance's server timing reaches the program.
         _one(collector, "tool", _one(collector, "runtime", sent))
         assert {span.trace for span in collector.spans} == {ours.trace}
+
+
+def test_a_recorded_episode_names_its_trace(data: Path, tmp_path: Path) -> None:
+    with collecting() as collector, serving(data, auth=False) as platform:
+        variables = {**collector.variables(), "AENV_SYSTEM_URL": platform.url}
+        recorded = _run(ROLLOUT, str(tmp_path / "store"), **variables).splitlines()[-1]
+        assert recorded == _one(collector, "environment counter", None).trace
 
 
 def test_tracing_is_not_imported_without_configuration() -> None:

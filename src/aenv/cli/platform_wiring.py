@@ -80,6 +80,7 @@ def console_beside(settings: ServeSettings) -> Callable[[Handler], Handler]:
     """Return a function that adds the console to a platform's handler, if the settings want one."""
 
     def add(api: Handler) -> Handler:
-        return mounted(api, only_loopback=not settings.open_to_others and not settings.with_auth)
+        only_loopback = not settings.open_to_others and not settings.with_auth
+        return mounted(api, only_loopback=only_loopback, trace_url=settings.trace_url)
 
     return add if settings.console else lambda api: api

@@ -6,6 +6,8 @@ would show as a page is put into a sandbox, where its scripts do not run.
 
 from __future__ import annotations
 
+from pydantic_core import to_json
+
 from aenv.console import assets
 from aenv.console.socket_token import take_socket_token
 from aenv.errors import AEnvError
@@ -14,17 +16,19 @@ from aenv.http.messages import Answer, Handler, Request, Response
 from aenv.http.page_sandbox import is_navigation, sandboxed
 
 PATH = "/console"
+SETTINGS = f"{PATH}/settings.json"
 
 
-def mounted(api: Handler, *, only_loopback: bool) -> Handler:
+def mounted(api: Handler, *, only_loopback: bool, trace_url: str = "") -> Handler:
     """Return a handler of the console and the API.
 
     ``only_loopback``: only this machine reaches the server, so another name of it in ``Host`` is an attack.
+    ``trace_url``: where traces can be looked at, with ``{trace}`` for the id.
     """
 
     async def answer(request: Request) -> Answer:
         if request.path == PATH or request.path.startswith(f"{PATH}/"):
-            return console_answer(request, only_loopback=only_loopback)
+            return console_answer(request, only_loopback=only_loopback, trace_url=trace_url)
         if request.path == "/" and is_navigation(request):
             return _redirect(b"console/")
         take_socket_token(request)
@@ -34,7 +38,7 @@ def mounted(api: Handler, *, only_loopback: bool) -> Handler:
     return answer
 
 
-def console_answer(request: Request, *, only_loopback: bool) -> Response:
+def console_answer(request: Request, *, only_loopback: bool, trace_url: str = "") -> Response:
     """Return a file of the console. Nothing here changes anything, whatever the method."""
     if only_loopback:
         try:
@@ -45,6 +49,9 @@ def console_answer(request: Request, *, only_loopback: bool) -> Response:
         return _refusal(405, "only GET and HEAD")
     if request.path == PATH:
         return _redirect(b"console/")
+    if request.path == SETTINGS:
+        head = assets.HEADERS + b"content-type: application/json\r\n"
+        return Response(200, to_json({"trace_url": trace_url}), head)
     asset = assets.load().get(request.path.removeprefix(f"{PATH}/"))
     return asset.answer(request) if asset is not None else _refusal(404, "the console has no such file")
 

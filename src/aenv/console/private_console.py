@@ -25,9 +25,10 @@ STREAM_OVER = 64 * 1024
 class PrivateConsole:
     """Serves the console and an API to whoever has the link."""
 
-    def __init__(self, api: Handler, model: Model | None = None) -> None:
+    def __init__(self, api: Handler, model: Model | None = None, trace_url: str = "") -> None:
         self._api = api
         self._model = model
+        self._trace_url = trace_url
         self._logins = Logins()
         self._server = HttpServer(self._answer, max_body=MAX_BODY, stream_over=STREAM_OVER)
         self._url = ""
@@ -58,7 +59,7 @@ class PrivateConsole:
                 self._need_login(request)
                 return await model_chat.chat_answer(self._model, request)
             if request.path == mount.PATH or request.path.startswith(f"{mount.PATH}/"):
-                return mount.console_answer(request, only_loopback=True)
+                return mount.console_answer(request, only_loopback=True, trace_url=self._trace_url)
             take_socket_token(request)
             self._need_login(request)
             return await self._api(request)

@@ -96,6 +96,7 @@ class Attempt:
         self._budget = Budget(work.task.limits.over(plan.limits))
         self._recorder: EpisodeRecorder | None = None
         self._environment: dict[str, Any] = {}
+        self._trace: str | None = None
         self._user = about_user(work.task, plan.user)
         self._simulation = plan.simulation.result_info() if plan.simulation is not None else None
         self._phase: Phase = "start"
@@ -123,6 +124,7 @@ class Attempt:
             world = await self._open(stack, task)
             await stack.enter_async_context(kept_alive(world))
             self._environment = await plan.environments.of(self._environment_name, world)
+            self._trace = getattr(world, "trace_id", None)
             self._begin()
             self._phase = "setup"
             acting, episode = await self._prepare(stack, world)
@@ -287,6 +289,7 @@ class Attempt:
                     "sampling": dict(plan.sampling),
                     "parents": parents,
                     "labels": dict(plan.labels),
+                    **({"trace": self._trace} if self._trace else {}),
                 },
                 secrets=[key for key in map(_key_of, (plan.model, plan.user, plan.simulation)) if key],
             )

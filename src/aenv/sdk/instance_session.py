@@ -396,6 +396,11 @@ class InstanceSession(AsyncOnly):
         return identity.resolved_version(self.env_name, self._instance or self._last_instance)
 
     @property
+    def trace_id(self) -> str | None:
+        """Id of the OpenTelemetry trace of the calls; None where nothing is traced, and after the release."""
+        return self._rollout.trace_id if self._rollout is not None else None
+
+    @property
     def digest(self) -> str | None:
         """Digest of the version that runs; None for a project that does not come from a hub."""
         known = self._instance or self._last_instance

@@ -31,6 +31,11 @@ class RolloutTrace:
         """Return the parent of the next call: the rollout, or None if the program has started a span since."""
         return self._span.context if self._tracer.own_span() == self._outer_span else None
 
+    @property
+    def trace_id(self) -> str:
+        """Return the id of the trace: 32 hexadecimal digits."""
+        return self._span.context.trace_id
+
     def set_instance(self, instance: str) -> None:
         """Record the instance id."""
         self._span.set(aenv_instance=instance)

@@ -21,7 +21,9 @@ from aenv.schema import paths, quantities
 from aenv.storage.open_url import data_folder
 
 DEFAULT_ENGINE = "native"
-_EXAMPLES = {"prefix": "/aenv", "public_url": "https://aenv.example.com", "advertise": "http://10.0.0.5:8080"}
+TRACE_URL = r"^(https?://[!-~]*\{trace\}[!-~]*)?$"
+_EXAMPLES = {"prefix": "/aenv", "public_url": "https://aenv.example.com", "advertise": "http://10.0.0.5:8080",
+             "trace_url": "https://jaeger.example/trace/{trace}"}  # fmt: skip
 """Examples of the settings that have a pattern."""
 
 
@@ -114,6 +116,8 @@ class ServeSettings(BaseModel):
     """Serve ``/metrics`` without a token on 127.0.0.1 at this port; None: do not."""
     console: bool = True
     """Serve the web console at ``/console/``."""
+    trace_url: str = Field(default="", pattern=TRACE_URL)
+    """Address of a trace for the console's links, with ``{trace}`` for the id; empty: no links."""
     log_format: Literal["text", "json"] = "text"
     """Format of log lines."""
     max_instances: int = Field(default=0, ge=0)

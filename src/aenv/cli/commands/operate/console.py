@@ -24,6 +24,12 @@ from aenv.errors import NotFound, UsageError
 @click.option("--open", "opens", is_flag=True, help="Open the link in a browser, too.")
 @click.option("--model", help="Model of the chat: [API:]NAME[@URL], or FILE.py:NAME of a script.  [default: no chat]")
 @click.option(
+    "--trace-url",
+    envvar="AENV_TRACE_URL",
+    default="",
+    help="Where links to traces lead, as in https://jaeger.example/trace/{trace}.  [default: no links]",
+)
+@click.option(
     "--static",
     "static_dir",
     type=click.Path(path_type=Path, file_okay=False),
@@ -36,6 +42,7 @@ def command(
     port: int,
     opens: bool,
     model: str | None,
+    trace_url: str,
     static_dir: Path | None,
     run: str | None,
     system_url: str | None,
@@ -51,6 +58,8 @@ def command(
         return _write(static_dir, run, url, key, output)
     if run is not None:
         raise UsageError("--run is for --static")
+    if trace_url and (not trace_url.startswith(("http://", "https://")) or "{trace}" not in trace_url):
+        raise UsageError(f"--trace-url {trace_url}: expected an address like https://jaeger.example/trace/{{trace}}")
     pages = contextlib.ExitStack()
 
     def tell(link: str) -> None:
@@ -61,7 +70,7 @@ def command(
             click.launch(_page_to(link, pages.enter_context(tempfile.TemporaryDirectory(prefix="aenv-console-"))))
 
     with pages:
-        return interrupts.run(_serve(url, key, port, model, tell))
+        return interrupts.run(_serve(url, key, port, model, trace_url, tell))
 
 
 def _page_to(link: str, folder: str) -> str:
@@ -74,7 +83,9 @@ def _page_to(link: str, folder: str) -> str:
     return str(page)
 
 
-async def _serve(url: str | None, key: str | None, port: int, model: str | None, tell: Callable[[str], None]) -> int:
+async def _serve(
+    url: str | None, key: str | None, port: int, model: str | None, trace_url: str, tell: Callable[[str], None]
+) -> int:
     from aenv.console.local_api import LocalApi
     from aenv.console.private_console import PrivateConsole
     from aenv.console.remote_api import RemoteApi
@@ -82,7 +93,7 @@ async def _serve(url: str | None, key: str | None, port: int, model: str | None,
 
     chatting = find_model(model)
     api = LocalApi() if url is None else RemoteApi(url, key)
-    console = PrivateConsole(api.answer, chatting)
+    console = PrivateConsole(api.answer, chatting, trace_url)
     try:
         try:
             await console.listen(port)

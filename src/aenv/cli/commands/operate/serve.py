@@ -126,6 +126,11 @@ _store_option = click.option(
     help="Serve the web console at /console/.  [default: serve it]",
 )
 @click.option(
+    "--trace-url",
+    envvar="AENV_TRACE_URL",
+    help="Where the console's links to traces lead, as in https://jaeger.example/trace/{trace}.  [default: no links]",
+)
+@click.option(
     "--engine",
     envvar="AENV_ENGINE",
     help="Engine of instances: native sandboxes, gvisor for stronger and slower ones, docker for containers,"

@@ -12,6 +12,8 @@ import { frames, player } from "./recording.js";
 import { replayer } from "./replay.js";
 import { clock, count, plain, span } from "../base/text.js";
 import { episodeView, viewOf } from "../hub/view.js";
+import { spansOf, waterfall } from "./waterfall.js";
+import { loadSettings } from "../base/settings.js";
 import { WindowedList } from "../base/windowed.js";
 
 /** @type {import("../main.js").Page} */
@@ -122,7 +124,14 @@ export default async function episode({ parts, query, signal, put }) {
     if (other.value.trim()) location.hash = to(["episode", about.id], { with: other.value.trim() }).slice(1);
   }, { class: "small" });
   const tape = button("Terminal", async () => swap(played, played.childElementCount ? null : player(await frames(pager.all()), signal, jump)), { class: "small", title: "Play back what terminals showed" });
-  const actions = h("div", { class: "row" }, isStatic ? null : again.start, tape, other, compare);
+  const timed = h("div", null);
+  const times = button("Trace", async () => {
+    await loadSettings();
+    swap(timed, timed.childElementCount ? null : waterfall(await spansOf(pager.all()), jump));
+    put({ trace: timed.childElementCount ? 1 : null });
+  }, { class: "small", title: "Where the time went, and the trace of OpenTelemetry" });
+  if (query.trace) times.click();
+  const actions = h("div", { class: "row" }, isStatic ? null : again.start, tape, times, other, compare);
   form.append(button("Next error", () => toError(1), { class: "small" }), found, h("span", { class: "quiet keys" }, "Keys: j k next, previous · e E error · / search"));
   const keys = (/** @type {KeyboardEvent} */ event) => {
     if (/** @type {any} */ (event.target).closest?.("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -153,7 +162,7 @@ export default async function episode({ parts, query, signal, put }) {
     if (wanted.kind || wanted.q) await filter().catch((error) => swap(detail, failure(error)));
     if (query.at !== undefined) jump(Number(query.at));
   });
-  return h("div", { class: "episode" }, head, apart, actions, again.place, played, form, h("div", { class: "split" }, list.node, detail), view);
+  return h("div", { class: "episode" }, head, apart, actions, again.place, played, timed, form, h("div", { class: "split" }, list.node, detail), view);
 }
 
 /** @param {any} about */
