@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from aenv.hub.open_hub import HubLocation, open_catalog
 from aenv.schema.envhub import PushRequest
 from aenv.trajectory import EpisodeKey, RunRecord, TrajectoryStore
 from aenv.trajectory.platform_trajectories import PlatformTrajectories
-from tests.console.conftest import log_in, visit
+from tests.console.conftest import api, log_in, visit
 from tests.hub.parts import bundle_of
 from tests.platform.parts import Served, serving
 
@@ -64,6 +65,47 @@ for (const each of tries) { try { Promise.resolve(each()).catch(() => 0); } catc
 """
 
 
+LAYOUT = {
+    "function": "state",
+    "seconds": 0.5,
+    "show": [
+        {"kind": "figure", "title": "In the cart", "at": "/cart"},
+        {"kind": "columns", "title": "Board", "at": "/board"},
+        {"kind": "table", "title": "Orders", "at": "/orders", "columns": ["what", "count"]},
+        {"kind": "grid", "title": "Shelf", "at": "/shelf"},
+        {"kind": "markdown", "title": "Note", "at": "/note"},
+        {"kind": "image", "title": "Label", "at": "/label"},
+        {"kind": "progress", "title": "Filled", "at": "/filled"},
+        {"kind": "line", "title": "Prices", "at": "/prices"},
+        {"kind": "facts", "title": "Facts", "at": "/facts"},
+        {"kind": "json", "title": "Missing", "at": "/missing"},
+        {"kind": "button", "title": "Empty it", "function": "empty"},
+    ],
+}
+STATEFUL = """
+from aenv import register_function, register_tool
+
+BAD = "<img src=x onerror=alert(1)>"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+cart = [0]
+
+@register_function
+def state() -> dict:
+    return {"cart": cart[0], "board": {BAD: ["tea", BAD], "done": []}, "orders": [{"what": BAD, "count": 2}],
+            "shelf": ["#.#", ["a", BAD]], "note": "# " + BAD, "label": {"mimeType": "image/png", "data": PIXEL},
+            "filled": 0.5, "prices": [1, None, 3], "facts": {BAD: BAD}}
+
+@register_tool
+def add(count: int) -> dict:
+    cart[0] += count
+    return state()
+
+@register_function
+def empty() -> None:
+    cart[0] = 0
+"""
+
+
 @pytest.fixture(scope="module")
 def platform(published: Path) -> Iterator[Served]:
     with serving(published) as served:
@@ -77,12 +119,14 @@ def shop(published: Path, platform: Served, tokens: Tokens) -> str:
     files = {"src/shop.py": SHOP, "README.md": "# Shop\n"}
     asyncio.run(publish(published, "1.0.0", files))
     asyncio.run(publish(published, "1.1.0", {**files, **view, "README.md": "# Shop\n\nNew.\n"}))
+    drawn = {"src/shop.py": STATEFUL, "README.md": "# Drawn", "console/layout.json": json.dumps(LAYOUT)}
+    asyncio.run(publish(published, "1.0.0", drawn, "drawn"))
     return "shop"
 
 
-async def publish(data: Path, version: str, files: dict[str, str]) -> None:
+async def publish(data: Path, version: str, files: dict[str, str], name: str = "shop") -> None:
     hub = LocalHub(open_catalog(HubLocation.of(data=data)))
-    bundle, blobs = bundle_of("shop", version, {name: text.encode() for name, text in files.items()})
+    bundle, blobs = bundle_of(name, version, {name: text.encode() for name, text in files.items()})
     try:
         for digest in await hub.missing(list(blobs)):
             await hub.put_blob(digest, blobs[digest])
@@ -108,6 +152,13 @@ def episode(shop: str, platform: Served, tokens: Tokens, tmp_path_factory: pytes
         record.append("call", id="r", of="reward", reward="bought", arguments={"wanted": 2})
         record.append("result", id="r", content=[], structured=1.0, is_error=False)
         record.end("ok", reward=1.0)
+        begin = {"environment": {"name": "drawn", "version": "1.0.0"}}
+        record = store.record(EpisodeKey("replayed", "drawn"), begin, episode_id="ep-drawn")
+        for number in (3, 4):
+            record.append("call", id=str(number), of="tool", tool="add", arguments={})
+            record.append("result", id=str(number), content=[], structured={"cart": number}, is_error=False)
+        record.append("note", text="later")
+        record.end("ok")
         with PlatformTrajectories(platform.url, tokens("ann")) as there:
             there.push(store, store.all_episodes())
     return "ep-replayed"
@@ -191,3 +242,22 @@ def test_an_author_s_view_shows_state_and_has_no_rights(
     page.locator(".windowed-row").nth(2).click()
     page.frame_locator("iframe").get_by_text("event 2 result").wait_for()
     assert len(page.context.pages) == 1
+
+
+def test_a_layout_is_drawn_beside_an_instance_and_an_episode(page: Page, platform: Served, tokens: Tokens) -> None:
+    made = api(platform, tokens("ann"), "/env-instance", {"envName": "drawn"})["id"]
+    api(platform, tokens("ann"), f"/instance/{made}/tools/add", {"count": 7})
+    visit(page, platform, f"#/instances/{made}?view=View")
+    view = page.locator(".layout")
+    view.locator(".figure .value", has_text="7").wait_for()
+    assert view.locator("h4").all_inner_texts() == ["<img src=x onerror=alert(1)>", "done"]
+    assert view.locator(".cells td").count() == 5
+    assert view.locator("img").count() == 1  # the label, and none of those that are text
+    view.get_by_text("Not there yet.").wait_for()
+    view.get_by_role("button", name="Empty it").click()
+    view.locator(".figure .value", has_text="0").wait_for()
+    visit(page, platform, "#/episode/ep-drawn?at=2")
+    page.locator(".layout .figure .value", has_text="3").wait_for()
+    page.locator(".windowed-row").nth(5).click()  # a note has no state: that of the last result before it is shown
+    page.locator(".layout .figure .value", has_text="4").wait_for()
+    assert page.locator(".layout button").count() == 0  # an episode is over

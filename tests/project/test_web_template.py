@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from aenv import Environment
+from aenv.errors import ConfigError
 from aenv.project import scaffold
 from aenv.project.bundles.packing import pack
 from tests.conftest import run
@@ -34,3 +38,21 @@ def test_the_view_is_part_of_the_bundle(tmp_path: Path) -> None:
     project = scaffold.create("my-board", template="web", parent_dir=tmp_path).root
     paths = {file.path for file in pack(project).bundle.files}
     assert {"console/index.html", "console/board.js", "console/board.css"} <= paths
+
+
+@pytest.mark.parametrize(
+    ("layout", "why"),
+    [
+        ("{", "the file: Invalid JSON"),
+        ('{"show": []}', "show: List should have at least 1 item"),
+        ('{"show": [{"kind": "tabel"}]}', "show/0/kind: Input should be"),
+        ('{"show": [{"kind": "button"}]}', "a button needs a function"),
+        ('{"show": [{"kind": "text", "at": "score"}]}', "show/0/at"),
+        ('{"show": [{"kind": "text"}], "functoin": "state"}', "functoin: Extra inputs are not permitted"),
+    ],
+)
+def test_an_invalid_layout_is_refused_where_a_project_is_packed(tmp_path: Path, layout: str, why: str) -> None:
+    project = scaffold.create("my-board", template="web", parent_dir=tmp_path).root
+    (project / "console" / "layout.json").write_text(layout)
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        pack(project)

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from aenv.errors import ConfigError, Conflict
 from aenv.project import manifest
 from aenv.project.project_files import Source, sources
+from aenv.project.view_layout import check_view
 from aenv.schema.bundle import (
     BLOB_LIMIT,
     CONFIG,
@@ -79,6 +80,7 @@ def pack(root: Path, *, version: str | None = None, progress: Callable[[int], No
             config["version"] = check_version(version)
         except ValueError as error:
             raise ConfigError(str(error)) from None
+    check_view(root)
     found = [source for source in sources(root) if source.path != CONFIG]
     _check(found)
     pieces: dict[str, PackedBlob] = {}

@@ -1,14 +1,16 @@
 // @ts-check
-/** The view that an environment's author ships: the folder `console/` of the project, in a sandboxed frame. */
+/** The view that an environment's author ships in `console/`: pages in a sandboxed frame, or a layout that we draw. */
 
 import { get, path, send } from "../base/api.js";
 import { PageFrame } from "../base/frame.js";
 import { h } from "../base/dom.js";
 import { plain } from "../base/text.js";
 import { bundle, textOf } from "./bundle.js";
+import { episodeLayout, instanceLayout, parsed } from "./layout.js";
 
 const FOLDER = "console/";
 const ENTRY = "console/index.html";
+const LAYOUT = "console/layout.json";
 const MOST = 2 << 20; // bytes of all files of a view
 
 /**
@@ -22,7 +24,7 @@ export async function viewOf(name, version, signal) {
   try {
     const one = await get(path("api", "v1", "environments", name), { ref: version }, signal);
     const found = await bundle(one.digest, signal);
-    if (!found.has(ENTRY)) return null;
+    if (!found.has(ENTRY) && !found.has(LAYOUT)) return null;
     const own = [...found.values()].filter((each) => each.path.startsWith(FOLDER));
     if (own.reduce((all, each) => all + each.size, 0) > MOST) return null;
     const texts = await Promise.all(own.map((each) => textOf(each, signal)));
@@ -39,6 +41,7 @@ export async function viewOf(name, version, signal) {
  * @param {AbortSignal} signal
  */
 export function instanceView(files, id, signal) {
+  if (!files[ENTRY]) return instanceLayout(parsed(files[LAYOUT]), id, signal);
   const frame = new PageFrame({
     title: "View of the environment",
     call: (name, given) => send("POST", `${path("instance", id)}/functions/${path(name)}`, given, signal),
@@ -53,9 +56,11 @@ export function instanceView(files, id, signal) {
  * A view beside an episode: it is told of the event that is chosen, and calls nothing.
  * @param {Record<string, string>} files
  * @param {any} about the episode
+ * @param {(start: number, most: number) => Promise<any[]>} read events of the episode
  * @param {AbortSignal} signal
  */
-export function episodeView(files, about, signal) {
+export function episodeView(files, about, read, signal) {
+  if (!files[ENTRY]) return episodeLayout(parsed(files[LAYOUT]), read);
   /** @type {any} the chosen event, for a view that begins to listen after it was chosen */
   let chosen = null;
   const frame = new PageFrame({

@@ -35,8 +35,12 @@ export default async function episode({ parts, query, signal, put }) {
   if (about.environment?.name && !isStatic)
     void viewOf(about.environment.name, about.environment.version, signal).then((files) => {
       if (!files) return;
-      beside = episodeView(files, about, signal);
-      if (shown) beside.show(shown); // it was chosen before the view was there
+      try {
+        beside = episodeView(files, about, (start, most) => pager.read(start, most), signal);
+      } catch (error) {
+        return swap(view, failure(error));
+      }
+      if (shown) void beside.show(shown); // it was chosen before the view was there
       swap(view, h("section", { "aria-label": "View of the environment" }, h("h2", null, "View of the environment"), beside.node));
     });
   const number = (/** @type {number} */ row) => (chosen ? chosen[row] : row);
@@ -47,7 +51,7 @@ export default async function episode({ parts, query, signal, put }) {
     swap(detail, event.kind ? details(event) : failure(event.error));
     if (event.kind) {
       shown = event;
-      beside?.show(event);
+      void beside?.show(event);
     }
   });
 
