@@ -40,13 +40,22 @@ documnt.querySelector("#add").addEventListener("submit", add);
 """
 APP = """
 const items = document.querySelector("#items");
-document.querySelector("#add").addEventListener("submit", (event) => {
-  event.preventDefault();
+const kept = JSON.parse(localStorage.getItem("kept") ?? "[]");
+function show(text) {
   const item = document.createElement("li");
-  item.textContent = document.querySelector("#what").value;
+  item.textContent = text;
   item.addEventListener("click", () => item.classList.toggle("done"));
   items.append(item);
-  localStorage.setItem("count", items.children.length);
+}
+kept.forEach(show);
+document.querySelector("#add").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const what = document.querySelector("#what");
+  if (!what.value) return;
+  kept.push(what.value);
+  localStorage.setItem("kept", JSON.stringify(kept));
+  show(what.value);
+  what.value = "";
 });
 console.log("ready");
 """
@@ -105,6 +114,15 @@ addEventListener("load", () => {
 """
 
 
+PRETENDING = """<form id="add"><input id="what"><button>Add</button></form><ul id="items"></ul><script>
+const item = Object.assign(document.createElement("li"), { textContent: "tea & <b>eggs</b> kept", className: "done" });
+document.querySelectorAll = document.querySelector = () => [item];
+Object.defineProperty(window, "checks", { value: "passed" });
+JSON.stringify = () => '{"count":1}'; Element.prototype.checkVisibility = () => true;
+Array.prototype.filter = () => [item]; setTimeout(() => alert(1), 10);
+</script>"""
+
+
 class Ide:
     """The IDE of a fresh instance, in a browser."""
 
@@ -137,9 +155,9 @@ class Ide:
         assert status == 200, answer
         return answer["data"]
 
-    def reward(self) -> Any:
-        checks = self.call("task/list", {})["tasks"][0]["reward"]["arguments"]
-        return self.call("task/reward", checks)
+    def reward(self, task: str = "to-do") -> Any:
+        tasks = {each["id"]: each for each in self.call("task/list", {})["tasks"]}
+        return self.call("task/reward", tasks[task]["reward"]["arguments"])
 
 
 @pytest.fixture
@@ -173,6 +191,8 @@ def test_a_scripted_model_builds_a_to_do_app_in_six_turns(
         assert ide.preview.locator("li.done").count() == 1
         reward = ide.reward()
         assert reward["score"] == 1.0, reward
+        used = ide.reward("to-do-used")  # a browser in the instance clicks and types
+        assert used["score"] == 1.0, used
         page.get_by_role("tab", name="History").click()
         page.get_by_role("button", name="What changed").first.click()
         page.locator("del", has_text="documnt").wait_for()
@@ -208,3 +228,7 @@ def test_a_hostile_app_gains_nothing(local: dict[str, str], watched: Watched) ->
             page.wait_for_function(f"() => window.refused > {number}")
         assert "p" not in ide.call("functions/app_state", {})["files"]
         assert ide.reward()["score"] < 1.0
+        ide.call("functions/save_file", {"file_path": "index.html", "content": HOSTILE_PAGE + PRETENDING})
+        steps = [{"fill": "#what", "text": "tea"}, {"expect": "#items li", "count": 1}]
+        used = ide.call("task/reward", {"checks": [{"kind": "browser", "steps": steps}]})
+        assert (used["score"], used["checks"][0]["why"][:6]) == (0.0, "step 2"), used

@@ -7,10 +7,12 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from app_files import AppFiles, encoded
+from browser_checks import behaves, browsing, console_of, find_browser
 from page_checks import check_project, passes, read_page, responsive_problems
 
 from aenv import end_programs, register_function, register_reward, register_tasks, register_tool
@@ -158,10 +160,18 @@ def build_app() -> dict[str, Any]:
 
 @register_tool
 def log_browser_console() -> dict[str, Any]:
-    """Read what the preview's console said since the files last changed. `shown` is false if nobody looks at it."""
+    """Read what the browser's console said of the app as it is now.
+
+    `shown` is true if somebody has the preview open; else the app is opened in a browser of this machine, if there is
+    one (`opened`).
+    """
     shown = _shown["digest"] == files.digest()
     entries = _shown["entries"] if shown else []
-    return {"success": not any(each["level"] == "error" for each in entries), "shown": shown, "entries": entries}
+    opened = not shown and find_browser() is not None and "index.html" in files.paths()
+    if opened:
+        entries = console_of(files.texts())
+    success = not any(each["level"] == "error" for each in entries)
+    return {"success": success, "shown": shown, "opened": opened, "entries": entries}
 
 
 @register_function
@@ -227,16 +237,23 @@ def export_zip() -> dict[str, str]:
 def app_reward(checks: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the share of checks that the app passes.
 
-    The files are read, not run: nothing that they say can change the score. Programs that the agent left behind are
-    ended first.
+    The files are read; only `browser` runs them, in a browser whose scripts cannot reach the checks. Programs that the
+    agent left behind are ended first.
 
     Args:
         checks: Each with a `kind`: `file` (`path`), `builds`, `element` (`select`, `count`), `text` (`pattern`),
-            `responsive`.
+            `responsive`, `browser` (`steps`, `width`).
     """
     end_programs()
     texts = files.texts()
-    results = [{**check, "passed": passes(check, texts)} for check in checks]
+    results = [
+        {**check, "passed": passes(check, texts)} if check.get("kind") != "browser" else dict(check) for check in checks
+    ]
+    seen = [check for check in results if check.get("kind") == "browser"]
+    with browsing() if seen else nullcontext() as browser:
+        for check in seen:
+            why = behaves(browser, check, texts)
+            check.update({"passed": why is None} | ({"why": why} if why else {}))
     return {"score": sum(each["passed"] for each in results) / max(1, len(results)), "checks": results}
 
 
@@ -252,6 +269,17 @@ def tasks():
         ),
         "reward": {"arguments": {"checks": TODO}},
     }
+    if find_browser():
+        yield {
+            "id": "to-do-used",
+            "instruction": (
+                "Write a to-do list as a web app: index.html with a form (id add) that has a text input (id what) and "
+                "a button, and a list (id items). Adding puts the text into the list as an li and empties the input; "
+                "an empty text adds nothing. A click on an item gives it the class done. Items are there again after a "
+                "reload. It must fit a phone. It is graded in a browser."
+            ),
+            "reward": {"arguments": {"checks": USED}},
+        }
 
 
 TODO = [
@@ -264,4 +292,36 @@ TODO = [
     {"kind": "text", "path": "app.js", "pattern": "addEventListener"},
     {"kind": "text", "path": "app.js", "pattern": "done"},
     {"kind": "responsive"},
+]
+USED = [
+    {"kind": "builds"},
+    {"kind": "responsive"},
+    {
+        "kind": "browser",
+        "steps": [
+            {"fill": "#what", "text": "tea & <b>eggs</b>"},
+            {"click": "#add button"},
+            {"expect": "#items li", "count": 1, "text": "tea & <b>eggs</b>"},
+            {"expect": "#what", "value": ""},
+            {"click": "#add button"},
+            {"fill": "#what", "text": "bread"},
+            {"press": "Enter"},
+            {"expect": "#items li", "count": 2, "text": "bread"},
+            {"click": "#items li"},
+            {"expect": "#items li.done", "count": 1},
+            {"no_errors": True},
+        ],
+    },
+    {
+        "kind": "browser",
+        "width": 390,
+        "steps": [
+            {"fill": "#what", "text": "kept"},
+            {"press": "Enter"},
+            {"expect": "#items li", "count": 1},
+            {"reload": True},
+            {"expect": "#items li", "count": 1, "text": "kept"},
+            {"no_errors": True},
+        ],
+    },
 ]

@@ -219,4 +219,4 @@ def passes(check: Mapping[str, Any], files: Mapping[str, str]) -> bool:
     if kind == "responsive":
         css = "\n".join(text for name, text in files.items() if name.endswith(".css"))
         return path in files and not responsive_problems(files[path], css)
-    raise ValueError(f"unknown check {kind!r}; expected file, builds, element, text or responsive")
+    raise ValueError(f"unknown check {kind!r}; expected file, builds, element, text, responsive or browser")
