@@ -244,6 +244,22 @@ def test_concurrent_starts_start_one_platform(short_folder: Path, monkeypatch: p
     assert health(where) is not None
 
 
+def test_a_platform_is_no_child_of_the_process_that_starts_it(
+    short_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray kills the children of a worker that ends, while other workers on the machine have instances."""
+    monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
+    code = """
+import os
+from aenv.client.local_platforms import LocalPaths, ensure_running
+ensure_running(LocalPaths.of_user())
+os.waitpid(-1, os.WNOHANG)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip().endswith("ChildProcessError: [Errno 10] No child processes"), done.stderr
+    assert health(LocalPaths.of_user()) is not None
+
+
 def test_a_platform_that_fails_to_start_reports_why(short_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AENV_RUNTIME_DIR", str(short_folder))
     monkeypatch.setenv("AENV_ENGINE", "no-such-engine")

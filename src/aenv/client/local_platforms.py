@@ -289,12 +289,14 @@ def _start(where: LocalPaths) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if where.socket.exists() and health(where) is not None:
-            process.returncode = 0  # it is a daemon: do not wait for it
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(START_SECONDS)  # it has left the platform to serve as nobody's child
+            process.returncode = process.returncode or 0
             return
         code = process.poll()
         if code == OTHER_SERVES and not is_alive(where):  # its predecessor was still ending, and now is gone
             process = _launch(where)
-        elif code not in (None, OTHER_SERVES):
+        elif code not in (None, OTHER_SERVES) and not (code == 0 and is_alive(where)):
             raise EnvironmentError(f"the local platform did not start{_log_tail(where)}")
         time.sleep(POLL_SECONDS)
     process.returncode = process.returncode or 0
@@ -307,7 +309,7 @@ def _launch(where: LocalPaths) -> subprocess.Popen[bytes]:
         where.log.replace(where.log.with_name("platform.log.1"))
     with where.log.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "aenv.cli", "serve", "--local", "--key", where.key],
+            [sys.executable, "-m", "aenv.cli", "serve", "--local", "--detach", "--key", where.key],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

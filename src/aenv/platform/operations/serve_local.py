@@ -88,16 +88,20 @@ def serve(
     open_hub: OpenHub | None = None,
     fork: bool = True,
     isolation: Literal["namespaces", "confined", "auto"] = "namespaces",
+    detach: bool = False,
 ) -> int:
     """Serve until unused for ``linger`` seconds, or until SIGTERM. Returns the exit code of the process.
 
-    ``most``: instances of all platforms of this user together; 0: as many as the machine has room for.
+    ``most``: instances of all platforms of this user together; 0: as many as the machine has room for. ``detach``:
+    serve in a child process that nobody has started, since the platform serves others than the process that needed it
+    first: Ray and other programs kill the children of a worker when it ends.
     """
-    raise_open_files_limit()
-    enter_delegated_group()
     alive = _lock(paths)
     if alive is None:
         return OTHER_SERVES
+    ready = _detached() if detach else None
+    raise_open_files_limit()
+    enter_delegated_group()
     with alive:
         _remove_leftovers(paths)
         cleanup = start_crash_cleanup(paths.folder, group_name(), paths.instances.name)
@@ -105,13 +109,30 @@ def serve(
             options = EngineOptions(pool, group_name(), fork, url=engine, isolation=isolation)
             chosen = create_engine(engine, paths.instances, options)
             capacity = Capacity(most).bounded_by(machine_bound())
-            return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), capacity))
+            return asyncio.run(_serve(paths, linger, chosen, Sources(open_hub), capacity, ready))
         finally:
             for path in (paths.socket, paths.about):
                 path.unlink(missing_ok=True)
             cleanup.stdin.close() if cleanup.stdin else None
             cleanup.wait()
             shutil.rmtree(paths.instances, ignore_errors=True)  # in case the cleanup process was killed before
+
+
+def _detached() -> IO[bytes]:
+    """Go on in a child process, and end this one when the child serves. Returns what the child writes to then.
+
+    The child keeps this process's lock. If it ends before it serves, this process ends with its exit code.
+    """
+    told, tells = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(told)
+        return os.fdopen(tells, "wb")
+    os.close(tells)
+    if os.read(told, 1):
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
 def _remove_leftovers(paths: LocalPaths) -> None:
@@ -142,7 +163,9 @@ def _may_be_immediate(request: Request) -> bool:
     return request.method == "POST" and request.path == schema_paths.INSTANCES
 
 
-async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sources, capacity: Capacity) -> int:
+async def _serve(
+    paths: LocalPaths, linger: float, engine: Engine, sources: Sources, capacity: Capacity, ready: IO[bytes] | None
+) -> int:
     store, machine = _ended_store(paths), _account(paths)
     instances = Instances(
         engine,
@@ -169,6 +192,9 @@ async def _serve(paths: LocalPaths, linger: float, engine: Engine, sources: Sour
     server.listen_at(str(paths.socket))
     gc.freeze()  # start-up objects live as long as the process: exclude them from collections
     log.info("serving at %s", paths.socket)
+    if ready is not None:
+        with ready:
+            ready.write(b"1")
     await asyncio.to_thread(_retire_and_remove_old, paths, about.identity)
     caches = asyncio.create_task(keep_within_budget())
     waiting = asyncio.create_task(_until_idle(instances, pools, linger, retired))

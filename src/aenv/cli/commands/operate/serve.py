@@ -30,6 +30,7 @@ _store_option = click.option(
 @click.group(cls=CommandGroup, name="serve", invoke_without_command=True)
 @click.option("--local", is_flag=True, help="Serve this user on this machine, on a unix socket.")
 @click.option("--key", hidden=True, help="With --local: key of the platform among this user's.")
+@click.option("--detach", is_flag=True, hidden=True, help="With --local: be no child of the process that starts it.")
 @click.option(
     "--linger",
     type=float,
@@ -209,6 +210,7 @@ def command(
     /,
     local: bool,
     key: str | None,
+    detach: bool,
     linger: float,
     file: Path | None,
     check: bool,
@@ -237,6 +239,7 @@ def command(
             open_hub=open_hub,
             fork=given["fork"] is not False,
             isolation=given["isolation"] or "namespaces",
+            detach=detach,
         )
     given["model_urls"] = list(given["model_urls"]) or None
     return _serve(file, check, output, given)
