@@ -49,6 +49,29 @@ def test_a_reward_that_cannot_be_computed_is_none(store: Path) -> None:
     assert asyncio.run(env.get_reward()) is None
 
 
+def test_an_instance_that_cannot_be_started_is_no_reward(tmp_path: Path, store: Path) -> None:
+    """TRL resets one object after another, and an exception there would end the training."""
+    gone = {"id": "gone", "instruction": "Go left.", "environment": str(tmp_path / "nowhere")}
+    tasks = [{"id": "left", "instruction": "Go left."}, gone]
+    env = environment_class(TREASURE, tasks=tasks, store=store)()
+    assert env.reset(task_id="gone") == "Go left."
+    assert asyncio.run(env.move(direction="left")).startswith("Error: ")
+    assert asyncio.run(env.get_reward()) is None
+    env.reset(task_id="left")
+    asyncio.run(env.move(direction="left", steps=3))
+    assert asyncio.run(env.get_reward()) == 1.0
+
+
+def test_an_episode_that_is_not_graded_is_released_by_the_next_reset(store: Path) -> None:
+    made = environment_class(TREASURE, store=store)
+    env = made()
+    for _ in range(3):
+        env.reset(task_id="left")
+    asyncio.run(env.move(direction="left", steps=3))
+    assert asyncio.run(env.get_reward()) == 1.0
+    assert [each for each in outcomes(store) if each[1] == "ok"] == [("left", "ok", 1.0)]
+
+
 def test_an_unknown_task_is_refused(store: Path) -> None:
     env = environment_class(TREASURE, store=store)()
     with pytest.raises(UsageError, match="no task"):

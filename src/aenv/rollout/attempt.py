@@ -71,6 +71,8 @@ class Plan:
     environments: EnvironmentInfo = field(default_factory=EnvironmentInfo)
     on_reply: Callable[[Reply], None] = lambda reply: None
     on_model_failure: Callable[[str], None] = lambda reason: None
+    on_result: Callable[[EpisodeResult], None] = lambda result: None
+    """Called with the result of an attempt when it is durable, before the instance is released."""
     tools: dict[tuple[Any, ...], Tools] = field(default_factory=dict)
     """Tools by the start parameters of the instance: samples of one task ask only once."""
 
@@ -314,11 +316,13 @@ class Attempt:
         if self._plan.simulation is not None:
             reward = self._plan.simulation.marked(reward)
         await recorder.finish(ending.outcome, reward, final=final, failure_reason=reason, score=score, **fields)
-        return EpisodeResult(
+        result = EpisodeResult(
             work.task.id, work.sample, ending.outcome, reward, score, reason, ending.error, ending.fault,
             ending.budget, recorder.episode_id, self._plan.run, work.attempt, fields["seconds"], budget.steps,
             fields["tokens"], budget.cost, final, user=self._user, simulation=self._simulation,
         )  # fmt: skip
+        self._plan.on_result(result)
+        return result
 
     def _cancelled(self, why: str) -> None:
         """Record that the episode was stopped. Resuming the rollout runs it again."""

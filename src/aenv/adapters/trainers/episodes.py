@@ -178,7 +178,7 @@ class EpisodeSource:
         """
         task = await self.task(wanted)
         driven = _DrivenAgent()
-        running = asyncio.ensure_future(self._attempt(task, driven, retries=0))
+        running = asyncio.ensure_future(self._attempt(task, driven, retries=0, on_result=driven.ended_with))
         ready = asyncio.ensure_future(driven.episode())
         try:
             await asyncio.wait({running, ready}, return_when=asyncio.FIRST_COMPLETED)
@@ -234,8 +234,10 @@ class EpisodeSource:
         retries: int,
         sample: int | None = None,
         first: int = 0,
+        on_result: Callable[[EpisodeResult], None] = lambda result: None,
     ) -> EpisodeResult:
         plan = copy.copy(self._plan)
+        plan.on_result = on_result
         plan.agent, plan.model, plan.sampling = agent, model, dict(sampling or {})
         if agent is not self._plan.agent:
             plan.agent_info = describe_agent(agent)
@@ -313,6 +315,12 @@ class OpenEpisode:
         self._driven.end()
         return await asyncio.shield(self._running)
 
+    async def grade(self) -> EpisodeResult:
+        """End the episode and return its result as soon as it is recorded; the instance is released meanwhile."""
+        self._driven.end()
+        await asyncio.wait({self._running, self._driven.result}, return_when=asyncio.FIRST_COMPLETED)
+        return self._running.result() if self._running.done() else self._driven.result.result()
+
     async def cancel(self) -> None:
         """End the episode without grading it, and release the instance."""
         if not self._running.done():
@@ -327,6 +335,13 @@ class _DrivenAgent:
         loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[Episode] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
+        self.result: asyncio.Future[EpisodeResult] = loop.create_future()
+        """The result, before the instance is released."""
+
+    def ended_with(self, result: EpisodeResult) -> None:
+        """Take the result of the attempt."""
+        if not self.result.done():
+            self.result.set_result(result)
 
     async def __call__(self, episode: Episode) -> None:
         self._begun.set_result(episode)

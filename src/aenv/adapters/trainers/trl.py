@@ -6,10 +6,12 @@ them. It imports nothing from here, so this module needs no package of it.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
 from typing import Any, Literal
 
-from aenv.adapters.trainers.episodes import EpisodeSource, OpenEpisode, at_home
+from aenv.adapters.trainers.episodes import EpisodeFailed, EpisodeSource, OpenEpisode, at_home
 from aenv.errors import AEnvError, InvalidUse
 from aenv.sdk.blocking import LoopThread
 
@@ -23,7 +25,8 @@ def environment_class(environment: str = "", *, name: str = "", **options: Any) 
     """Return a class for ``environment_factory``, whose objects are episodes of an environment.
 
     An instance is opened once, to read the tools. ``reset(**row)`` begins an episode: of the task that the row names
-    as ``task_id``, or describes, or else of a random one; it returns the instruction. ``get_reward()`` ends the episode
+    as ``task_id``, or describes, or else of a random one; it returns the instruction. TRL resets one object after
+    another, so where the task has its instruction, the instance is started meanwhile. ``get_reward()`` ends the episode
     and grades it. If it cannot be graded for a reason that is not the agent's, the reward is None, and TRL leaves the
     completion out.
 
@@ -73,7 +76,7 @@ class _TrlEpisode:
     _source: EpisodeSource
 
     def __init__(self) -> None:
-        self._episode: OpenEpisode | None = None
+        self._opening: asyncio.Future[OpenEpisode] | None = None
 
     def reset(self, **row: Any) -> str:
         """Begin an episode, and return its instruction."""
@@ -84,25 +87,47 @@ class _TrlEpisode:
         return await at_home(self._graded())
 
     async def _begin(self, row: dict[str, Any]) -> str:
-        if self._episode is not None:
-            await self._episode.cancel()
-        self._episode = None
+        await self._drop()
         named = {name: value for name, value in row.items() if name in ("id", "task_id") and value is not None}
         described = {name: value for name, value in row.items() if name != "prompt" or _has_text(value)}
-        self._episode = await self._source.open(named or described or None)
-        return self._episode.instruction
+        task = await self._source.task(named or described or None)
+        self._opening = asyncio.ensure_future(self._source.open(task))
+        self._opening.add_done_callback(_seen)
+        if task.instruction and task.user_profile is None:
+            return task.instruction
+        return (await asyncio.shield(self._opening)).instruction  # a function of the environment, or a user, makes it
 
     async def _call(self, tool: str, arguments: dict[str, Any]) -> str:
-        if self._episode is None:
+        if self._opening is None:
             raise InvalidUse("there is no episode; TRL calls reset() first")
         try:
-            return (await self._episode.call(tool, arguments)).text
+            return (await (await asyncio.shield(self._opening)).call(tool, arguments)).text
         except AEnvError as error:
             return f"Error: {error.message}"  # the reward says what became of the episode
 
     async def _graded(self) -> float | None:
-        episode, self._episode = self._episode, None
-        return (await episode.finish()).score if episode is not None else None
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return None
+        try:
+            episode = await asyncio.shield(opening)
+        except EpisodeFailed:
+            return None
+        return (await episode.grade()).score
+
+    async def _drop(self) -> None:
+        """End the episode before, which was not graded."""
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        with contextlib.suppress(EpisodeFailed):
+            await (await opening).cancel()
+
+
+def _seen(opening: asyncio.Future[OpenEpisode]) -> None:
+    """Mark the error of an opening as seen: the reward says so too."""
+    if not opening.cancelled():
+        opening.exception()
 
 
 def _method(definition: dict[str, Any]) -> Any:
