@@ -232,3 +232,25 @@ def test_closing_waits_for_the_end_of_a_copy_whose_first_parent_has_died() -> No
         assert len(made) == 2
 
     run(scenario)
+
+
+def test_closing_ends_where_a_parent_has_just_ended() -> None:
+    """The task that ended it is done, and its callbacks have not run: waiting for it alone never let them."""
+
+    async def scenario() -> None:
+        async def make(_: SandboxSpec) -> Parent:
+            return Parent()
+
+        async def end(_: Parent) -> None:
+            closing.set_result(asyncio.ensure_future(parents.close()))
+
+        closing: asyncio.Future[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        parents = PreloadedParents(make, end, lambda one: one.alive, lambda one: one.busy, lambda one, other: True)
+        spec = SandboxSpec("closed@1.0.0", Path(), Path())
+        assert await parents.get("key", spec) is None
+        assert await parents.get("key", spec) is None
+        assert await parents.get("key", spec) is not None
+        parents.forget("key")
+        await (await closing)
+
+    run(scenario)

@@ -141,7 +141,10 @@ class PreloadedParents(Generic[T]):
         for key in list(self._parents):
             self.forget(key)
         while self._ending:
-            await asyncio.gather(*self._ending, return_exceptions=True)
+            ending = set(self._ending)
+            await asyncio.gather(*ending, return_exceptions=True)
+            # From Python 3.12 on, waiting for what is done does not let the loop run, and so no callback discards it.
+            self._ending -= ending
 
     def _end_copies(self, key: str) -> None:
         copies = self._copies.pop(key, None)
