@@ -67,6 +67,10 @@ class SandboxSpec:
     """``deployConfig.podTemplate``, for engines that have templates. Empty: their default."""
     requests: Limits | None = field(default=None, compare=False)
     """Amounts to reserve, for engines that tell them from the limits. None: the limits."""
+    exact: frozenset[Resource] = field(default=frozenset(), compare=False)
+    """Resources whose amount the caller has set for this one sandbox, so that an estimate is not enough."""
+    isolation: str = field(default="", compare=False)
+    """The weakest isolation level that the environment accepts, as ``deployConfig.isolation`` says. Empty: any."""
     fetching: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
     """The caller's proxies, certificates and package index, for installing packages. The sandbox does not get them."""
 
@@ -87,6 +91,8 @@ class SandboxRef:
     """Bearer token that calls need."""
     healthy: bool = False
     """The environment answers, and has no health check of its own to call."""
+    isolation: str = ""
+    """Isolation level of this sandbox, on an engine whose sandboxes differ in it. Empty: that of the engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +144,9 @@ class EngineOptions:
     isolation: Literal["namespaces", "confined", "auto"] = "namespaces"
     """Isolation level of instances on this machine. ``auto``: ``namespaces`` where the host allows them, else
     ``confined``."""
+    listen: str = ""
+    """Address of this machine at which instances accept calls over TCP, each at a port of its own. Empty: they accept
+    them at unix sockets."""
 
 
 class Engine(ABC):

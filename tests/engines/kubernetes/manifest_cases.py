@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from aenv.engines.base import SandboxSpec
+from aenv.engines.kubernetes.host_manifest import host_objects, host_policy
 from aenv.engines.kubernetes.pod_manifest import Owner, ServedBundle, instance_objects, network_policy
 from aenv.engines.kubernetes.pod_templates import PodTemplates
+from aenv.engines.packed.packed_hosts import HostGroup, HostLimits
+from aenv.engines.packed.placement import HostSize
 from aenv.isolation.limits.cgroups import Limits
 from aenv.isolation.network.policy import Network
 
@@ -42,6 +45,18 @@ spec:
     - name: main
       env: [{name: FROM_TEMPLATE, value: "1"}]
       volumeMounts: [{name: data, mountPath: /data}]
+"""
+
+
+HOST_TEMPLATE = """
+apiVersion: v1
+kind: Pod
+spec:
+  nodeSelector: {pool: hosts}
+  terminationGracePeriodSeconds: 60
+  containers:
+    - name: main
+      resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: "8", memory: 32Gi}}
 """
 
 
@@ -88,12 +103,24 @@ def dual_case() -> dict[str, Any]:
     return objects_of(spec, BUNDLE)
 
 
+def host_case(group: HostGroup, template: str = "") -> dict[str, Any]:
+    templates = PodTemplates({"packedHost.yaml": template} if template else {})
+    made = host_objects(
+        "aenv-host-1a2b3c", "token", group, template=templates.host(), owner=OWNER, image="example.com/aenv:1.0.0",
+        isolation="confined", limits=HostLimits(HostSize(100, 4 << 30)), cpus=2.0,
+    )  # fmt: skip
+    return {"secret": made.secret, "pod": made.pod}
+
+
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "bundle": bundle_case,
     "image": image_case,
     "odd-labels": odd_labels_case,
     "template": template_case,
     "dual": dual_case,
+    "host": lambda: host_case(HostGroup("ana@example.com", False)),
+    "host-template": lambda: host_case(HostGroup("", True), HOST_TEMPLATE),
+    "host-policy": lambda: host_policy(OWNER),
     "network-policy": lambda: network_policy(OWNER, "10.0.0.5", 8090),
     "network-policy-by-name": lambda: network_policy(OWNER, None, 8090),
 }

@@ -13,6 +13,7 @@ import pytest
 
 from aenv.engines.base import SandboxSpec
 from aenv.engines.kubernetes import bundle_fetch
+from aenv.engines.kubernetes.project_archives import ProjectArchives
 from aenv.engines.kubernetes.bundle_server import BundleServer, address_towards
 from aenv.errors import LoadError
 
@@ -35,12 +36,14 @@ def spec(tmp_path: Path) -> SandboxSpec:
 
 def serving(folder: Path, use: Callable[[BundleServer], Awaitable[None]]) -> None:
     async def main() -> None:
-        server = BundleServer(folder / "bundles")
+        archives = ProjectArchives(folder / "bundles")
+        server = BundleServer(archives)
         await server.open("127.0.0.1", 0, everywhere=False)
         try:
             await use(server)
         finally:
             await server.close()
+            archives.close()
         assert not (folder / "bundles").exists()
 
     asyncio.run(asyncio.wait_for(main(), 60))

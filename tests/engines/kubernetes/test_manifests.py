@@ -30,7 +30,7 @@ def test_a_manifest_is_the_golden_one(name: str) -> None:
     assert as_text(CASES[name]()) == (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", [*INSTANCES, "template"])
+@pytest.mark.parametrize("name", [*INSTANCES, "template", "host", "host-template"])
 def test_a_pod_passes_the_restricted_standard(name: str) -> None:
     assert violations(CASES[name]()["pod"]) == []
 
@@ -59,7 +59,7 @@ def test_the_rule_checker_finds_a_broken_rule(path: tuple[str | int, ...], value
     assert violations(pod)
 
 
-@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("name", [*INSTANCES, "host"])
 def test_a_pod_has_no_rights_in_the_cluster_and_no_secret_in_its_manifest(name: str) -> None:
     case = CASES[name]()
     assert case["pod"]["spec"]["automountServiceAccountToken"] is False
@@ -185,3 +185,12 @@ def test_the_second_container_gets_none_of_the_instances_variables() -> None:
     assert {each["name"] for each in second["env"]} == {"HOME", "AENV_SHARED"}
     assert not any("valueFrom" in each for each in second["env"])
     assert second["image"] == "registry.example.com/swe:astropy"
+
+
+def test_a_host_of_a_tenant_says_whose_it_is_and_its_template_cannot_be_chosen() -> None:
+    about = CASES["host"]()["pod"]["metadata"]
+    assert about["annotations"]["aenv/tenant"] == "ana@example.com"
+    assert about["labels"]["aenv/host"] == "closed"
+    assert CASES["host-template"]()["pod"]["metadata"]["labels"]["aenv/host"] == "open"
+    with pytest.raises(ConfigError, match="unknown podTemplate 'packedHost'; this platform has: dualContainer, single"):
+        PodTemplates().find("packedHost")

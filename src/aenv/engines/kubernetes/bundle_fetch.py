@@ -50,14 +50,23 @@ def fetch(url: str, digest: str, folder: Path, token: str) -> None:
     if found.hexdigest() != digest:
         raise ValueError(f"the archive has the digest {found.hexdigest()}, and not {digest}")
     for name in ("project", "snapshot"):
-        with tarfile.open(archive) as opened:
-            opened.extractall(folder / name, [member for member in opened if _is_inside(member)], **_FILTER)
+        unpack(archive, folder / name)
     archive.unlink()
     withheld = folder / "withheld"
     withheld.mkdir()
     if (folder / "project" / PRIVATE).is_dir():
         shutil.move(folder / "project" / PRIVATE, withheld / PRIVATE)
         shutil.rmtree(folder / "snapshot" / PRIVATE)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a project's archive into a new folder.
+
+    Raises:
+        OSError, ValueError, tarfile.TarError: it cannot be unpacked.
+    """
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, [member for member in opened if _is_inside(member)], **_FILTER)
 
 
 def _is_inside(member: tarfile.TarInfo) -> bool:

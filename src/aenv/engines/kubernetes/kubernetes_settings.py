@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import Self
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeVar, get_args
 
-from aenv.errors import ConfigError
+from aenv.engines.base import EngineOptions
+from aenv.engines.packed.packed_hosts import HostLimits
+from aenv.engines.packed.placement import HostSize
+from aenv.errors import AEnvError, ConfigError
+from aenv.schema import quantities
 
 CONFIG_MAP = "configmap:"
+Packing = Literal["auto", "packed", "pods"]
+HOST_MEMORY = 4 << 30
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +37,13 @@ class KubernetesSettings:
     """``HOST`` or ``HOST:PORT`` at which pods reach this process. Empty: the address towards the API server."""
     unschedulable_seconds: float = 10.0
     """How long a start waits while no node has room, for a cluster that adds nodes by itself."""
+    packing: Packing = "auto"
+    """``packed``: environments without an image run many to a host pod. ``pods``: each in a pod of its own. ``auto``:
+    packed, if the platform's settings name an isolation level that host pods can give."""
+    hosts: HostLimits = field(default_factory=lambda: HostLimits(HostSize(instances=100, memory=HOST_MEMORY)))
+    """How many hosts there may be, and how many instances on each."""
+    host_cpus: float = 2.0
+    """CPUs of a host pod, reserved and at most, unless the template ``packedHost`` says otherwise."""
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -37,11 +52,6 @@ class KubernetesSettings:
         Raises:
             ConfigError: one is invalid.
         """
-        wait = os.environ.get("AENV_KUBERNETES_UNSCHEDULABLE_SECONDS") or "10"
-        try:
-            seconds = float(wait)
-        except ValueError:
-            raise ConfigError(f"AENV_KUBERNETES_UNSCHEDULABLE_SECONDS: '{wait}' is not a number") from None
         found = cls(
             namespace=os.environ.get("AENV_KUBERNETES_NAMESPACE", ""),
             context=os.environ.get("AENV_KUBERNETES_CONTEXT", ""),
@@ -49,7 +59,10 @@ class KubernetesSettings:
             templates=os.environ.get("AENV_KUBERNETES_TEMPLATES", ""),
             owner=os.environ.get("AENV_KUBERNETES_OWNER", ""),
             bundle_address=os.environ.get("AENV_KUBERNETES_BUNDLE_ADDRESS", ""),
-            unschedulable_seconds=seconds,
+            unschedulable_seconds=_read("UNSCHEDULABLE_SECONDS", 10.0, float, "a number"),
+            packing=_read("PACKING", "auto", _packing, f"one of {', '.join(get_args(Packing))}"),
+            hosts=_host_limits(),
+            host_cpus=_read("HOST_CPU", 2.0, lambda text: quantities.millicores(text) / 1000, "CPUs, like 2 or 500m"),
         )
         found.bundle_host_and_port()
         return found
@@ -66,3 +79,59 @@ class KubernetesSettings:
         if not port.isdecimal() or int(port) > 65535:
             raise ConfigError(f"AENV_KUBERNETES_BUNDLE_ADDRESS: '{self.bundle_address}' is not HOST or HOST:PORT")
         return host.strip("[]"), int(port)
+
+
+def host_level(settings: KubernetesSettings, options: EngineOptions) -> str:
+    """Return the isolation level of instances in host pods; empty if each instance gets a pod of its own.
+
+    A host pod can give namespaces only if the cluster lets it, so they are not assumed.
+    """
+    if settings.packing == "pods" or (settings.packing == "auto" and options.isolation == "namespaces"):
+        return ""
+    return options.isolation
+
+
+def _host_limits() -> HostLimits:
+    size = HostSize(
+        _read("HOST_INSTANCES", 100, _positive, "a number of at least 1"),
+        _read("HOST_MEMORY", HOST_MEMORY, quantities.size, "a size like 4Gi"),
+    )
+    return HostLimits(
+        size,
+        hosts=_read("HOSTS", 20, _positive, "a number of at least 1"),
+        idle_seconds=_read("HOST_IDLE_SECONDS", 300.0, float, "a number"),
+        reserve=_read("HOST_RESERVE", 64 << 20, quantities.size, "a size like 64Mi"),
+        wait_seconds=_read("UNSCHEDULABLE_SECONDS", 10.0, float, "a number"),
+        share=_read("SHARE_HOSTS", False, _boolean, "true or false"),
+    )
+
+
+def _read(name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
+    """Return the setting of that name.
+
+    Raises:
+        ConfigError: it is invalid.
+    """
+    text = os.environ.get(f"AENV_KUBERNETES_{name}", "")
+    if not text:
+        return default
+    try:
+        return parse(text)
+    except (ValueError, KeyError, AEnvError):
+        raise ConfigError(f"AENV_KUBERNETES_{name}: '{text}' is not {expected}") from None
+
+
+def _positive(text: str) -> int:
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
+def _packing(text: str) -> Any:
+    if text not in get_args(Packing):
+        raise ValueError(text)
+    return text
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]

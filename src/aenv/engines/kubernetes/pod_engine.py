@@ -1,4 +1,4 @@
-"""The Kubernetes engine: one pod for each instance.
+"""The Kubernetes engine: one pod for each instance, or many instances in a host pod.
 
 Nothing here asks the API server again and again: a start, a stop and a poll look at the copy of all pods that one watch
 keeps (`pod_watch`). The pod's own probe says when the environment answers. Everything that the engine creates belongs
@@ -19,7 +19,9 @@ from aenv.engines.kubernetes import pod_labels, pod_status
 from aenv.engines.kubernetes.bundle_server import BundleServer, address_towards
 from aenv.engines.kubernetes.cluster_api import ApiError, ClusterApi
 from aenv.engines.kubernetes.engine_lease import EngineLease
-from aenv.engines.kubernetes.kubernetes_settings import CONFIG_MAP, KubernetesSettings
+from aenv.engines.kubernetes.host_manifest import host_policy
+from aenv.engines.kubernetes.host_pods import ClusterHostPods
+from aenv.engines.kubernetes.kubernetes_settings import CONFIG_MAP, KubernetesSettings, host_level
 from aenv.engines.kubernetes.pod_manifest import (
     PORT,
     InstanceObjects,
@@ -30,8 +32,10 @@ from aenv.engines.kubernetes.pod_manifest import (
 )
 from aenv.engines.kubernetes.pod_pool import PodPool
 from aenv.engines.kubernetes.pod_status import Pod
-from aenv.engines.kubernetes.pod_templates import MAIN, PodTemplates
+from aenv.engines.kubernetes.pod_templates import DEFAULT, MAIN, PodTemplates
 from aenv.engines.kubernetes.pod_watch import PodWatch
+from aenv.engines.kubernetes.project_archives import ProjectArchives
+from aenv.engines.packed.packed_hosts import PackedHosts
 from aenv.engines.teardown import finish
 from aenv.errors import AEnvError, CapacityExhausted, ConfigError, EnvironmentError, LoadError, Unavailable
 from aenv.isolation.files.rootfs import PROJECT
@@ -43,10 +47,12 @@ LOG_BYTES = 256 * 1024
 STOP_SECONDS = 30.0
 """How long to wait for the kubelet to end a pod. After that the pod is deleted without the kubelet's word."""
 AT_ONCE = {"gracePeriodSeconds": 0}
+SOON = {"gracePeriodSeconds": 5}
+"""For a host that the platform removes: it has no instances, or they are to end with it."""
 
 
 class KubernetesEngine(Engine):
-    """Runs instances as pods in one namespace of a cluster."""
+    """Runs instances as pods in one namespace of a cluster, and those of environments without an image packed."""
 
     capabilities = Capabilities(
         networks=frozenset(("loopback", "host")),
@@ -57,20 +63,24 @@ class KubernetesEngine(Engine):
         storage_media=frozenset(("disk",)),
     )
 
-    def __init__(self, folder: Path, settings: KubernetesSettings | None = None) -> None:
+    def __init__(self, folder: Path, settings: KubernetesSettings | None = None, *, isolation: str = "") -> None:
+        """``isolation``: level of instances in host pods. Empty: there are no host pods."""
         self._folder = folder
         self._settings = settings or KubernetesSettings()
+        self._level = isolation
+        self._hosts: PackedHosts | None = None
         self._opening = asyncio.Lock()
         self._cluster: _Cluster | None = None
         self._closed = False
         self._refs: dict[str, SandboxRef] = {}
         self._logs: dict[str, str] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
-        self._pool = PodPool(self._start, self.stop, self._is_alive)
+        self._pool = PodPool(self._start, self.stop, lambda ref: self._exit_of(ref.id) is None)
 
     @classmethod
     def create(cls, folder: Path, options: EngineOptions) -> Self:
-        return cls(folder, KubernetesSettings.from_environment())
+        settings = KubernetesSettings.from_environment()
+        return cls(folder, settings, isolation=host_level(settings, options))
 
     @classmethod
     def check_host(cls) -> str:
@@ -103,6 +113,12 @@ class KubernetesEngine(Engine):
 
     async def _start(self, spec: SandboxSpec, name: str) -> SandboxRef:
         cluster = await self._connected()
+        if self._hosts is not None and self._is_packed(spec):
+            check_image(self._settings.image, "AENV_KUBERNETES_IMAGE")
+            digest = await cluster.archives.digest_of(spec)
+            ref = await self._hosts.start(name, spec, digest, cluster.archives.file(digest))
+            self._refs[name] = ref
+            return ref
         template = cluster.templates.find(spec.template)
         token = secrets.token_urlsafe(24)
         bundle = None if spec.image else await self._serve_bundle(cluster, spec)
@@ -111,7 +127,7 @@ class KubernetesEngine(Engine):
             creating = asyncio.ensure_future(cluster.create(objects))
             try:
                 await asyncio.shield(creating)
-                pod = await self._until_ready(cluster, name, spec)
+                pod = await self._until_ready(cluster, name, spec.project)
             except BaseException:
                 await finish(_undo(cluster, name, creating))
                 raise
@@ -126,15 +142,20 @@ class KubernetesEngine(Engine):
     async def poll(self, ref: SandboxRef) -> Exit | None:
         if self._cluster is None or ref.id not in self._refs:
             return Exit(-1, "it was stopped")
-        return pod_status.exit_of(self._cluster.pods.get(ref.id))
+        return self._exit_of(ref.id)
 
-    def _is_alive(self, ref: SandboxRef) -> bool:
-        return self._cluster is not None and pod_status.exit_of(self._cluster.pods.get(ref.id)) is None
+    def _exit_of(self, name: str) -> Exit | None:
+        if self._hosts is not None and self._hosts.has(name):
+            return self._hosts.exit_of(name)
+        return pod_status.exit_of(self._cluster.pods.get(name)) if self._cluster is not None else Exit(-1, "stopped")
 
     async def stop(self, ref: SandboxRef) -> None:
         if self._cluster is None:
             return
-        await self._cluster.remove(ref.id)
+        if self._hosts is not None and self._hosts.has(ref.id):
+            await self._hosts.stop(ref.id)
+        else:
+            await self._cluster.remove(ref.id)
         self._refs.pop(ref.id, None)
         self._logs.pop(ref.id, None)
 
@@ -143,14 +164,20 @@ class KubernetesEngine(Engine):
             return
         for pod in self._cluster.pods.all():
             name = pod_status.name_of(pod)
-            if pod_status.is_gone(pod) or name in self._pool.names:
+            if pod_status.is_gone(pod) or name in self._pool.names or pod_labels.HOST in pod["metadata"]["labels"]:
                 continue
             yield self._refs.get(name) or SandboxRef(name, "", "")
+        for name in self._hosts.names if self._hosts is not None else ():
+            if name not in self._pool.names and self._exit_of(name) is None:
+                yield self._refs.get(name) or SandboxRef(name, "", "")
 
     async def close(self) -> None:
         await self._pool.close()
         async with self._opening:
             cluster, self._cluster, self._closed = self._cluster, None, True
+        hosts, self._hosts = self._hosts, None
+        if hosts is not None:
+            await hosts.close()
         self._refs.clear()
         for task in self._fetching.values():
             task.cancel()
@@ -174,17 +201,41 @@ class KubernetesEngine(Engine):
             if self._cluster is None:
                 try:
                     self._cluster = await _Cluster.open(self._folder, self._settings)
+                    if self._level:
+                        self._hosts = PackedHosts(self._host_pods(self._cluster), self._settings.hosts)
                 except ApiError as error:
                     raise Unavailable(error.message) from error
             return self._cluster
+
+    def _host_pods(self, cluster: _Cluster) -> ClusterHostPods:
+        async def start(name: str, objects: InstanceObjects) -> Pod:
+            creating = asyncio.ensure_future(cluster.create(objects))
+            try:
+                await asyncio.shield(creating)
+                return await self._until_ready(cluster, name)
+            except BaseException:
+                await finish(_undo(cluster, name, creating))
+                raise
+
+        return ClusterHostPods(
+            self._settings, self._level, cluster.pods, cluster.templates, lambda: cluster.lease.owner, start,
+            lambda name: cluster.remove(name, SOON),
+        )  # fmt: skip
+
+    def _is_packed(self, spec: SandboxSpec) -> bool:
+        """Return whether a host can give an instance all that the request asks for."""
+        if spec.template.lower() not in ("", DEFAULT.lower()):
+            return False
+        too_weak = spec.isolation == "namespaces" and self._level != "namespaces"
+        return not (spec.image or spec.second_image or spec.gpus or too_weak or spec.exact - {"memory"})
 
     async def _serve_bundle(self, cluster: _Cluster, spec: SandboxSpec) -> ServedBundle:
         check_image(self._settings.image, "AENV_KUBERNETES_IMAGE")
         served = await cluster.bundles.serve(spec)
         return ServedBundle(served.url, served.digest, served.token, self._settings.image, served.has_private)
 
-    async def _until_ready(self, cluster: _Cluster, name: str, spec: SandboxSpec) -> Pod:
-        """Return the pod once the environment answers.
+    async def _until_ready(self, cluster: _Cluster, name: str, project: Path | None = None) -> Pod:
+        """Return the pod once the environment, or the host's server, answers.
 
         Raises:
             EnvironmentError: it will not; the class says why.
@@ -198,11 +249,11 @@ class KubernetesEngine(Engine):
             raise CapacityExhausted(f"no node of the cluster has room for the instance: {reason}") from None
         outcome: Pod | EnvironmentError = await cluster.pods.until(name, _outcome)
         if isinstance(outcome, EnvironmentError):
-            raise await self._explain(cluster, name, spec, outcome)
+            raise await self._explain(cluster, name, project, outcome)
         return outcome
 
     async def _explain(
-        self, cluster: _Cluster, name: str, spec: SandboxSpec, error: EnvironmentError
+        self, cluster: _Cluster, name: str, project: Path | None, error: EnvironmentError
     ) -> EnvironmentError:
         """Return the error with what the ended container wrote, if one has ended."""
         ended = pod_status.ended_container(cluster.pods.get(name) or {"metadata": {}})
@@ -215,14 +266,21 @@ class KubernetesEngine(Engine):
         text = f"\n{output}".rpartition("\nError: ")[2].strip()
         if not text:
             return error
-        return type(error)(text.replace(f"{PROJECT}/", f"{spec.project}/"))
+        if project is None:
+            return Unavailable(f"a host pod cannot run instances: {text[-1000:]}")
+        return type(error)(text.replace(f"{PROJECT}/", f"{project}/"))
 
     async def _fetch_log(self, name: str) -> None:
         try:
-            if self._cluster is not None:
+            host = self._hosts.host_of(name) if self._hosts is not None else None
+            if host is not None:
+                text, _, _ = await host.about(name, 0)
+            elif self._cluster is not None:
                 text = await self._cluster.api.log(name, MAIN, tail_bytes=LOG_BYTES)
-                if name in self._refs:
-                    self._logs[name] = text
+            else:
+                return
+            if name in self._refs:
+                self._logs[name] = text
         except (ApiError, AEnvError) as error:
             log.debug("the log of %s could not be read: %s", name, error.message)
         finally:
@@ -233,9 +291,10 @@ class _Cluster:
     """The connection of an engine to its cluster, with all that lives as long as it."""
 
     def __init__(
-        self, api: ClusterApi, lease: EngineLease, pods: PodWatch, bundles: BundleServer, templates: PodTemplates
+        self, api: ClusterApi, lease: EngineLease, pods: PodWatch, archives: ProjectArchives, templates: PodTemplates
     ) -> None:
-        self.api, self.lease, self.pods, self.bundles, self.templates = api, lease, pods, bundles, templates
+        self.api, self.lease, self.pods, self.archives, self.templates = api, lease, pods, archives, templates
+        self.bundles = BundleServer(archives)
 
     @classmethod
     async def open(cls, folder: Path, settings: KubernetesSettings) -> _Cluster:
@@ -247,7 +306,7 @@ class _Cluster:
             await lease.open()
             labels = {**pod_labels.MANAGED_BY, pod_labels.ENGINE: lease.owner.name}
             made = cls(
-                api, lease, PodWatch(api, pod_labels.selector(labels)), BundleServer(folder / "bundles"), templates
+                api, lease, PodWatch(api, pod_labels.selector(labels)), ProjectArchives(folder / "bundles"), templates
             )
             await made.pods.open()
             await made._open_bundles(settings)
@@ -268,6 +327,7 @@ class _Cluster:
         bound = await self.bundles.open(address, port, everywhere=bool(host))
         policy = network_policy(self.lease.owner, address if _is_address(address) else None, bound)
         await self.api.request("POST", "networkpolicies", body=policy)
+        await self.api.request("POST", "networkpolicies", body=host_policy(self.lease.owner))
         log.info(
             "instances are pods in the namespace %s; their network is closed where the cluster enforces network "
             "policies", self.api.namespace,
@@ -288,10 +348,10 @@ class _Cluster:
                 raise ConfigError(error.message) from error
             raise Unavailable(error.message) from error
 
-    async def remove(self, name: str) -> None:
-        """Delete the objects of an instance; return when its pod is gone. Idempotent."""
+    async def remove(self, name: str, grace: dict[str, Any] | None = None) -> None:
+        """Delete the objects of a pod; return when it is gone. Idempotent. ``grace``: in place of the pod's own."""
         # The kubelet takes its time with a pod that runs nothing, such as one whose image cannot be pulled.
-        options = AT_ONCE if pod_status.is_idle(self.pods.get(name)) else None
+        options = AT_ONCE if pod_status.is_idle(self.pods.get(name)) else grace
         await asyncio.gather(self._delete("pods", name, options), self._delete("secrets", name))
         try:
             async with asyncio.timeout(STOP_SECONDS):
@@ -312,9 +372,11 @@ class _Cluster:
         """Stop all instances, and remove every trace of the engine."""
         names = [pod_status.name_of(pod) for pod in self.pods.all()]
         try:
-            await asyncio.gather(*(self.remove(name) for name in names))
-            await self._delete("networkpolicies", f"{self.lease.owner.name}-loopback")
+            await asyncio.gather(*(self.remove(name, SOON) for name in names))
+            for kind in ("loopback", "hosts"):
+                await self._delete("networkpolicies", f"{self.lease.owner.name}-{kind}")
         finally:
+            self.archives.close()
             await _close_all(self.bundles.close(), self.pods.close(), self.lease.close(), self.api.close())
 
 

@@ -20,6 +20,9 @@ MANAGED_BY = {"app.kubernetes.io/managed-by": "aenv"}
 ENGINE = f"{PREFIX}engine"
 """Label with the name of the engine's Lease."""
 NETWORK = f"{PREFIX}network"
+HOST = f"{PREFIX}host"
+"""Label of pods that hold instances, and are none."""
+TENANT = f"{PREFIX}tenant"
 EXPERIMENT = "experiment"
 """Key of the caller's label that becomes a label of ours."""
 _LONGEST = 63

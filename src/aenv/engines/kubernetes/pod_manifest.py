@@ -102,7 +102,7 @@ def instance_objects(
         body["initContainers"] = [_fetch_container(name, spec, bundle), *body.get("initContainers", ())]
         body["volumes"] = [*body.get("volumes", ()), {"name": FETCH, "emptyDir": {}}]
         main["volumeMounts"] = [*main.get("volumeMounts", ()), *_project_mounts()]
-    _secure(body)
+    secure(body)
     data = {key: base64.b64encode(value.encode()).decode() for key, value in secret_values.items()}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
     return InstanceObjects(secret, pod)
@@ -121,7 +121,7 @@ def network_policy(owner: Owner, bundle_host: str | None, bundle_port: int) -> d
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
-        "metadata": {"name": f"{owner.name}-loopback", "labels": labels, "ownerReferences": [_reference(owner)]},
+        "metadata": {"name": f"{owner.name}-loopback", "labels": labels, "ownerReferences": [owner_reference(owner)]},
         "spec": {
             "podSelector": {"matchLabels": {**labels, pod_labels.NETWORK: "loopback"}},
             "policyTypes": ["Ingress", "Egress"],
@@ -139,11 +139,12 @@ def _metadata(name: str, spec: SandboxSpec, owner: Owner) -> dict[str, Any]:
             spec.name, engine=owner.name, owner=whose, ttl=spec.ttl, network=spec.network.mode, user=spec.labels
         ),
         "annotations": pod_labels.annotations_of(spec.name, owner=whose, user=spec.labels),
-        "ownerReferences": [_reference(owner)],
+        "ownerReferences": [owner_reference(owner)],
     }
 
 
-def _reference(owner: Owner) -> dict[str, Any]:
+def owner_reference(owner: Owner) -> dict[str, Any]:
+    """Return the reference that makes Kubernetes delete an object with the engine's Lease."""
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "name": owner.name, "uid": owner.uid}
 
 
@@ -273,7 +274,7 @@ def _amounts(amounts: Limits) -> dict[str, str]:
     }
 
 
-def _secure(body: dict[str, Any]) -> None:
+def secure(body: dict[str, Any]) -> None:
     """Fill in the pod's defaults, with what the Pod Security standard "restricted" requires."""
     body["restartPolicy"] = "Never"
     for key, value in {

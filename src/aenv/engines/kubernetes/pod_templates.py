@@ -21,6 +21,8 @@ DEFAULT = "singleContainer"
 SECOND = "second"
 """Name of the container beside it, which runs the image of the instance's datasource."""
 DUAL = "dualContainer"
+HOST = "packedHost"
+"""Name of the template of host pods. An environment cannot choose it."""
 SUFFIXES = (".yaml", ".yml", ".json")
 _BUILT_IN: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": MAIN}]}}
 _DUAL: dict[str, Any] = {
@@ -44,6 +46,7 @@ class PodTemplates:
         self._templates: dict[str, tuple[str, dict[str, Any]]] = {
             DEFAULT.lower(): (DEFAULT, _BUILT_IN),
             DUAL.lower(): (DUAL, _DUAL),
+            HOST.lower(): (HOST, _BUILT_IN),
         }
         for file_name, text in sorted((texts or {}).items()):
             path = Path(file_name)
@@ -65,8 +68,12 @@ class PodTemplates:
 
     @property
     def names(self) -> list[str]:
-        """Names of all templates, sorted."""
-        return sorted(name for name, _ in self._templates.values())
+        """Names of all templates that an environment can choose, sorted."""
+        return sorted(name for name, _ in self._templates.values() if name.lower() != HOST.lower())
+
+    def host(self) -> dict[str, Any]:
+        """Return a copy of the template of host pods."""
+        return copy.deepcopy(self._templates[HOST.lower()][1])
 
     def find(self, name: str) -> dict[str, Any]:
         """Return a copy of the template of that name; the default for an empty one.
@@ -75,7 +82,7 @@ class PodTemplates:
             ConfigError: there is none; the message lists those that exist.
         """
         found = self._templates.get((name or DEFAULT).lower())
-        if found is None:
+        if found is None or name.lower() == HOST.lower():
             raise ConfigError(f"unknown podTemplate '{name}'; this platform has: {', '.join(self.names)}")
         return copy.deepcopy(found[1])
 

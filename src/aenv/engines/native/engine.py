@@ -71,6 +71,7 @@ class NativeEngine(Engine):
         fork: bool = True,
         base_limit: int = PROJECT_LIMIT,
         plain: bool | None = None,
+        listen: str = "",
     ) -> None:
         """Most arguments are those of `EngineOptions`. ``plain``: use no private parts of CPython; None: only on
         versions of Python that are tested with them (`cpython_internals`).
@@ -86,7 +87,7 @@ class NativeEngine(Engine):
             plain=not cpython_internals.is_tested() if plain is None else plain,
             level=self.isolation,
         )
-        self._factory = SandboxFactory(folder, self._keys, self._zygotes, Cgroups(group or group_name()))
+        self._factory = SandboxFactory(folder, self._keys, self._zygotes, Cgroups(group or group_name()), listen)
         self._pool: Pool[SandboxHandle] = Pool(
             self._make_pooled,
             self._factory.end,
@@ -110,8 +111,9 @@ class NativeEngine(Engine):
 
             made = engine_for(options.isolation)
         chosen: Self = made(
-            folder, pool=options.pool, group=options.group, fork=options.fork, base_limit=options.base_limit
-        )
+            folder, pool=options.pool, group=options.group, fork=options.fork, base_limit=options.base_limit,
+            listen=options.listen,
+        )  # fmt: skip
         return chosen
 
     @classmethod
@@ -231,6 +233,13 @@ class NativeEngine(Engine):
     async def poll(self, ref: SandboxRef) -> Exit | None:
         sandbox = self._factory.sandboxes.get(ref.id)
         return sandbox.exit if sandbox else Exit(-1, "there is no such sandbox")
+
+    async def until_ended(self, ref: SandboxRef) -> Exit:
+        """Return how a sandbox ended, once it has: for a caller that watches many."""
+        sandbox = self._factory.sandboxes.get(ref.id)
+        if sandbox is not None:
+            await sandbox.gone.wait()
+        return (sandbox.exit if sandbox else None) or Exit(-1, "there is no such sandbox")
 
     async def stop(self, ref: SandboxRef) -> None:
         sandbox = self._factory.sandboxes.get(ref.id)

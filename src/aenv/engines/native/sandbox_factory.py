@@ -47,12 +47,14 @@ _READ_BY_NATIVE_CODE = re.compile(
 class SandboxFactory:
     """Makes and ends sandboxes and preloaded parents."""
 
-    def __init__(self, folder: Path, keys: SandboxKeys, zygotes: Zygotes, cgroups: Cgroups) -> None:
+    def __init__(self, folder: Path, keys: SandboxKeys, zygotes: Zygotes, cgroups: Cgroups, listen: str = "") -> None:
+        """``listen``: see `EngineOptions`."""
         self.sandboxes: dict[str, SandboxHandle] = {}
         """All sandboxes by id: starting, running and pooled. Preloaded parents are not among them."""
         self.egress = EgressProcess(self._append_to_log)
         self.cgroups = cgroups
         self._folder = folder
+        self._listen = listen
         self._keys = keys
         self._zygotes = zygotes
         self._parents = self._new_parents(self._preload)
@@ -188,7 +190,7 @@ class SandboxFactory:
         unique = secrets.token_hex(4)
         name = f"{spec.name.partition('@')[0]}-{unique}"
         group = self.cgroups.make(spec.limits)
-        sandbox = SandboxHandle(name, spec, self._folder / f"{unique}.sock", zygote, group)
+        sandbox = SandboxHandle(name, spec, self._folder / f"{unique}.sock", zygote, group, host=self._listen)
         if spec.network.mode == "egress":
             try:
                 sandbox.egress = self.egress.endpoint(name, spec.network.allow)

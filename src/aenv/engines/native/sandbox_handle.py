@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+import socket
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +16,7 @@ from aenv.engines.base import Exit, SandboxRef, SandboxSpec
 from aenv.engines.fd_holders import Holder
 from aenv.engines.native.handover_records import SANDBOX, SandboxRecord
 from aenv.engines.sandbox_log import Log
+from aenv.http import unix_sockets
 from aenv.http.url import ServerUrl
 from aenv.isolation.files import custom_rootfs
 from aenv.isolation.files.rootfs import PROJECT, SNAPSHOT
@@ -32,6 +35,7 @@ def _shown_path(code: str, project: str) -> str:
     return str(Path(PROJECT) / Path(code).relative_to(project))
 
 
+BACKLOG = 512
 VARIABLES_SECONDS = 5.0
 """For a pooled sandbox to take its variables. After that another sandbox is made."""
 
@@ -41,12 +45,14 @@ class SandboxHandle:
 
     def __init__(
         self, name: str, spec: SandboxSpec, path: Path, zygote: ZygoteHandle, group: Cgroup | None,
-        token: str = "", log: Log | None = None,
+        token: str = "", log: Log | None = None, host: str = "",
     ) -> None:  # fmt: skip
+        """``host``: address to accept calls at over TCP. Empty: they are accepted at the unix socket ``path``."""
         self.id = name
         self.spec = spec
         self.ref = SandboxRef(name, f"unix:{path}", token or secrets.token_urlsafe(24))
         self.path = path
+        self._host = host
         self.zygote = zygote
         self.group = group
         self.pooled = False
@@ -67,6 +73,19 @@ class SandboxHandle:
         """Read end of the pipe for its stdout and stderr; -1 when closed."""
         self._held: list[int] = []
         """The descriptors that the holder was given."""
+
+    def listen(self) -> socket.socket:
+        """Return the bound socket at which the runtime will accept calls, and note its address."""
+        if not self._host:
+            listener = unix_sockets.bind_path(str(self.path))
+            listener.listen(BACKLOG)
+            return listener
+        family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
+        listener = socket.create_server((self._host, 0), family=family, backlog=BACKLOG)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted connections inherit it
+        shown = f"[{self._host}]" if ":" in self._host else self._host
+        self.ref = replace(self.ref, data_url=f"http://{shown}:{listener.getsockname()[1]}")
+        return listener
 
     def parameters(self) -> dict[str, Any]:
         """Return the parameters for the runtime inside."""

@@ -260,7 +260,7 @@ class ZygoteHandle:
         listener = None
         spec = sandbox.spec
         try:
-            listener = socket.socket(socket.AF_UNIX)
+            listener = sandbox.listen()
             for _ in ("status", "log"):
                 end, other_end = os.pipe2(os.O_CLOEXEC)
                 ours.append(end)
@@ -270,8 +270,6 @@ class ZygoteHandle:
             channels = sandbox.channels
             joins = sandbox.group.open_for_joining() if sandbox.group else []
             theirs += joins
-            listener.bind(str(sandbox.path))
-            listener.listen(512)
             fds = [listener.fileno(), *theirs[:3], *channels, *joins]
             await self._send(spawn_message(Spawn(sandbox.id, spec.limits, op, spec.network.mode, spec.fork)), fds)
         except BaseException:

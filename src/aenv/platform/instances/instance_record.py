@@ -300,6 +300,8 @@ class InstanceRecord:
             requests=requested_resources.reserved(self.request, manifest, self.limits) if manifest else None,
             ttl=str(self.ttl),
             labels=self.labels,
+            exact=frozenset(requested_resources.requested(self.request)),
+            isolation=(manifest.deploy_config.isolation or "") if manifest else "",
             fetching={name: value for name, value in (self.request.fetching or {}).items() if is_caller_variable(name)},
             requested_at=time.monotonic() if requested_at is None else requested_at,
         )

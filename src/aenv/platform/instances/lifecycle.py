@@ -353,6 +353,8 @@ class Instances(InstanceLookup):
 
     def _mark_running(self, record: InstanceRecord, seconds: float) -> None:
         self.creates.record_success()
+        if record.ref is not None and record.ref.isolation:
+            record.isolation = record.ref.isolation
         record.set_status(EnvStatus.RUNNING)
         self._set_timer(record)
         self._persist(record)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from aenv.engines.base import Engine
+from aenv.engines.base import Engine, Resource
 from aenv.errors import UsageError
 from aenv.isolation.limits.cgroups import Limits
 from aenv.project.manifest import Manifest
@@ -27,9 +27,9 @@ def refuse_unsupported(request: EnvInstanceCreateRequest, engine: Engine) -> Non
             raise UsageError(f"{name}: this platform's engine cannot give an instance {amount}; {can}")
 
 
-def requested(request: EnvInstanceCreateRequest) -> dict[str, str | int]:
+def requested(request: EnvInstanceCreateRequest) -> dict[Resource, str | int]:
     """Return the resources that the request asks for, by name."""
-    found = {"cpu": request.cpu, "memory": request.memory, "storage": request.storage, "gpu": request.gpu}
+    found: dict[Resource, str | int | None] = {"cpu": request.cpu, "memory": request.memory, "storage": request.storage, "gpu": request.gpu}
     return {name: amount for name, amount in found.items() if amount is not None}
 
 
