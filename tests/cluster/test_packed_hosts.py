@@ -12,8 +12,8 @@ import pytest
 
 from aenv.client.instance_client import InstanceClient
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
+from aenv.engines.packed.host_placement import HostSize
 from aenv.engines.packed.packed_hosts import HostLimits
-from aenv.engines.packed.placement import HostSize
 from aenv.errors import CapacityExhausted
 from aenv.http.url import ServerUrl
 from aenv.isolation.limits.cgroups import Limits

@@ -14,8 +14,8 @@ from aenv.engines.base import SandboxSpec
 from aenv.engines.kubernetes.host_manifest import host_objects, host_policy
 from aenv.engines.kubernetes.pod_manifest import Owner, ServedBundle, instance_objects, network_policy
 from aenv.engines.kubernetes.pod_templates import PodTemplates
+from aenv.engines.packed.host_placement import HostSize
 from aenv.engines.packed.packed_hosts import HostGroup, HostLimits
-from aenv.engines.packed.placement import HostSize
 from aenv.isolation.limits.cgroups import Limits
 from aenv.isolation.network.policy import Network
 

@@ -13,8 +13,8 @@ import pytest
 
 from aenv.engines.base import SandboxSpec
 from aenv.engines.kubernetes import bundle_fetch
-from aenv.engines.kubernetes.project_archives import ProjectArchives
 from aenv.engines.kubernetes.bundle_server import BundleServer, address_towards
+from aenv.engines.kubernetes.project_archives import ProjectArchives
 from aenv.errors import LoadError
 
 

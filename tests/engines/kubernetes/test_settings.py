@@ -8,8 +8,8 @@ import pytest
 
 from aenv.engines.base import EngineOptions
 from aenv.engines.kubernetes.kubernetes_settings import KubernetesSettings, host_level
+from aenv.engines.packed.host_placement import HostSize
 from aenv.engines.packed.packed_hosts import HostLimits
-from aenv.engines.packed.placement import HostSize
 from aenv.errors import ConfigError
 
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from aenv.engines.base import Exit, SandboxRef, SandboxSpec
 from aenv.engines.kubernetes.project_archives import ProjectArchives
+from aenv.engines.packed.host_placement import HostSize
 from aenv.engines.packed.host_server import HostServer
 from aenv.engines.packed.packed_hosts import HostGroup, HostLimits, PackedHosts
-from aenv.engines.packed.placement import HostSize
 from aenv.engines.packed.received_projects import ReceivedProjects
 from aenv.errors import EnvironmentError
 from aenv.isolation.confined.level import Isolation

@@ -111,7 +111,11 @@ def test_only_the_platform_is_served_and_an_archive_must_be_the_one_it_is_called
 def test_memory_is_read_from_either_version_of_control_groups(tmp_path: Path) -> None:
     assert memory_used_and_limit(tmp_path) == (0, 0)
     (tmp_path / "memory").mkdir()
-    for name, text in (("usage_in_bytes", "300"), ("limit_in_bytes", "1000"), ("stat", "cache 1\ntotal_inactive_file 50")):
+    for name, text in (
+        ("usage_in_bytes", "300"),
+        ("limit_in_bytes", "1000"),
+        ("stat", "cache 1\ntotal_inactive_file 50"),
+    ):
         (tmp_path / "memory" / f"memory.{name}").write_text(text)
     assert memory_used_and_limit(tmp_path) == (250, 1000)
     for name, text in (("current", "200"), ("max", "max"), ("stat", "anon 7\ninactive_file 150\n")):

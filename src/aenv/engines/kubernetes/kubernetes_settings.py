@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from aenv.engines.base import EngineOptions
+from aenv.engines.packed.host_placement import HostSize
 from aenv.engines.packed.packed_hosts import HostLimits
-from aenv.engines.packed.placement import HostSize
 from aenv.errors import AEnvError, ConfigError
 from aenv.schema import quantities
 
@@ -59,10 +59,12 @@ class KubernetesSettings:
             templates=os.environ.get("AENV_KUBERNETES_TEMPLATES", ""),
             owner=os.environ.get("AENV_KUBERNETES_OWNER", ""),
             bundle_address=os.environ.get("AENV_KUBERNETES_BUNDLE_ADDRESS", ""),
-            unschedulable_seconds=_read("UNSCHEDULABLE_SECONDS", 10.0, float, "a number"),
-            packing=_read("PACKING", "auto", _packing, f"one of {', '.join(get_args(Packing))}"),
+            unschedulable_seconds=_read("AENV_KUBERNETES_UNSCHEDULABLE_SECONDS", 10.0, float, "a number"),
+            packing=_read("AENV_KUBERNETES_PACKING", "auto", _packing, f"one of {', '.join(get_args(Packing))}"),
             hosts=_host_limits(),
-            host_cpus=_read("HOST_CPU", 2.0, lambda text: quantities.millicores(text) / 1000, "CPUs, like 2 or 500m"),
+            host_cpus=_read(
+                "AENV_KUBERNETES_HOST_CPU", 2.0, lambda text: quantities.millicores(text) / 1000, "CPUs, like 2 or 500m"
+            ),
         )
         found.bundle_host_and_port()
         return found
@@ -93,16 +95,16 @@ def host_level(settings: KubernetesSettings, options: EngineOptions) -> str:
 
 def _host_limits() -> HostLimits:
     size = HostSize(
-        _read("HOST_INSTANCES", 100, _positive, "a number of at least 1"),
-        _read("HOST_MEMORY", HOST_MEMORY, quantities.size, "a size like 4Gi"),
+        _read("AENV_KUBERNETES_HOST_INSTANCES", 100, _positive, "a number of at least 1"),
+        _read("AENV_KUBERNETES_HOST_MEMORY", HOST_MEMORY, quantities.size, "a size like 4Gi"),
     )
     return HostLimits(
         size,
-        hosts=_read("HOSTS", 20, _positive, "a number of at least 1"),
-        idle_seconds=_read("HOST_IDLE_SECONDS", 300.0, float, "a number"),
-        reserve=_read("HOST_RESERVE", 64 << 20, quantities.size, "a size like 64Mi"),
-        wait_seconds=_read("UNSCHEDULABLE_SECONDS", 10.0, float, "a number"),
-        share=_read("SHARE_HOSTS", False, _boolean, "true or false"),
+        hosts=_read("AENV_KUBERNETES_HOSTS", 20, _positive, "a number of at least 1"),
+        idle_seconds=_read("AENV_KUBERNETES_HOST_IDLE_SECONDS", 300.0, float, "a number"),
+        reserve=_read("AENV_KUBERNETES_HOST_RESERVE", 64 << 20, quantities.size, "a size like 64Mi"),
+        wait_seconds=_read("AENV_KUBERNETES_UNSCHEDULABLE_SECONDS", 10.0, float, "a number"),
+        share=_read("AENV_KUBERNETES_SHARE_HOSTS", False, _boolean, "true or false"),
     )
 
 
@@ -112,13 +114,13 @@ def _read(name: str, default: T, parse: Callable[[str], T], expected: str) -> T:
     Raises:
         ConfigError: it is invalid.
     """
-    text = os.environ.get(f"AENV_KUBERNETES_{name}", "")
+    text = os.environ.get(name, "")
     if not text:
         return default
     try:
         return parse(text)
     except (ValueError, KeyError, AEnvError):
-        raise ConfigError(f"AENV_KUBERNETES_{name}: '{text}' is not {expected}") from None
+        raise ConfigError(f"{name}: '{text}' is not {expected}") from None
 
 
 def _positive(text: str) -> int:

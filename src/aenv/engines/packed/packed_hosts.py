@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aenv.engines.base import Exit, SandboxRef, SandboxSpec
-from aenv.engines.packed import placement
+from aenv.engines.packed import host_placement
 from aenv.engines.packed.host_connection import HostConnection
-from aenv.engines.packed.placement import HostSize
+from aenv.engines.packed.host_placement import HostSize
 from aenv.engines.teardown import finish
 from aenv.errors import AEnvError, CapacityExhausted, EnvironmentError, NetworkError, Unavailable
 from aenv.tracing.logging import getLogger
@@ -224,14 +224,14 @@ class PackedHosts:
             return
         left: list[_Wait] = []
         for wait in group.waiting:
-            host = placement.choose(group.hosts, wait.project, wait.memory, self._limits.size)
+            host = host_placement.choose(group.hosts, wait.project, wait.memory, self._limits.size)
             if host is None:
                 left.append(wait)
             elif not wait.room.done():
                 host.reserve(wait.name, wait.memory)
                 wait.room.set_result(host)
         group.waiting = left
-        wanted = placement.missing([wait.memory for wait in left], len(group.starting), self._limits.size)
+        wanted = host_placement.missing([wait.memory for wait in left], len(group.starting), self._limits.size)
         for _ in range(min(wanted, self._limits.hosts - self.count)):
             name = f"aenv-host-{secrets.token_hex(5)}"
             group.starting.add(name)

@@ -29,7 +29,12 @@ def refuse_unsupported(request: EnvInstanceCreateRequest, engine: Engine) -> Non
 
 def requested(request: EnvInstanceCreateRequest) -> dict[Resource, str | int]:
     """Return the resources that the request asks for, by name."""
-    found: dict[Resource, str | int | None] = {"cpu": request.cpu, "memory": request.memory, "storage": request.storage, "gpu": request.gpu}
+    found: dict[Resource, str | int | None] = {
+        "cpu": request.cpu,
+        "memory": request.memory,
+        "storage": request.storage,
+        "gpu": request.gpu,
+    }
     return {name: amount for name, amount in found.items() if amount is not None}
 
 

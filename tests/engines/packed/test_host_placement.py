@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aenv.engines.packed.placement import BUSY, HostSize, choose, missing
+from aenv.engines.packed.host_placement import BUSY, HostSize, choose, missing
 
 SIZE = HostSize(instances=4, memory=400)
 
