@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -17,7 +19,7 @@ from tests.platform.test_tenants import bearer
 from tests.trajectory.conftest import greet
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Page, Route
 
 Tokens = Callable[..., str]
 Watched = Callable[..., "Page"]
@@ -137,6 +139,28 @@ def test_the_samples_of_a_task_stand_side_by_side(page: Page, platform: Served, 
     assert "advantage +0.707" in page.locator(".sample").first.inner_text()
     page.get_by_role("link", name="Compare the first two").click()
     page.get_by_label("Difference").get_by_text("steps are the same").wait_for()
+
+
+def test_all_of_a_long_run_is_read_when_it_is_asked_for(page: Page, platform: Served) -> None:
+    """Ten thousand episodes are read at once; the answers are made up here, as recording so many takes a while."""
+
+    def answer(route: Route) -> None:
+        after = int(parse_qs(urlsplit(route.request.url).query).get("after", ["0"])[0])
+        items = [
+            {"id": str(number), "task": f"t{number // 8}", "sample": number % 8, "state": "ended", "outcome": "ok",
+             "final": True, "score": number % 2, "seconds": 1.0, "began": number}
+            for number in range(after, after + 1000)
+        ]  # fmt: skip
+        data = {"items": items, "next": str(after + 1000) if after < 11_000 else None}
+        route.fulfill(json={"success": True, "code": 0, "message": "", "data": data})
+
+    page.route(re.compile(r"/trajectories\?.*run=long-run"), answer)
+    visit(page, platform, "#/runs/long-run")
+    page.get_by_text("The first 10,000 episodes.").wait_for()
+    page.get_by_role("button", name="Read all").click()
+    page.locator(".figure .value", has_text="12,000").wait_for()
+    page.get_by_text("of 12,000 rewards; 0 without one").wait_for()
+    assert not page.get_by_role("button", name="Read all").is_visible()
 
 
 def test_a_long_episode_is_windowed_searched_and_walked_by_keys(

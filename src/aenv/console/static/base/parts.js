@@ -145,7 +145,7 @@ export function line(values, label) {
  */
 export function histogram(values, label) {
   if (!values.length) return h("p", { class: "quiet" }, "No rewards yet.");
-  const [low, high] = [Math.min(...values), Math.max(...values)];
+  const [low, high] = values.reduce(([least, most], each) => [Math.min(least, each), Math.max(most, each)], [Infinity, -Infinity]);
   const bins = new Array(low === high ? 1 : 12).fill(0);
   for (const value of values) bins[low === high ? 0 : Math.min(11, Math.floor(((value - low) / (high - low)) * 12))] += 1;
   const most = Math.max(...bins);

@@ -6,21 +6,23 @@ import { get } from "../base/api.js";
 const MOST = 10_000;
 
 /**
- * All episodes of a run or task, up to `MOST`.
+ * The episodes of a run or task: `MOST` of them, or all after a place in the list.
  * @param {Record<string, any>} where
  * @param {AbortSignal} signal
- * @returns {Promise<{items: any[], more: boolean}>}
+ * @param {{after?: string | null, most?: number, read?: (count: number) => void}} [options]
+ * @returns {Promise<{items: any[], next: string | null}>} `next`: where the list goes on; null: that was all
  */
-export async function episodesOf(where, signal) {
+export async function episodesOf(where, signal, { after = null, most = MOST, read } = {}) {
   /** @type {any[]} */
   const items = [];
-  let after = null;
+  let next = after;
   do {
-    const page = await get("trajectories", { ...where, limit: 1000, after }, signal);
-    items.push(...page.items);
-    after = page.next;
-  } while (after && items.length < MOST);
-  return { items, more: Boolean(after) };
+    const page = await get("trajectories", { ...where, limit: 1000, after: next }, signal);
+    for (const each of page.items) items.push(each);
+    next = page.next;
+    read?.(items.length);
+  } while (next && items.length < most);
+  return { items, next };
 }
 
 /**
