@@ -1,13 +1,17 @@
-"""Rollouts spread over a Ray cluster: an episode is a Ray task, and each node runs it on its own local platform.
+"""Rollouts spread over a Ray cluster: actors play episodes, and each node runs them on its own local platform.
 
-Ray never repeats a task by itself here (`max_retries=0`), since it may have run. An episode whose worker or node died
-is an infra failure: it is run again in a new instance, and if that is not possible it has no reward. Each episode's
-events come back with its result and are recorded where the rollout was started.
+An actor reserves a CPU and plays several episodes at once, most of which wait for a model: a process for each would
+cost seconds to start, and some 60 MB. Ray never repeats a call by itself here (`max_task_retries=0`), since it may have
+run. An episode whose actor or node died is an infra failure: it is run again in a new instance, and if that is not
+possible it has no reward. Each episode's events come back with its result and are recorded where the rollout was
+started.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import math
 import tempfile
 import uuid
 from collections import deque
@@ -29,8 +33,61 @@ from aenv.trajectory.formats.exchange import import_file
 
 RETRIES = 2
 CPUS = 0.25
-"""Share of a CPU that an episode reserves: most of it waits for a model."""
+"""Share of a CPU that an episode needs: most of it waits for a model."""
 POLL_SECONDS = 1.0
+
+
+class _Actors:
+    """The actors of a rollout, and how many episodes each plays. Those that died are replaced where there is room."""
+
+    def __init__(self, ray: Any, common: Mapping[str, Any]) -> None:
+        self._ray, self._common = ray, dict(common)
+        self._starting: dict[Any, Any] = {}
+        self._playing: dict[Any, int] = {}
+
+    @property
+    def starting(self) -> list[Any]:
+        """References that are ready when an actor is."""
+        return list(self._starting)
+
+    def keep(self, wanted: int, cpus: float) -> None:
+        """Start actors until there are as many as wanted."""
+        remote = self._ray.remote(EpisodeActor)
+        for _ in range(wanted - len(self._starting) - len(self._playing)):
+            actor = remote.options(
+                num_cpus=cpus, scheduling_strategy="SPREAD", max_restarts=0, max_task_retries=0, max_concurrency=10_000
+            ).remote(self._common)
+            self._starting[actor.ready.remote()] = actor
+
+    def started(self, reference: Any) -> None:
+        """Use an actor from now on, unless it died while it was started."""
+        actor = self._starting.pop(reference)
+        with contextlib.suppress(self._ray.exceptions.RayError):
+            self._ray.get(reference)
+            self._playing[actor] = 0
+
+    def take(self, most: int) -> Any | None:
+        """Return the actor with the fewest episodes, one of which it gets; None if all have as many as they may."""
+        free = [actor for actor, count in self._playing.items() if count < most]
+        actor = min(free, key=self._playing.__getitem__, default=None)
+        if actor is not None:
+            self._playing[actor] += 1
+        return actor
+
+    def give_back(self, actor: Any) -> None:
+        """Count one episode less."""
+        if actor in self._playing:
+            self._playing[actor] -= 1
+
+    def drop(self, actor: Any) -> None:
+        """Give up an actor that could not be reached, and make sure that it plays nothing any more."""
+        if self._playing.pop(actor, None) is not None:
+            self._ray.kill(actor)
+
+    def close(self) -> None:
+        """End all actors, and with them what they play."""
+        for actor in [*self._starting.values(), *self._playing]:
+            self._ray.kill(actor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +173,8 @@ class RayRollout:
         tasks = list(await self._tasks.tasks())[: self._limit]
         own = not isinstance(self._store, TrajectoryStore)
         store = TrajectoryStore.open(self._store) if not isinstance(self._store, TrajectoryStore) else self._store
-        running: dict[Any, _Work] = {}
+        running: dict[Any, tuple[_Work, Any]] = {}
+        actors = _Actors(self._ray, self._common)
         try:
             store.begin_run(RunRecord(self.run, title=str(self._common["environment"]), request={"on": "ray"}))
             done = store.finished(self.run)
@@ -128,14 +186,19 @@ class RayRollout:
             )
             self.progress = Progress(len(left))
             while left or running:
-                while left and len(running) < self._room():
+                room, count, cpus = self._size()
+                actors.keep(min(count, len(left) + len(running)), cpus)
+                while left and len(running) < room and (actor := actors.take(math.ceil(room / count))) is not None:
                     work = left.popleft()
-                    running[self._sent(work)] = work
+                    running[self._sent(actor, work)] = work, actor
                 self.progress.running = len(running)
-                ready, _ = await asyncio.to_thread(self._ray.wait, list(running), timeout=POLL_SECONDS)
-                for reference in ready:
-                    work = running.pop(reference)
-                    result = await asyncio.to_thread(self._received, store, reference, work)
+                for reference in await asyncio.to_thread(self._waited, [*running, *actors.starting]):
+                    if reference not in running:
+                        actors.started(reference)
+                        continue
+                    work, actor = running.pop(reference)
+                    actors.give_back(actor)
+                    result = await asyncio.to_thread(self._received, store, reference, work, actor, actors)
                     if not result.final:
                         self.progress.retries += 1
                         left.append(_Work(work.task, work.sample, work.attempt + 1))
@@ -143,30 +206,40 @@ class RayRollout:
                     self.progress.finished(result)
                     yield result
         finally:
-            for reference in running:
-                self._ray.cancel(reference, force=True)
+            actors.close()
             await self._tasks.close()
             if own:
                 store.close()
 
-    def _room(self) -> int:
-        if self._concurrency is not None:
-            return self._concurrency
-        return max(1, int(self._ray.cluster_resources().get("CPU", 1) / CPUS))
+    def _size(self) -> tuple[int, int, float]:
+        """Return how many episodes are played at once, by how many actors, and the CPUs that each reserves."""
+        total = float(self._ray.cluster_resources().get("CPU", 1.0))
+        room = self._concurrency or max(1, int(total / CPUS))
+        return room, max(1, min(int(total), math.ceil(room * CPUS))), min(1.0, total)
 
-    def _sent(self, work: _Work) -> Any:
-        remote = self._ray.remote(max_retries=0, num_cpus=CPUS, scheduling_strategy="SPREAD")(play_episode)
+    def _waited(self, references: list[Any]) -> list[Any]:
+        """Return the references that are ready: wait for the first, and take the others that are."""
+        ready, _ = self._ray.wait(references, timeout=POLL_SECONDS)
+        if not ready:
+            return []
+        found, _ = self._ray.wait(references, num_returns=len(references), timeout=0)
+        return list(found or ready)
+
+    def _sent(self, actor: Any, work: _Work) -> Any:
         left = max(0, self._retries - work.attempt)
-        row = work.task.as_row()
-        return remote.remote(self._common, row, work.sample, work.attempt, left, self._model, self._sampling)
+        return actor.play.remote(work.task.as_row(), work.sample, work.attempt, left, self._model, self._sampling)
 
-    def _received(self, store: TrajectoryStore, reference: Any, work: _Work) -> EpisodeResult:
-        """Return the result of an attempt, and record it; that of a dead worker is an infra failure."""
+    def _received(
+        self, store: TrajectoryStore, reference: Any, work: _Work, actor: Any, actors: _Actors
+    ) -> EpisodeResult:
+        """Return the result of an attempt, and record it; that of a dead actor is an infra failure."""
         final = work.attempt >= self._retries
         try:
             found, lines = self._ray.get(reference)
         except self._ray.exceptions.RayError as error:
-            return self._lost(store, work, f"the Ray task failed: {type(error).__name__}", final)
+            if isinstance(error, self._ray.exceptions.RayActorError):
+                actors.drop(actor)
+            return self._lost(store, work, f"the Ray actor failed: {type(error).__name__}", final)
         with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
             Path(file.name).write_bytes(lines)
             stored = import_file(store, Path(file.name), "events")
@@ -183,29 +256,27 @@ class RayRollout:
         )  # fmt: skip
 
 
-def play_episode(
-    common: dict[str, Any],
-    row: dict[str, Any],
-    sample: int,
-    attempt: int,
-    retries: int,
-    model: str | None,
-    sampling: Any,
-) -> tuple[dict[str, Any], bytes]:
-    """Play one episode in this process, on this machine's local platform; return the result and the events.
+class EpisodeActor:
+    """Plays episodes in this process, many at once, on this machine's local platform.
 
     Failures of an instance are retried here; the death of this process is left to the rollout.
     """
 
-    async def play(folder: str) -> tuple[dict[str, Any], bytes]:
-        with TrajectoryStore.open(Path(folder)) as store:
-            source = EpisodeSource(**common, tasks=[row], store=store)
+    def __init__(self, common: dict[str, Any]) -> None:
+        self._common = common
+
+    async def ready(self) -> None:
+        """Return when the process has started."""
+
+    async def play(
+        self, row: dict[str, Any], sample: int, attempt: int, retries: int, model: str | None, sampling: Any
+    ) -> tuple[dict[str, Any], bytes]:
+        """Play one episode; return the result and the events."""
+        with tempfile.TemporaryDirectory() as folder, TrajectoryStore.open(Path(folder)) as store:
+            source = EpisodeSource(**self._common, tasks=[row], store=store)
             task = (await source.tasks())[0]
             result = await source.play(
                 task, model=find_model(model), sampling=sampling, retries=retries, sample=sample, attempt=attempt
             )
             attempts = [each.id for each in store.all_episodes() if each.id != result.episode]
             return asdict(result), b"\n".join(line for id in [*attempts, result.episode] for line in store.lines(id))
-
-    with tempfile.TemporaryDirectory() as folder:
-        return asyncio.run(play(folder))
