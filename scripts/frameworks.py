@@ -46,12 +46,18 @@ class Framework:
     package: str
     """Distribution whose version is shown."""
     test: str
+    """Modules with its tests, separated by spaces."""
     example: str
     beside: tuple[str, ...] = ()
     """Further requirements of test and example, such as a client of the scripted model."""
     tests = "tests/frameworks"
     ends_with = "1.0"
     """End of the example's output."""
+
+    @property
+    def files(self) -> list[str]:
+        """Modules with its tests, as paths."""
+        return [f"{self.tests}/{each}.py" for each in self.test.split()]
 
     @property
     def wanted(self) -> list[str]:
@@ -163,6 +169,10 @@ TRAINERS: tuple[Trainer, ...] = (
         fault="run again, also after the death of a node; then no reward",
     ),
     Trainer(
+        "RLlib", "rllib", "rllib", "ray", "test_rllib", "", (TORCH,), needs_torch=True,
+        offers="`ToolEnv` by the name that `register_rllib` gives it", fault="raised: RLlib drops the episode",
+    ),
+    Trainer(
         "SkyRL-gym", "skyrl-gym", "skyrl-gym", "skyrl-gym", "test_skyrl_gym", "",
         offers="text environment `aenv`", fault="raised",
     ),
@@ -191,8 +201,9 @@ TRAINERS: tuple[Trainer, ...] = (
         offers="`ToolVecEnv`", fault="raised",
     ),
     Trainer(
-        "verl", "verl", "verl", "verl", "test_verl", "", (TORCH, "cachetools", "fastapi"), needs_torch=True,
-        offers="agent loop `aenv`", fault="run again, then raised", tested_with="the package, without its trainer",
+        "verl", "verl", "verl", "verl", "test_verl test_verl_tools", "", (TORCH, "cachetools", "fastapi"),
+        needs_torch=True, offers="agent loop `aenv`; tools (`EnvironmentTool`)",
+        fault="run again, then raised; tools: raised", tested_with="the package, without its trainer",
     ),
     Trainer(
         "TRL", "trl", "trl", "trl", "test_trl", "training/grpo_trl.py", (TORCH,), needs_torch=True,
@@ -209,6 +220,8 @@ class Result:
     passed: int = 0
     failed: list[str] = field(default_factory=list)
     untested: str = ""
+    skipped: list[str] = field(default_factory=list)
+    """Reasons of the tests that were skipped."""
     has_example: bool = True
     supports: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -220,7 +233,9 @@ class Result:
             return f"untested: {self.untested}"
         if self.failed:
             return f"FAILED: {', '.join(self.failed)}"
-        return f"{self.passed} tests and the example pass" if self.has_example else f"{self.passed} tests pass"
+        passed = f"{self.passed} tests and the example pass" if self.has_example else f"{self.passed} tests pass"
+        left = f"; {len(self.skipped)} untested: {', '.join(sorted(set(self.skipped)))}" if self.skipped else ""
+        return passed + left
 
 
 def install(framework: Framework) -> Path:
@@ -273,7 +288,7 @@ def check(framework: Framework) -> Result:
     report = FOLDER / f"{framework.name}.xml"
     report.unlink(missing_ok=True)
     options = ("-q", "-W", "ignore", "-p", "no:cacheprovider", "--timeout", "180", f"--junitxml={report}")
-    scope = ("--confcutdir", framework.tests, f"{framework.tests}/{framework.test}.py")
+    scope = ("--confcutdir", framework.tests, *framework.files)
     attempt(result, "tests", python, "-m", "pytest", *options, *scope)
     read_report(report, result)
     result.has_example = bool(framework.example)
@@ -307,6 +322,7 @@ def read_report(report: Path, result: Result) -> None:
     for case in ET.parse(report).getroot().iter("testcase"):
         outcome = {child.tag for child in case}
         result.passed += not outcome & {"failure", "error", "skipped"}
+        result.skipped += [str(child.get("message")) for child in case if child.tag == "skipped"]
         for each in case.iter("property"):
             result.supports[each.get("name", "")] = each.get("value", "")
 
@@ -381,7 +397,7 @@ def trainer_row(trainer: Trainer, result: Result) -> str:
         trainer.tested_with,
         trainer.fault,
         f"[{file.name}](../../examples/{trainer.example})" if trainer.example else "",
-        f"`tests/trainers/{trainer.test}.py`",
+        ", ".join(f"`{file}`" for file in trainer.files),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -399,7 +415,7 @@ def page(results: dict[str, Result]) -> str:
             result.said,
             *supports,
             f"[{Path(framework.example).name}](../../examples/{framework.example})",
-            f"`tests/frameworks/{framework.test}.py`",
+            ", ".join(f"`{file}`" for file in framework.files),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     trainers = "\n".join(trainer_row(each, results[each.name]) for each in TRAINERS)

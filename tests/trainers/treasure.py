@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -47,10 +48,14 @@ def outcomes(store: Path) -> list[tuple[str, str, float | None]]:
 
 
 @contextmanager
-def losing_instances() -> Iterator[None]:
-    """Make every tool call find its instance lost, as after the failure of a machine."""
+def losing_instances(count: int | None = None) -> Iterator[None]:
+    """Make tool calls find their instance lost, as after the failure of a machine: the first ones, or all."""
+    left = itertools.count() if count is None else iter(range(count))
+    call = Environment.call_tool
 
     async def lost(*given: Any, **named: Any) -> Any:
+        if next(left, None) is None:
+            return await call(*given, **named)
         raise InstanceEnded("the machine of the instance has failed")
 
     with mock.patch.object(Environment, "call_tool", lost):

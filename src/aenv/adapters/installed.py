@@ -24,7 +24,7 @@ MODULES = {
     "camel": "agents.camel", "claude-agent-sdk": "agents.claude_agent", "google-adk": "agents.google_adk",
     "gymnasium": "trainers.gymnasium", "langchain": "agents.langchain", "nemo-gym": "trainers.nemo_gym",
     "openenv": "trainers.openenv", "pydantic-ai": "agents.pydantic_ai", "ray": "trainers.ray",
-    "skyrl-gym": "trainers.skyrl_gym",
+    "rllib": "trainers.rllib", "skyrl-gym": "trainers.skyrl_gym",
     "slime": "trainers.slime", "smolagents": "agents.smolagents", "stable-baselines3": "trainers.stable_baselines3",
     "trl": "trainers.trl", "verifiers": "trainers.verifiers", "verl": "trainers.verl",
 }  # fmt: skip
@@ -36,6 +36,7 @@ APART = {
 """Packages that have no common solution with a framework: install those in another environment."""
 ADVICE = {
     "areal": "AReaL is installed as its documentation says; the adapter imports nothing of it.",
+    "rllib": "RLlib trains with PyTorch, which it does not install by itself.",
     "slime": "slime is not in a package index; put its source on the path. The adapter imports it on the first call.",
 }
 
