@@ -76,6 +76,7 @@ FLAGS = (
     f"--disable-features={QUIET}",
 )
 CALL_SECONDS = 30.0
+START_SECONDS = 180.0  # 30 were too few when 16 browsers started at once on two busy cores
 ENDED = object()
 
 
@@ -129,7 +130,7 @@ class Chromium:
         threading.Thread(target=self._read, daemon=True, name="browser-answers").start()
         threading.Thread(target=self._tell, daemon=True, name="browser-events").start()
         try:
-            self.version = str(self.call("Browser.getVersion")["product"])
+            self.version = str(self.call("Browser.getVersion", seconds=START_SECONDS)["product"])
         except (BrowserEnded, CommandFailed):
             text = (self.folder / "log").read_text(errors="replace")[-2000:]
             self.close()
