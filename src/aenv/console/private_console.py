@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pydantic_core import from_json, to_json
 
-from aenv.console import model_chat, mount
+from aenv.console import model_chat, mount, web_user
 from aenv.console.logins import Logins
 from aenv.console.socket_token import take_socket_token
+from aenv.console.web_user import WebUser
 from aenv.errors import AEnvError, Forbidden, Unauthorized
 from aenv.http.guard import bearer_token, refuse_web_pages
 from aenv.http.messages import Answer, Handler, Request, Response
@@ -25,10 +26,13 @@ STREAM_OVER = 64 * 1024
 class PrivateConsole:
     """Serves the console and an API to whoever has the link."""
 
-    def __init__(self, api: Handler, model: Model | None = None, trace_url: str = "") -> None:
+    def __init__(
+        self, api: Handler, model: Model | None = None, trace_url: str = "", user: WebUser | None = None
+    ) -> None:
         self._api = api
         self._model = model
         self._trace_url = trace_url
+        self._user = user
         self._logins = Logins()
         self._server = HttpServer(self._answer, max_body=MAX_BODY, stream_over=STREAM_OVER)
         self._url = ""
@@ -43,8 +47,11 @@ class PrivateConsole:
         self._url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}{mount.PATH}/"
 
     def new_link(self) -> str:
-        """Return a link that logs a browser in, once. What follows the ``#`` is not sent to any server."""
-        return f"{self._url}#code={self._logins.new_code()}"
+        """Return a link that logs a browser in, once. What follows the ``#`` is not sent to any server.
+
+        It leads to the overview, or to the page of the user that a rollout asks.
+        """
+        return f"{self._url}#code={self._logins.new_code()}{'&user' if self._user is not None else ''}"
 
     async def close(self) -> None:
         """Stop serving."""
@@ -58,6 +65,9 @@ class PrivateConsole:
             if request.path == model_chat.PATH:
                 self._need_login(request)
                 return await model_chat.chat_answer(self._model, request)
+            if request.path == web_user.PATH and self._user is not None:
+                self._need_login(request)
+                return await self._user.page_answer(request)
             if request.path == mount.PATH or request.path.startswith(f"{mount.PATH}/"):
                 return mount.console_answer(request, only_loopback=True, trace_url=self._trace_url)
             take_socket_token(request)

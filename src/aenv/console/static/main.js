@@ -33,6 +33,9 @@ const DEEPER = {
   "ide/": () => import("./ide/ide.js"),
 };
 
+/** @type {Record<string, () => Promise<{default: Page}>>} pages that no other leads to */
+const ALONE = { user: () => import("./runs/user.js") };
+
 /** @type {Record<string, string>} pages that have no entry of their own, and the one that they are shown under */
 const UNDER = { group: "runs", episode: "runs", ide: "playground" };
 
@@ -65,7 +68,7 @@ async function show() {
     own ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
     if (own) link.scrollIntoView({ block: "nearest", inline: "center" });
   }
-  const load = parts.length > 1 ? DEEPER[`${name}/`] : PAGES.find(([each]) => each === name)?.[2];
+  const load = parts.length > 1 ? DEEPER[`${name}/`] : PAGES.find(([each]) => each === name)?.[2] ?? (Object.hasOwn(ALONE, name) ? ALONE[name] : undefined);
   const put = (/** @type {Record<string, any>} */ changed) => {
     const merged = Object.entries({ ...address().query, ...changed }).filter(([, value]) => value !== "" && value !== null && value !== undefined);
     const text = new URLSearchParams(merged.map(([k, v]) => [k, String(v)])).toString();
@@ -121,9 +124,9 @@ function login(reason) {
 
 /** Exchange the code of a one-time link, and take it out of the address. */
 async function takeCode() {
-  const code = /^#code=([\w-]+)$/.exec(location.hash)?.[1];
+  const [, code, user] = /^#code=([\w-]+)(&user)?$/.exec(location.hash) || [];
   if (!code) return;
-  history.replaceState(null, "", location.pathname);
+  history.replaceState(null, "", user ? `${location.pathname}#/user` : location.pathname);
   const answer = await fetch(new URL("console/session", ROOT), {
     method: "POST", credentials: "omit", headers: { "content-type": "application/json" }, body: JSON.stringify({ code }),
   });

@@ -38,7 +38,7 @@ def find_user(given: Any) -> User | None:
         return ModelUser(model)
     if names_object(given):
         return _user_of(load_object(given), given)
-    hint = "Use scripted, human, model:NAME, or FILE.py:NAME of a function."
+    hint = "Use scripted, human, model:NAME, or FILE.py:NAME of a function; aenv rollout knows console, too."
     raise UsageError(f"unknown user {given!r}", {"hint": hint})
 
 

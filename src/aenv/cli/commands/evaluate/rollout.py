@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aenv.cli import interrupts
+from aenv.cli.console_user import console_user
 from aenv.cli.output import Output, columns, note, output_option
 from aenv.cli.platform_address import chosen
 from aenv.cli.rollout_progress import ProgressLine
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--samples", type=click.IntRange(1), default=1, show_default=True, help="Episodes for each task.")
 @click.option("--model", help="[API:]NAME[@URL] with the API chat, responses or anthropic; or FILE.py:NAME.")
 @click.option("--sampling", multiple=True, metavar="NAME=VALUE", help="Sampling parameter; may be repeated.")
-@click.option("--user", help="Who plays the user: scripted, human, model:MODEL, or FILE.py:NAME.")
+@click.option("--user", help="Who plays the user: scripted, human, console, model:MODEL, or FILE.py:NAME.")
 @click.option("--simulate", help="Simulate the tools: a JSON file with the settings, or a model.")
 @click.option("--reference", metavar="RUN", help="Real run to measure the simulation by.")
 @click.option("--concurrency", default="auto", show_default=True, help="Episodes at the same time: a number, or auto.")
@@ -72,7 +73,17 @@ def command(
         "agent": agent, "samples": samples, "model": model, "sampling": _sampling(sampling), "price": price_of(price),
         "run": run_id, "user": user,
     }  # fmt: skip
-    return interrupts.run(_run(environment, common, main, baseline, output, on))
+    return interrupts.run(_run_with_user(environment, common, main, baseline, output, on))
+
+
+async def _run_with_user(
+    environment: str, common: Mapping[str, Any], main: Mapping[str, Any], baseline: bool, output: Output, on: str | None
+) -> int:
+    """Run with the user that was named; a person in the console needs the console for so long."""
+    if main["user"] != "console" or on == "ray":
+        return await _run(environment, common, main, baseline, output, on)
+    async with console_user() as user:
+        return await _run(environment, common, {**main, "user": user}, baseline, output, on)
 
 
 async def _run(
