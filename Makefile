@@ -19,7 +19,7 @@ demo: .venv/.ready-base
 	@$(BIN)/python scripts/demo.py
 
 test: .venv/.ready-dev
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(if $(LONG),,-m "not long") $(TESTS)
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(if $(LONG),,-m "not long") $(TESTS)
 
 check: .venv/.ready-dev
 	@scripts/check

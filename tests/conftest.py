@@ -38,6 +38,21 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
+SLOWEST_FIRST = (
+    "kill/test_kill", "platform/test_handover", "e2e/test_life_of_a_project", "docs/test_snippets",
+    "examples/test_examples", "hub/test_builtin", "platform/test_serve", "bench/test_terminal",
+    "platform/test_services", "platform/test_nested", "local/test_local", "platform/test_rollouts",
+    "cli/test_stdio", "platform/test_admission", "images/test_dockerfile", "rollout/test_kill_and_resume",
+)  # fmt: skip
+"""Files that take longest. A worker takes whole files: one that starts last keeps the others waiting."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, and keep the order of tests in a file."""
+    places = {str(HERE / f"{name}.py"): place for place, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: places.get(str(item.path), len(places)))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Undo what a shell does to jobs in the background: programs that ignore SIGINT could not be tested with it."""
     for number in (signal.SIGINT, signal.SIGQUIT):

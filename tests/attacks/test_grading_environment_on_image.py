@@ -57,12 +57,14 @@ def on_image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         base_systems.remove(BASE)
 
 
+@pytest.mark.long
 def test_honest_work_on_an_image_gets_one_and_doing_nothing_gets_zero(on_image: Path) -> None:
     good = earned(on_image, "echo 42 > /tmp/answer.txt; python3 -c 'import pathlib, json'")
     assert good["score"] == 1.0, good
     assert earned(on_image, ":")["score"] == 0.0
 
 
+@pytest.mark.long
 @pytest.mark.attack("grading")
 @pytest.mark.parametrize("how", ON_IMAGE)
 def test_an_attack_on_an_image_earns_nothing(how: str, on_image: Path) -> None:

@@ -42,6 +42,7 @@ def earned(patch: str, instances: Path, folder: Path) -> tuple[float | None, boo
     return result.reward, json.loads(report.read_text())[NAME]["trusted"] if report.exists() else None
 
 
+@pytest.mark.long
 @pytest.mark.attack("grading")
 @pytest.mark.parametrize("how", PATCHES)
 def test_a_malicious_patch_earns_nothing(how: str, instances: Path, tmp_path: Path) -> None:

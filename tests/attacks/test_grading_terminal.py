@@ -118,6 +118,7 @@ def test_files_left_for_the_verifier_earn_nothing(system: Path, tmp_path: Path, 
     attacks.all_held()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_tampered_system_is_restored_and_reported(system: Path, tmp_path: Path) -> None:
     """The task is solved, and it counts, whatever else the agent has changed."""

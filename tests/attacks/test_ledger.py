@@ -38,6 +38,7 @@ def test_several(attacks: Attacks) -> None:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("more", [[], ["-n", "2"]])
 def test_counts_are_printed_for_each_kind(tmp_path: Path, more: list[str]) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)

@@ -175,6 +175,7 @@ def attempt(instances: Path, folder: Path, agent: str = "", patch: str | None = 
     return asyncio.run(benchmark.grade(job))
 
 
+@pytest.mark.long
 def test_the_gold_patch_resolves_the_issue(instances: Path, tmp_path: Path) -> None:
     result = attempt(instances, tmp_path, "gold")
     assert result.reward == 1.0

@@ -63,6 +63,7 @@ def results(place: Path, agent: str, tasks: Path, **options: str) -> dict[str, R
     return {result.task: result for result in begun.results()}
 
 
+@pytest.mark.long
 def test_the_solution_gets_one_and_doing_nothing_gets_zero_in_both_formats(tmp_path: Path) -> None:
     for tasks in (HARBOR, FIRST):
         only = {"only": "greet,serve"} if tasks == HARBOR else {}
@@ -257,6 +258,7 @@ IMPOSTOR = f"""mkfifo /tmp/wait
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("script", "reward"),
     [

@@ -81,6 +81,7 @@ def test_a_storm_with_records_in_redis(data: Path, tmp_path: Path) -> None:
         rage(Storm(data, tmp_path, dice, valkey=valkey, disk=False), dice)
 
 
+@pytest.mark.long
 def test_a_storm_on_a_small_disk(small_disk: Path, tmp_path: Path) -> None:
     dice = random.Random(SEED)
     rage(Storm(small_disk, tmp_path, dice, valkey=None, disk=True), dice)

@@ -149,6 +149,7 @@ def test_the_printed_configuration_of_a_project_starts_a_server_that_answers(noi
     assert told["said"] == "HELLO"
 
 
+@pytest.mark.long
 def test_the_printed_configuration_of_an_environment_starts_it_in_a_sandbox(
     noisy: Path, aenv: Aenv, sandboxed: dict[str, str], tmp_path: Path
 ) -> None:
@@ -196,6 +197,7 @@ def test_an_environment_that_the_hub_does_not_have_is_printed_with_a_warning(aen
     assert (down.returncode, "the hub could not be asked" in down.stderr) == (0, True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("host", HOSTS)
 def test_every_host_gets_command_arguments_and_variables(host: str, aenv: Aenv, tmp_path: Path) -> None:
     where = {"AENV_SYSTEM_URL": "http://platform", "AENV_API_KEY": "s3cret"}

@@ -17,15 +17,18 @@ def test_a_new_project_s_tests_run_and_pass(aenv: Any, project: Path) -> None:
     assert "6 passed" in done.stdout
 
 
+@pytest.mark.long
 def test_the_project_can_be_elsewhere(aenv: Any, project: Path) -> None:
     assert aenv("test", "-w", str(project), cwd=project.parent).returncode == 0
 
 
+@pytest.mark.long
 def test_a_failing_test_is_a_failing_command(aenv: Any, project: Path) -> None:
     (project / "tests" / "test_more.py").write_text("def test_no():\n    assert False\n")
     assert aenv("test", cwd=project).returncode == 1
 
 
+@pytest.mark.long
 def test_arguments_go_to_pytest(aenv: Any, project: Path) -> None:
     assert "5 deselected" in aenv("test", "-k", "full_score", "-x", cwd=project).stdout
     one = "tests/test_custom_env.py::test_a_task_has_a_description"

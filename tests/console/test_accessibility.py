@@ -42,6 +42,7 @@ def addresses(platform: Served, episodes: list[str]) -> list[str]:  # noqa: F811
     return [*others, *views, *hub, *runs, *ide, f"#/episode/{episodes[0]}?with={episodes[1]}", "#/none"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_page_has_a_serious_issue(

@@ -205,6 +205,7 @@ def test_a_scripted_model_builds_a_to_do_app_in_six_turns(
         page.locator(".message.assistant", has_text="turn 6").wait_for()
 
 
+@pytest.mark.long
 def test_a_hostile_app_gains_nothing(local: dict[str, str], watched: Watched) -> None:  # noqa: F811
     with console(local) as link:
         page = watched()

@@ -203,6 +203,7 @@ def test_every_page_fits_and_is_labelled(
         assert page.evaluate("document.querySelectorAll('h1').length") == 1, address
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 @pytest.mark.parametrize("role", ["user", "read-only", "admin"])
 def test_every_page_opens_with_each_role(

@@ -39,6 +39,7 @@ from tests.conftest import stop_all
 from tests.docs.pages import PAGES, ROOT, Block, blocks_of, name_of
 
 HERE = Path(__file__).parent
+LONG_PAGES = {"authoring", "builtin", "from-fastmcp", "mcp-clients", "platform", "publishing", "rollouts", "worlds"}
 LANGUAGES = {"python", "bash", "console", "output", "json", "yaml", "dockerfile", "text", "toml", ""}
 ADDRESS = re.compile(r"http://(?:localhost|127\.0\.0\.1)(?::8081)?(?![:\w.])")
 SECONDS = 60
@@ -216,7 +217,12 @@ def scratch(folder: Path) -> Iterator[Page]:
             stop_all(Path(home) / "run")
 
 
-@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def _page(path: Path) -> Any:
+    """Return a page as a parameter; pages whose blocks take many seconds are for the long tests."""
+    return pytest.param(path, marks=pytest.mark.long) if path.stem in LONG_PAGES else path
+
+
+@pytest.mark.parametrize("path", [_page(path) for path in PAGES], ids=name_of)
 def test_every_block_of_the_page_runs(path: Path, tmp_path: Path) -> None:
     with scratch(tmp_path) as page:
         for block in blocks_of(path):

@@ -91,6 +91,7 @@ def hub(tmp_path, person) -> Iterator[HubServer]:
         made.valkey.stop()
 
 
+@pytest.mark.long
 def test_one_user_pushes_and_another_pulls_and_runs(hub, person, sandboxes):
     author, user = person(), person()
     token = hub.token("--scope", "push", "--namespace", "hello")
@@ -182,6 +183,7 @@ def holds_the_whole(me: Person, project: Path) -> None:
     assert (me.home / "copy/weights.bin").read_bytes() == (project / "weights.bin").read_bytes()
 
 
+@pytest.mark.long
 def test_a_push_whose_both_ends_are_killed_leaves_the_old_state_and_goes_on_later(hub, person):
     me = person(AENV_HUB_URL=hub.url, AENV_API_KEY=hub.token("--scope", "push"))
     me.aenv("init", "other")
@@ -205,6 +207,7 @@ def test_a_push_whose_both_ends_are_killed_leaves_the_old_state_and_goes_on_late
     holds_the_whole(me, project)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["hub", "store"])
 def test_a_push_goes_on_by_itself_when_a_part_is_killed_and_comes_back(hub, person, what):
     me = person(AENV_HUB_URL=hub.url, AENV_API_KEY=hub.token("--scope", "push"))

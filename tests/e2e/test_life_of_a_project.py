@@ -52,6 +52,7 @@ def test_from_nothing_to_a_copy_that_runs(person, sandboxes):
     assert me.json("build", "--no-image", "-o", "json", cwd=copy)["digest"] == pushed["digest"]
 
 
+@pytest.mark.long
 def test_an_environment_runs_by_its_name_from_the_hub(person, sandboxes):
     me = person()
     me.aenv("init", "hello")
@@ -70,6 +71,7 @@ def test_an_environment_runs_by_its_name_from_the_hub(person, sandboxes):
     assert "aenv push" in said
 
 
+@pytest.mark.long
 def test_the_current_folder_comes_before_the_hub(person, sandboxes):
     me = person()
     me.aenv("init", "hello")
@@ -80,6 +82,7 @@ def test_the_current_folder_comes_before_the_hub(person, sandboxes):
     assert me.python(USE.format(name="hello")).startswith('{"result":"hi"}')
 
 
+@pytest.mark.long
 def test_many_processes_may_want_the_same_environment_at_once(person, sandboxes):
     me = person()
     me.aenv("init", "hello")
@@ -90,6 +93,7 @@ def test_many_processes_may_want_the_same_environment_at_once(person, sandboxes)
     assert len(list((me.home / ".cache/aenv/bundles").glob("sha256-*"))) == 1
 
 
+@pytest.mark.long
 def test_a_published_version_does_not_change(person, sandboxes):
     me = person()
     me.aenv("init", "hello")
@@ -113,6 +117,7 @@ def test_a_published_version_does_not_change(person, sandboxes):
     assert json.loads((me.home / "copy/config.json").read_text())["version"] == "1.1.0"
 
 
+@pytest.mark.long
 def test_a_dry_run_sends_nothing(person, sandboxes):
     me = person()
     me.aenv("init", "hello")
@@ -125,6 +130,7 @@ def test_a_dry_run_sends_nothing(person, sandboxes):
     assert (said["outcome"], said["blobs"]) == ("unchanged", 0)
 
 
+@pytest.mark.long
 def test_code_that_does_not_load_is_not_published(person, sandboxes):
     me = person()
     me.aenv("init", "hello")
@@ -152,6 +158,7 @@ def test_without_sandboxes_a_project_is_not_run_unless_a_flag_says_so(person):
     assert json.loads(pushed.stdout)["tools"] == ["my_custom_echo_env"]
 
 
+@pytest.mark.long
 def test_lists_search_and_advice(person):
     me = person()
     for name, tags in (("hello-a", ["echo", "demo"]), ("hello-b", ["demo"]), ("other", [])):
@@ -181,6 +188,7 @@ def test_lists_search_and_advice(person):
     me.aenv("pull", "hello-b@1.0.0", "copy4", code=1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "code", "said"),
     [
@@ -246,6 +254,7 @@ def test_a_bundles_file_needs_no_hub(person):
     assert sorted(os.listdir(other.home)) == ["evil.aenv.tar", "hello"]
 
 
+@pytest.mark.long
 @pytest.mark.attack("build")
 @pytest.mark.parametrize(
     ("death", "code"),

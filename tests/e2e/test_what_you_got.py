@@ -55,6 +55,7 @@ def look(who: Person, env_name: str) -> tuple[dict[str, list[str | None]], str]:
     return json.loads(done.stdout), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wanted", ["notes@1.2.0", "notes@^1.0", "notes@1", "notes"])
 def test_an_environment_knows_what_it_runs(ann: Person, wanted: str) -> None:
     digests = publish(ann, "1.0.0", "1.2.0")
@@ -73,6 +74,7 @@ def test_an_environment_knows_what_it_runs(ann: Person, wanted: str) -> None:
     assert seen["unknown"] == "Unknown tool: my_custom_echo_en; did you mean my_custom_echo_env?"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("state", ["deprecate", "yank"])
 def test_a_deprecated_or_yanked_version_warns_in_the_sdk_and_the_cli(ann: Person, state: str) -> None:
     publish(ann, "1.0.0")

@@ -78,6 +78,7 @@ async def _works_again(engine: NativeEngine, spec: SandboxSpec) -> None:
     raise AssertionError("no create works any more")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", range(5))
 def test_a_create_ends_when_a_process_that_takes_part_in_it_hangs_and_is_killed(folder: Path, which: int) -> None:
     """By age: the outer zygote, the zygote, and those that it has forked to make instances from."""

@@ -240,6 +240,7 @@ def no_uv(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "pip" else find(name))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("no_uv", ["uv", "pip", "ensurepip"], indirect=True)
 @pytest.mark.parametrize("kind", ["path", "named path", "find-links", "constraint"])
 @pytest.mark.usefixtures("no_uv")
@@ -261,6 +262,7 @@ def test_wheels_of_the_project_are_installed(tmp_path: Path, kind: str) -> None:
     assert (made / "aenvtestpackage.py").read_text() == "x = '1.0'\n"
 
 
+@pytest.mark.long
 @pytest.mark.attack("packages")
 @pytest.mark.parametrize("no_uv", ["uv", "pip"], indirect=True)
 @pytest.mark.parametrize("kind", ["path", "find-links", "index"])

@@ -71,6 +71,7 @@ def test_an_answer_to_a_puzzle_is_never_run_as_code() -> None:
     run(main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["reasoning-gym", "gymnasium", "bfcl"])
 def test_instances_are_forks_of_one_that_has_it_loaded(name: str, platform: local_lease.LocalPaths) -> None:
     async def main() -> None:

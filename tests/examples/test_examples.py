@@ -91,6 +91,7 @@ debate: the judge chose the optimist
 }
 
 
+BRIEF = "08_sqlite_shop"
 PROJECTS = {"08_sqlite_shop": "score", "09_fix_a_repository": "score", "10_slow_observatory": None}
 """Examples that are projects, with the number that counts in their rewards."""
 
@@ -117,6 +118,7 @@ def variables(home: Path, folder: Path) -> dict[str, str]:
     return {**kept, **own, **caches, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(PRINTED))
 def test_the_example_prints_its_documented_output(name: str, tmp_path: Path, home: Path) -> None:
     done = subprocess.run(
@@ -135,7 +137,9 @@ def test_the_example_prints_its_documented_output(name: str, tmp_path: Path, hom
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(PROJECTS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == BRIEF else pytest.mark.long) for name in sorted(PROJECTS)]
+)
 def test_the_project_passes_its_tests_and_its_solutions_earn_the_full_reward(
     name: str, tmp_path: Path, home: Path
 ) -> None:

@@ -12,6 +12,7 @@ TARGETS = {**readers.TARGETS, **servers.TARGETS, **exchanges.TARGETS}
 INPUTS = 60
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_reader_withstands_hostile_input(name: str, attacks: Attacks) -> None:
     once(TARGETS[name], 1, INPUTS)

@@ -23,6 +23,8 @@ from tests.conftest import run
 from tests.hub.parts import push
 
 PROJECTS = builtin.projects()
+BRIEF = {"hello-env", "mini-program", "weather-demo"}
+"""Projects whose own tests take few seconds."""
 
 
 def test_hello_env_is_built_in() -> None:
@@ -39,7 +41,11 @@ def test_the_stored_schemas_of_a_built_in_env_match_its_code(project: Path) -> N
     assert json.loads((project / builtin.SCHEMAS).read_text()) == json.loads(done.stdout)
 
 
-@pytest.mark.parametrize("project", PROJECTS, ids=lambda project: project.name)
+@pytest.mark.parametrize(
+    "project",
+    [pytest.param(each, marks=() if each.name in BRIEF else pytest.mark.long) for each in PROJECTS],
+    ids=lambda project: project.name,
+)
 def test_the_config_of_a_built_in_env_is_valid_and_its_tests_pass(project: Path, tmp_path: Path) -> None:
     loaded = manifest.load(project)
     assert loaded.warnings == ()

@@ -323,6 +323,7 @@ def bad_bundles() -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", bad_bundles())
 def test_a_malicious_bundle_is_refused_and_leaves_nothing_behind(
     what: str, with_hub: Callable[[Use], None], tmp_path: Path

@@ -118,6 +118,7 @@ def test_legacy_clients_see_a_pushed_version(serve: Serve) -> None:
         assert (env["description"], env["status"]) == ("with files", 6)
 
 
+@pytest.mark.long
 def test_legacy_token_routes_create_validate_change_and_revoke_tokens(serve: Serve) -> None:
     with serve("--auth") as hub:
         own = {"authorization": f"Bearer {hub.first_token}"}
@@ -135,6 +136,7 @@ def test_legacy_token_routes_create_validate_change_and_revoke_tokens(serve: Ser
         assert fetch(hub.url, "/token/", {"user": "eve"})[0] == 401
 
 
+@pytest.mark.long
 def test_an_invalid_request_gets_an_error_that_names_the_mistake(serve: Serve) -> None:
     with serve() as hub:
         cases = [

@@ -58,6 +58,7 @@ class Sent:
             self.then()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kept_in", ["sqlite", "redis"])
 def test_a_hub_killed_during_a_push_restarts_consistent_and_the_push_resumes(
     kept_in: str, project: Packed, tmp_path: Path, own_valkey: Valkey

@@ -114,6 +114,7 @@ a echo hello you hello you listed bash
 600 755 ran ran x hello you"""
 
 
+@pytest.mark.long
 def test_a_dockerfile_build_runs_all_its_steps(context: Path, tmp_path: Path) -> None:
     (context / "Dockerfile").write_text(
         """ARG BASE=aenv/host
@@ -281,6 +282,7 @@ def test_a_box_cannot_reach_the_host(context: Path, tmp_path: Path) -> None:
     run(main())
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("a_debian")
 @pytest.mark.timeout(600)
 def test_a_debian_image_can_install_packages(tmp_path: Path) -> None:

@@ -244,6 +244,7 @@ def test_the_cli_streams_output_and_passes_input_and_exit_codes(place: Place) ->
     run(main())
 
 
+@pytest.mark.long
 def test_the_cli_runs_commands_in_the_background(place: Place) -> None:
     async def main() -> None:
         async with place.environment() as env:

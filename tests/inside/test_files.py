@@ -17,6 +17,7 @@ from tests.conftest import run
 from tests.inside.conftest import Place
 
 
+@pytest.mark.long
 def test_files_are_written_listed_described_and_removed(place: Place) -> None:
     async def main() -> None:
         async with place.environment() as env:
@@ -150,6 +151,7 @@ def test_changes_are_reported_with_inotify_and_without(place: Place, polled: boo
     run(main())
 
 
+@pytest.mark.long
 def test_the_cli_works_with_files(place: Place, tmp_path: Path) -> None:
     async def main() -> None:
         async with place.environment() as env:

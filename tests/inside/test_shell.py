@@ -78,6 +78,7 @@ async def shell(
             session.close()
 
 
+@pytest.mark.long
 def test_a_shell_has_a_terminal_of_the_right_size_and_passes_its_exit_code_on(place: Place) -> None:
     async def main() -> None:
         async with shell(place) as (session, _):

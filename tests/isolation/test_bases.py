@@ -115,6 +115,7 @@ def aenv(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_named_base_can_be_added_used_and_removed(tiny: Path, tmp_path: Path, platform: Platform) -> None:
     project = make_project(tmp_path, name="named", base="tiny-1")
     with pytest.raises(AEnvError, match=r"no base 'tiny-1'.*aenv base add tiny-1 PATH"):

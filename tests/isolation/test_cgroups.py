@@ -171,6 +171,7 @@ def using(project: Path, platform: Platform) -> Iterator[None]:
         process.communicate("\n")
 
 
+@pytest.mark.long
 def test_groups_of_a_platform_killed_with_its_crash_cleanup_are_removed_by_the_next(tmp_path: Path) -> None:
     project = make_project(tmp_path)
     with own_platform() as platform:

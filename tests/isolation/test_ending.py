@@ -88,6 +88,7 @@ def test_the_kernel_takes_a_tools_programs_before_the_runtime(box: Box) -> None:
     assert int(box.python("result = open('/proc/self/oom_score_adj').read()")) < 1000
 
 
+@pytest.mark.long
 @pytest.mark.attack("grading")
 def test_many_small_programs_that_use_up_the_memory_do_not_end_the_runtime(box: Box, platform: Platform) -> None:
     platform.processes()  # which notes what control groups there are

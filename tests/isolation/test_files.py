@@ -89,6 +89,7 @@ def test_host_file_systems_are_read_only_and_nosuid(box: Box) -> None:
     assert {place for place, options in visible.items() if "nodev" not in options} <= devices
 
 
+@pytest.mark.long
 def test_only_the_instances_own_folders_are_writable(box: Box) -> None:
     found = box.python("""
         import os

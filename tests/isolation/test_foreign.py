@@ -286,6 +286,7 @@ def test_a_misbehaving_parent_harms_only_itself(tmp_path: Path, platform: Platfo
         assert env.call_tool("shell", {"command": "true"}, 60).data["code"] == 0
 
 
+@pytest.mark.long
 def test_a_preloaded_parent_sees_the_processes_of_its_forks_and_no_init(tmp_path: Path, platform: Platform) -> None:
     """The first process of its namespace is there, but it is not shown, and ignores every signal."""
     code = textwrap.dedent("""

@@ -91,6 +91,7 @@ LEAVES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("reason", "code"), LEAVES)
 def test_code_that_is_unfit_for_forking_is_loaded_by_each_instance(
     tmp_path: Path, platform: Platform, reason: str, code: str
@@ -267,6 +268,7 @@ READ_AT_IMPORT = [
 ]  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("what", "code", "shared"), READ_AT_IMPORT)
 def test_each_instance_has_its_own_variables_whichever_parent_loaded_it(
     tmp_path: Path, what: str, code: str, shared: bool

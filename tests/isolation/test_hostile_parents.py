@@ -95,6 +95,7 @@ def instances(tmp_path: Path, code: str, count: int = 6, *, forked: bool = True)
     return told
 
 
+@pytest.mark.long
 @pytest.mark.attack("preloaded parents")
 @pytest.mark.parametrize("what", FILTERS)
 def test_no_fork_is_made_of_a_parent_with_a_filter_of_its_own(tmp_path: Path, platform: Platform, what: str) -> None:

@@ -83,6 +83,7 @@ os.kill(0, 0)
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("code", WORKS.values(), ids=WORKS)
 def test_an_import_that_brings_something_with_it_works_in_every_instance(tmp_path: Path, code: str) -> None:
     project = odd(tmp_path, code)
@@ -116,6 +117,7 @@ FAILS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("code", "words"), FAILS.values(), ids=FAILS)
 def test_an_import_that_fails_says_why_and_where(
     tmp_path: Path, platform: Platform, code: str, words: list[str]

@@ -205,6 +205,7 @@ def test_an_orphan_is_not_left_as_a_zombie(box: Box) -> None:
     wait_while(zombies, "nobody waits for orphans")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "start",
     [

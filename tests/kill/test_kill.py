@@ -117,6 +117,7 @@ def test_killing_any_process_at_any_moment_leaves_nothing(platform: Platform) ->
     works()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("who", ["server", "parent", "instance"])
 def test_a_client_gets_an_error_after_a_kill_and_the_next_environment_works(platform: Platform, who: str) -> None:
     with SyncEnvironment(NAP, timeout=20, max_retries=0) as env:  # else it knocks at a closed door for ten seconds
@@ -162,6 +163,7 @@ def test_two_programs_share_one_platform_and_not_their_instances(platform: Platf
         assert in_use(platform) == [theirs]
 
 
+@pytest.mark.long
 def test_eight_programs_that_begin_at_once_start_one_platform(platform: Platform) -> None:
     with contextlib.ExitStack() as stack:
         everybody = [stack.enter_context(client(1)) for _ in range(8)]
@@ -174,6 +176,7 @@ def test_eight_programs_that_begin_at_once_start_one_platform(platform: Platform
         assert len(in_use(platform)) == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("linger", ["0", "0.5"])
 def test_an_unused_platform_ends_by_itself(platform: Platform, linger: str) -> None:
     with client(2, AENV_LOCAL_LINGER=linger) as process:
@@ -184,6 +187,7 @@ def test_an_unused_platform_ends_by_itself(platform: Platform, linger: str) -> N
     wait_while(platform.left_behind, "left behind by a platform that ended by itself")
 
 
+@pytest.mark.long
 def test_a_platform_of_another_version_is_not_ended_while_it_is_used(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +211,7 @@ def kill_the_server(platform: Platform) -> None:
     wait_while(platform.servers, "the server survives SIGKILL")
 
 
+@pytest.mark.long
 def test_the_socket_of_a_killed_platform_does_not_keep_others_from_starting(platform: Platform) -> None:
     kill_the_server(platform)
     forget_lease()
@@ -224,6 +229,7 @@ def open_sockets() -> set[str]:
     return {link for link in links if link.startswith("socket:")}
 
 
+@pytest.mark.long
 def test_a_program_that_outlives_its_platform_leaves_no_socket_open(platform: Platform) -> None:
     forget_lease()
     before = open_sockets()

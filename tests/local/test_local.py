@@ -151,6 +151,7 @@ def test_commands_run_inside_and_files_are_copied(project: Path, tmp_path: Path)
     run(main())
 
 
+@pytest.mark.long
 def test_an_mcp_client_may_connect_unannounced(project: Path) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     asked = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}).encode()
@@ -268,6 +269,7 @@ def test_ps_knows_how_often_an_instance_was_called(project: Path) -> None:
     assert row["cpu"] is not None
 
 
+@pytest.mark.long
 def test_required_packages_are_installed(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, short_folder: Path
 ) -> None:

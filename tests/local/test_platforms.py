@@ -136,6 +136,7 @@ def status(venv: Venv) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.long
 def test_two_interpreters_have_a_platform_each_with_their_own_packages(venvs: list[Venv], whose: Path) -> None:
     with venvs[0].trainer() as one, venvs[1].trainer() as two:
         assert one.say("create", whose) == "created"
@@ -160,6 +161,7 @@ def test_two_interpreters_have_a_platform_each_with_their_own_packages(venvs: li
     assert venvs[1].aenv("local", "status").returncode == 1
 
 
+@pytest.mark.long
 def test_an_upgrade_ends_no_rollout_and_the_old_platform_exits_once_unused(venvs: list[Venv], whose: Path) -> None:
     venv = venvs[0]
     with venv.trainer() as before:
@@ -185,6 +187,7 @@ def eventually_gone(where: LocalPaths) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_platforms_of_one_user_share_the_capacity_of_the_machine(venvs: list[Venv], whose: Path) -> None:
     limit = {"AENV_SERVE_MAX_INSTANCES": "3"}
     with venvs[0].trainer(**limit) as one, venvs[1].trainer(**limit) as two:
@@ -320,6 +323,7 @@ def wheel(folder: Path, owner: str) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_package_index_and_the_proxies_come_from_the_caller(
     project: Path, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

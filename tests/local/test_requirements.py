@@ -106,6 +106,7 @@ def call(root: Path, *tools: str) -> str:
     return str(run(main()))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("own_platform")
 def test_every_way_to_run_an_environment_uses_one_layer(needy: Path, cache: Path) -> None:
     found, in_a_program = call(needy, "number", "number_in_a_program").splitlines()

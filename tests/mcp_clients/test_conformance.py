@@ -136,6 +136,7 @@ def suite(node: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Suite
         yield Suite(command, variables, f"{url}/mcp", tmp_path_factory.mktemp("conformance"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("scenario", "version"), [(scenario, version) for scenario, versions in RUN.items() for version in versions]
 )

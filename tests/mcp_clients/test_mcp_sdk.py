@@ -302,6 +302,7 @@ def test_many_clients_of_both_eras_at_the_same_time(server: str) -> None:
     run(main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("attempt", range(3))
 def test_a_cold_server_takes_many_first_clients_at_once(start: Callable[[], str], attempt: int) -> None:
     async def main(server: str) -> None:

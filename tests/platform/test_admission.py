@@ -180,6 +180,7 @@ def test_concurrent_creates_are_bounded_and_a_cancelled_one_takes_no_slot() -> N
     run(main())
 
 
+@pytest.mark.long
 def test_a_create_is_listed_as_pending_until_another_instance_ends(full: Served) -> None:
     async def main() -> None:
         async with ApiClient(full.url) as api:
@@ -208,6 +209,7 @@ def test_a_create_is_listed_as_pending_until_another_instance_ends(full: Served)
     run(main())
 
 
+@pytest.mark.long
 def test_a_create_that_waits_too_long_gets_a_retry_after(full: Served) -> None:
     async def main() -> None:
         async with ApiClient(full.url, max_retries=0) as api:
@@ -228,6 +230,7 @@ def test_a_create_that_waits_too_long_gets_a_retry_after(full: Served) -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_create_waits_no_longer_than_the_platform_says(data: Path) -> None:
     with serving(data, "--max-instances", "1", "--queue-seconds", "0.1", auth=False) as platform:
 
@@ -240,6 +243,7 @@ def test_a_create_waits_no_longer_than_the_platform_says(data: Path) -> None:
         run(main())
 
 
+@pytest.mark.long
 def test_a_batch_is_one_request_and_all_or_nothing(full: Served) -> None:
     async def main() -> None:
         async with Environment.batch("counter", CAPACITY, aenv_url=full.url) as batch:
@@ -253,6 +257,7 @@ def test_a_batch_is_one_request_and_all_or_nothing(full: Served) -> None:
     assert [each["status"] for each in audit if each["action"] == "create"][-2:] == [200, 403]
 
 
+@pytest.mark.long
 def test_a_client_that_disconnects_leaves_the_queue(full: Served) -> None:
     async def main() -> None:
         async with ApiClient(full.url) as api:
@@ -295,6 +300,7 @@ def metrics(served: Served) -> tuple[int, str]:
         return answer.status, answer.read().decode()
 
 
+@pytest.mark.long
 def test_a_queued_create_says_what_it_waits_for(full: Served) -> None:
     request = {"envName": "counter", "request_id": "queued"}
 

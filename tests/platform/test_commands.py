@@ -32,6 +32,7 @@ def aenv(platform: Served, tokens: Callable[..., str], tmp_path: Path) -> Run:
     return call
 
 
+@pytest.mark.long
 def test_the_instance_commands_cover_the_life_of_an_instance(aenv: Run, tmp_path: Path) -> None:
     made: dict[str, Any] = json.loads(
         aenv(

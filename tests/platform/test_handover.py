@@ -63,7 +63,7 @@ def call(server: Served, name: str, tool: str, token: str = "", **arguments: Any
     return answer["data"]["content"][0]["text"] if answer["data"]["content"] else None
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGUSR2])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGUSR2, marks=pytest.mark.long)])
 def test_instances_survive_into_the_next_server(data: Path, machine: Machine, how: signal.Signals) -> None:
     with serving_with_handover(data) as first:
         token = first.token("ann", "user", "--instances", "4")
@@ -106,6 +106,7 @@ def test_instances_survive_into_the_next_server(data: Path, machine: Machine, ho
         assert len(machine.sandboxes()) == 4
 
 
+@pytest.mark.long
 def test_an_instance_takes_two_descriptors_of_the_holder_and_one_of_0_3_0_is_adopted(
     data: Path, machine: Machine
 ) -> None:
@@ -140,6 +141,7 @@ def test_an_instance_takes_two_descriptors_of_the_holder_and_one_of_0_3_0_is_ado
         call_api(third, f"/{name}", method="DELETE")
 
 
+@pytest.mark.long
 def test_processes_of_an_adopting_server_are_no_leftovers(data: Path, machine: Machine) -> None:
     with serving_with_handover(data, auth=False) as first:
         create(first)
@@ -151,6 +153,7 @@ def test_processes_of_an_adopting_server_are_no_leftovers(data: Path, machine: M
         assert not [each.what for each in found if each.kind == "folder" and str(data) in each.what]
 
 
+@pytest.mark.long
 def test_instances_end_if_no_next_server_starts(data: Path, machine: Machine) -> None:
     with serving_with_handover(data, "--adopt-within", "1", auth=False) as first:
         names = [create(first) for _ in range(3)]
@@ -174,6 +177,7 @@ def test_instances_end_with_a_server_that_hands_nothing_over(data: Path, machine
         machine.is_clean()
 
 
+@pytest.mark.long
 def test_instances_and_ledger_entries_without_each_other_are_ended(data: Path, machine: Machine) -> None:
     store_url = f"sqlite:{data}/platform/platform.db"
 
@@ -205,6 +209,7 @@ def test_instances_and_ledger_entries_without_each_other_are_ended(data: Path, m
         wait_while(lambda: run(statuses()) != expected, "the ledger does not say so")
 
 
+@pytest.mark.long
 def test_instances_that_ended_between_two_servers_are_reported_as_ended(data: Path, machine: Machine) -> None:
     with serving_with_handover(data, "--pool", "0", auth=False) as first:
         one, other = create(first), create(first)
@@ -219,6 +224,7 @@ def test_instances_that_ended_between_two_servers_are_reported_as_ended(data: Pa
         assert call(second, create(second), "increment") == "1"
 
 
+@pytest.mark.long
 def test_the_egress_proxy_survives_into_the_next_server(data: Path, machine: Machine) -> None:
     class Hello(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -245,6 +251,7 @@ def test_the_egress_proxy_survives_into_the_next_server(data: Path, machine: Mac
             thread.join()
 
 
+@pytest.mark.long
 def test_a_server_that_cannot_listen_does_not_end_instances(data: Path, machine: Machine) -> None:
     with serving_with_handover(data, auth=False) as first:
         name = create(first)
@@ -259,6 +266,7 @@ def test_a_server_that_cannot_listen_does_not_end_instances(data: Path, machine:
         assert call(third, name, "increment") == "1"
 
 
+@pytest.mark.long
 def test_a_killed_fd_holder_ends_its_instances_and_is_replaced(data: Path, machine: Machine) -> None:
     with serving_with_handover(data, auth=False) as first:
         name = create(first)
@@ -284,6 +292,7 @@ def test_killing_server_and_fd_holder_at_once_leaves_nothing_behind(data: Path, 
         machine.is_clean()
 
 
+@pytest.mark.long
 def test_servers_on_one_redis_adopt_their_own_instances(data: Path, machine: Machine, tmp_path: Path) -> None:
     with started(tmp_path) as valkey:
         both = [_serving_from(data, name, valkey) for name in ("a", "b")]

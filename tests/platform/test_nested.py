@@ -73,6 +73,7 @@ async def ask(env: Environment, method: str, path: str, body: Any = None, **head
     return status, text
 
 
+@pytest.mark.long
 def test_environments_nest_for_the_user_who_created_the_outermost(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         async with platform.environment("outer", tokens("ann")) as env:
@@ -232,6 +233,7 @@ def test_a_revoked_token_opens_nothing_more(platform: Served, tokens: Tokens) ->
     run(main())
 
 
+@pytest.mark.long
 def test_one_trace_has_the_calls_of_all_levels(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with collecting() as collector:
         said = traced_call(collector, data, monkeypatch, "outer", "chain", names=["inner", "innermost"])
@@ -241,6 +243,7 @@ def test_one_trace_has_the_calls_of_all_levels(data: Path, monkeypatch: pytest.M
         assert len({span.trace for span in collector.spans}) == 1
 
 
+@pytest.mark.long
 def test_agents_nested_three_deep_have_one_trace_in_which_each_call_is_below_its_callers(
     sandboxes: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +307,7 @@ def test_an_engine_whose_instances_cannot_open_environments_refuses_by_name(data
         run(main())
 
 
+@pytest.mark.long
 def test_an_instance_opens_environments_under_the_next_server_too(data: Path) -> None:
     machine = Machine(data)
     with serving(data, "--adopt-within", "120") as first:

@@ -75,6 +75,7 @@ def killed(served: Served) -> None:
     served.stop = lambda: None  # type: ignore[method-assign]
 
 
+@pytest.mark.long
 def test_every_server_answers_for_every_instance(two: Two) -> None:
     token = two.one.token("ann", "user", "--store", two.store)
 

@@ -230,6 +230,7 @@ def test_a_handover_record_names_the_service_and_older_ones_are_not_trusted(data
     run(main())
 
 
+@pytest.mark.long
 def test_another_server_changes_a_service_and_takes_it_over(data: Path) -> None:
     async def main(one: str, other: str) -> None:
         async with ApiClient(one) as api, ApiClient(other) as beside:

@@ -283,6 +283,7 @@ def test_only_endpoints_that_the_administrator_allows_are_called() -> None:
     ModelAccess([], any_endpoint=True).check("http://127.0.0.1:8000/v1")
 
 
+@pytest.mark.long
 def test_a_platform_that_was_restarted_continues_a_rollout(data: Path) -> None:
     asyncio.run(publish(data, "shop", SHOP))
     fields: dict[str, Any] = {"agent": "gold", "tasks": PAIR, "samples": 2, "request_id": "again"}
@@ -298,6 +299,7 @@ def test_a_platform_that_was_restarted_continues_a_rollout(data: Path) -> None:
     assert {each.episode for each in first} == {each.episode for each in second}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_a_client_gets_every_episode_once_although_the_platform_restarts(data: Path, end: signal.Signals) -> None:
     """Episodes end in another order than they began: a platform that has restarted numbers them in another way."""
@@ -480,6 +482,7 @@ def looks(tool: str, size: int, steps: int = 1) -> dict[str, Any]:
     return {"id": "a", "instruction": "x", "solution": [step] * steps}
 
 
+@pytest.mark.long
 @pytest.mark.attack("rollouts")
 def test_long_results_of_tools_do_not_fill_the_memory_of_the_platform(data: Path) -> None:
     asyncio.run(publish(data, "long", LONG))
@@ -512,6 +515,7 @@ def read_all(url: str, token: str) -> int:
     return size
 
 
+@pytest.mark.long
 @pytest.mark.attack("rollouts")
 def test_a_rollout_ends_when_its_owner_has_no_space_left(data: Path) -> None:
     asyncio.run(publish(data, "long", LONG))

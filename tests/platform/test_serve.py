@@ -38,6 +38,7 @@ def make(platform: Served, token: str, **request: Any) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.long
 def test_everything_works_over_one_port(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         async with platform.environment("counter@1.2.0", tokens("ann"), environment_variables={"MINE": "1"}) as env:
@@ -261,6 +262,7 @@ def test_an_instance_is_found_again_by_its_id(platform: Served, tokens: Tokens) 
     run(main())
 
 
+@pytest.mark.long
 def test_a_repeated_request_creates_one_instance_and_another_users_creates_another(
     platform: Served, tokens: Tokens
 ) -> None:
@@ -391,6 +393,7 @@ def test_metrics_count_operations(platform: Served, tokens: Tokens) -> None:
         assert 'aenv_api_instances_ended_total{how="deleted"}' in answer.read().decode()
 
 
+@pytest.mark.long
 def test_stopping_lets_calls_finish_and_reports_why_instances_ended(data: Path) -> None:
     with serving(data, auth=False, one_port=False) as platform:
         assert not platform.auth
@@ -409,6 +412,7 @@ def test_stopping_lets_calls_finish_and_reports_why_instances_ended(data: Path) 
         assert (found["status"], found["reason"]) == ("Terminated", "the platform was stopped")
 
 
+@pytest.mark.long
 def test_a_path_prefix_is_accepted(data: Path) -> None:
     with serving(data, "--prefix", "/deep/er") as platform:
         assert platform.url.endswith("/deep/er")
@@ -420,6 +424,7 @@ def test_a_path_prefix_is_accepted(data: Path) -> None:
         run(main())
 
 
+@pytest.mark.long
 def test_an_administrators_token_can_be_given(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given, other = f"aenv_{'a' * 12}_{'s' * 40}", f"aenv_{'a' * 12}_{'x' * 40}"
     monkeypatch.setenv("AENV_SERVE_ADMIN_TOKEN", given)
@@ -470,6 +475,7 @@ def test_a_platform_open_to_the_network_says_who_may_call_it(data: Path) -> None
         assert "no token is needed (--no-auth)" in platform.communicate(timeout=60)[1]
 
 
+@pytest.mark.long
 def test_check_explains_what_is_wrong(data: Path) -> None:
     def check(*options: str) -> tuple[int, str]:
         done = subprocess.run(

@@ -359,6 +359,7 @@ def test_a_storage_outlives_its_service_unless_it_is_deleted_too(ann: User) -> N
     use(main(), ann)
 
 
+@pytest.mark.long
 def test_a_storage_above_its_size_is_read_only_until_it_grows(ann: User) -> None:
     async def main() -> None:
         await ann.create("full", storage_size=SMALL)
@@ -474,6 +475,7 @@ def _initialize(url: str, about: dict[str, Any], headers: dict[str, str]) -> str
         return str(answer.headers["mcp-session-id"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_services_run_again_after_a_server_restart(how: signal.Signals, sandboxes: None) -> None:
     data = Path(tempfile.mkdtemp(prefix="aenv-t-", dir="/tmp"))
@@ -512,6 +514,7 @@ def test_services_run_again_after_a_server_restart(how: signal.Signals, sandboxe
         _remove(data)
 
 
+@pytest.mark.long
 def test_the_service_command_covers_the_whole_life_of_a_service(served: Served, tmp_path: Path) -> None:
     users = user_with_token(served, "cli")
     user = next(users)

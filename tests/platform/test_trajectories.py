@@ -54,6 +54,7 @@ def ids(store: TrajectoryStore) -> list[str]:
     return [each.id for each in store.all_episodes()]
 
 
+@pytest.mark.long
 def test_episodes_of_a_served_rollout_are_kept(platform: Served, tokens: Tokens) -> None:
     async def main() -> None:
         async with ApiClient(platform.url, api_key=tokens("ann")) as api:

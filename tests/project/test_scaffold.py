@@ -62,6 +62,7 @@ def test_templates_have_no_unfilled_placeholders(tmp_path: Path, template: str) 
         assert "{{" not in (created.root / path).read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("template", scaffold.TEMPLATES)
 def test_the_tests_of_a_new_project_pass(tmp_path: Path, template: str) -> None:
     created = scaffold.create("my-env", template=template, parent_dir=tmp_path)

@@ -189,6 +189,7 @@ def test_ctrl_c_leaves_nothing_running_and_the_run_can_be_resumed(platform: Plat
         assert Counter(episode.final for episode in store.episodes("mine"))[True] == 4
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_blocking_loop_and_leaves_nothing_running(platform: Platform, tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM.with_name("blocking_program.py")), SHOP, str(tmp_path / "store")]
     with subprocess.Popen(

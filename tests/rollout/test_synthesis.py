@@ -49,6 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("synthesis") / "tasks"
 
 
+@pytest.mark.long
 def test_a_dataset_runs_with_gold_1_and_nop_0(folder: Path, platform: Platform, store: TrajectoryStore) -> None:
     given = [LIBRARY, "--out", str(folder), "--count", "5", "--length", "3", "--solver", "gold", "--solver", "nop"]
     made = CliRunner().invoke(command, given)

@@ -189,6 +189,7 @@ def test_malformed_json_does_not_abort_a_run_of_openai_agents() -> None:
     assert said[1] == "Error calling tool 'fails': the author's words"
 
 
+@pytest.mark.long
 def test_the_vendors_packages_accept_definitions_and_messages(vendors: Path) -> None:
     calls = (("echo", {"content": "x"}), ("give", {"what": "mixed"}), ("fails", {}), ("give", {"what": "none"}))
 

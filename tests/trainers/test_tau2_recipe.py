@@ -43,6 +43,7 @@ def play(stand_in: str, url: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_a_batch_of_groups_is_played_up_to_the_trainer(stand_in: str) -> None:
     with scripted_model(servant) as model:
         done = play(stand_in, model.url)

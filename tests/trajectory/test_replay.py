@@ -159,6 +159,7 @@ def test_the_command_reports_and_its_exit_code_tells(
     assert (found["same_reward"], found["reward"]["score"]) == (False, 0.0)
 
 
+@pytest.mark.long
 def test_a_test_file_replays_and_fails_when_the_environment_changes(
     store: TrajectoryStore, counter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,7 +128,7 @@ def test_the_agent_finds_no_hidden_test_in_any_file_or_process(env):
     folders = "/app /tmp /home /root /run /var /work /dev/shm"
     search = f"grep -rls of_another {folders}; cat /proc/[0-9]*/environ /proc/[0-9]*/mem"
     command = f"({search}) 2>/dev/null | grep -a -e of_another -e hidden.py"
-    output = env.call_tool("shell", {"command": command, "timeout": 50}).data
+    output = env.call_tool("shell", {"command": command, "timeout": 300}).data
     assert output == {"exit_code": 1, "timed_out": False, "output": ""}
 
 
