@@ -109,6 +109,9 @@ class Capabilities:
     """A sandbox can see another root file system than the host's."""
     volumes: bool = False
     """A sandbox can have a folder that outlives it."""
+    storages: bool = False
+    """Storages of services are the engine's own, reachable from every server: it implements `Engine.make_storage` and
+    `remove_storage`. Without, they are folders of the server's machine, and need `volumes`."""
     resources: frozenset[Resource] = frozenset()
     """Resources of which a create request may set the amount for one sandbox."""
     pools: bool = False
@@ -213,6 +216,18 @@ class Engine(ABC):
     def held(self, spec: SandboxSpec) -> int:
         """Return how many sandboxes like this are ready."""
         return 0
+
+    async def make_storage(self, name: str, size: int) -> str:
+        """Make a storage of that many bytes; return its id, for `Volume.source`. Needs the capability `storages`.
+
+        Raises:
+            Unavailable: it cannot be made.
+        """
+        raise NotImplementedError
+
+    async def remove_storage(self, storage: str) -> None:
+        """Remove a storage with all of its files. Idempotent. Needs the capability `storages`."""
+        raise NotImplementedError
 
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> SandboxRef:

@@ -12,10 +12,11 @@ from typing import Any
 
 from aenv.engines.base import SandboxSpec
 from aenv.engines.kubernetes.host_manifest import host_objects, host_policy
-from aenv.engines.kubernetes.pod_manifest import Owner, ServedBundle, instance_objects, network_policy
+from aenv.engines.kubernetes.pod_manifest import Owner, ServedBundle, instance_objects, network_policy, storage_claim
 from aenv.engines.kubernetes.pod_templates import PodTemplates
 from aenv.engines.packed.host_placement import HostSize
 from aenv.engines.packed.packed_hosts import HostGroup, HostLimits
+from aenv.isolation.files.volumes import Volume
 from aenv.isolation.limits.cgroups import Limits
 from aenv.isolation.network.policy import Network
 
@@ -103,6 +104,11 @@ def dual_case() -> dict[str, Any]:
     return objects_of(spec, BUNDLE)
 
 
+def storage_case() -> dict[str, Any]:
+    spec = SandboxSpec("wordle@1.2.0", PROJECT, PROJECT, volume=Volume("notes-1a2b3c", "/data"))
+    return {**objects_of(spec, BUNDLE), "claim": storage_claim("notes-1a2b3c", "notes", 1 << 30, "fast")}
+
+
 def host_case(group: HostGroup, template: str = "") -> dict[str, Any]:
     templates = PodTemplates({"packedHost.yaml": template} if template else {})
     made = host_objects(
@@ -118,6 +124,7 @@ CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "odd-labels": odd_labels_case,
     "template": template_case,
     "dual": dual_case,
+    "storage": storage_case,
     "host": lambda: host_case(HostGroup("ana@example.com", False)),
     "host-template": lambda: host_case(HostGroup("", True), HOST_TEMPLATE),
     "host-policy": lambda: host_policy(OWNER),

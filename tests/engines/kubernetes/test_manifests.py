@@ -30,7 +30,7 @@ def test_a_manifest_is_the_golden_one(name: str) -> None:
     assert as_text(CASES[name]()) == (GOLDEN / f"{name}.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", [*INSTANCES, "template", "host", "host-template"])
+@pytest.mark.parametrize("name", [*INSTANCES, "template", "storage", "host", "host-template"])
 def test_a_pod_passes_the_restricted_standard(name: str) -> None:
     assert violations(CASES[name]()["pod"]) == []
 

@@ -175,6 +175,7 @@ _PATHS = {
     "configmaps": "api/v1",
     "leases": "apis/coordination.k8s.io/v1",
     "networkpolicies": "apis/networking.k8s.io/v1",
+    "persistentvolumeclaims": "api/v1",
     "pods": "api/v1",
     "secrets": "api/v1",
 }

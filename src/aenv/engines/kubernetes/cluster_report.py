@@ -17,6 +17,7 @@ RIGHTS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("", "pods", ("create", "get", "list", "watch", "delete")),
     ("", "pods/log", ("get",)),
     ("", "secrets", ("create", "delete")),
+    ("", "persistentvolumeclaims", ("create", "delete")),
     ("", "configmaps", ("get",)),
     ("coordination.k8s.io", "leases", ("create", "get", "list", "update", "delete")),
     ("networking.k8s.io", "networkpolicies", ("create", "delete")),

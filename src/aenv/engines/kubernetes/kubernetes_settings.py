@@ -37,6 +37,11 @@ class KubernetesSettings:
     """``HOST`` or ``HOST:PORT`` at which pods reach this process. Empty: the address towards the API server."""
     unschedulable_seconds: float = 10.0
     """How long a start waits while no node has room, for a cluster that adds nodes by itself."""
+    storage_class: str = ""
+    """StorageClass of services' storages. Empty: the cluster's default."""
+    fix_ownership: bool = False
+    """Give storages to the user of instances by an init container that runs as root, for volumes that ignore
+    ``fsGroup``."""
     packing: Packing = "auto"
     """``packed``: environments without an image run many to a host pod. ``pods``: each in a pod of its own. ``auto``:
     packed, if the platform's settings name an isolation level that host pods can give."""
@@ -60,6 +65,8 @@ class KubernetesSettings:
             owner=os.environ.get("AENV_KUBERNETES_OWNER", ""),
             bundle_address=os.environ.get("AENV_KUBERNETES_BUNDLE_ADDRESS", ""),
             unschedulable_seconds=_read("AENV_KUBERNETES_UNSCHEDULABLE_SECONDS", 10.0, float, "a number"),
+            storage_class=os.environ.get("AENV_KUBERNETES_STORAGE_CLASS", ""),
+            fix_ownership=_read("AENV_KUBERNETES_FIX_OWNERSHIP", False, _boolean, "true or false"),
             packing=_read("AENV_KUBERNETES_PACKING", "auto", _packing, f"one of {', '.join(get_args(Packing))}"),
             hosts=_host_limits(),
             host_cpus=_read(

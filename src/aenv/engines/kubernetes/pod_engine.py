@@ -29,6 +29,7 @@ from aenv.engines.kubernetes.pod_manifest import (
     check_image,
     instance_objects,
     network_policy,
+    storage_claim,
 )
 from aenv.engines.kubernetes.pod_pool import PodPool
 from aenv.engines.kubernetes.pod_status import Pod
@@ -59,6 +60,7 @@ class KubernetesEngine(Engine):
         images=True,
         second_container=True,
         pools=True,
+        storages=True,
         resources=frozenset(("cpu", "memory", "storage", "gpu")),
         storage_media=frozenset(("disk",)),
     )
@@ -123,7 +125,8 @@ class KubernetesEngine(Engine):
         token = secrets.token_urlsafe(24)
         bundle = None if spec.image else await self._serve_bundle(cluster, spec)
         try:
-            objects = instance_objects(name, spec, token, template=template, owner=cluster.lease.owner, bundle=bundle)
+            objects = instance_objects(name, spec, token, template=template, owner=cluster.lease.owner, bundle=bundle,
+                                       fix_ownership=self._settings.fix_ownership)  # fmt: skip
             creating = asyncio.ensure_future(cluster.create(objects))
             try:
                 await asyncio.shield(creating)
@@ -185,6 +188,19 @@ class KubernetesEngine(Engine):
         if cluster is not None:
             await cluster.close()
 
+    async def make_storage(self, name: str, size: int) -> str:
+        cluster = await self._connected()
+        body = storage_claim(pod_labels.pod_name(name), name, size, self._settings.storage_class)
+        try:
+            await cluster.api.request("POST", "persistentvolumeclaims", body=body)
+        except ApiError as error:
+            raise Unavailable(f"the storage {name} cannot be made: {error.message}") from error
+        return str(body["metadata"]["name"])
+
+    async def remove_storage(self, storage: str) -> None:
+        cluster = await self._connected()
+        await cluster.delete("persistentvolumeclaims", storage)
+
     def logs(self, ref: SandboxRef) -> str:
         """Return the logs of the last fetch, and start fetching newer ones."""
         if ref.id not in self._fetching and ref.id in self._refs:
@@ -227,7 +243,7 @@ class KubernetesEngine(Engine):
         if spec.template.lower() not in ("", DEFAULT.lower()):
             return False
         too_weak = spec.isolation == "namespaces" and self._level != "namespaces"
-        return not (spec.image or spec.second_image or spec.gpus or too_weak or spec.exact - {"memory"})
+        return not (spec.image or spec.second_image or spec.gpus or spec.volume or too_weak or spec.exact - {"memory"})
 
     async def _serve_bundle(self, cluster: _Cluster, spec: SandboxSpec) -> ServedBundle:
         check_image(self._settings.image, "AENV_KUBERNETES_IMAGE")
@@ -352,16 +368,17 @@ class _Cluster:
         """Delete the objects of a pod; return when it is gone. Idempotent. ``grace``: in place of the pod's own."""
         # The kubelet takes its time with a pod that runs nothing, such as one whose image cannot be pulled.
         options = AT_ONCE if pod_status.is_idle(self.pods.get(name)) else grace
-        await asyncio.gather(self._delete("pods", name, options), self._delete("secrets", name))
+        await asyncio.gather(self.delete("pods", name, options), self.delete("secrets", name))
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.pods.until(name, _gone)
         except TimeoutError:
             log.warning("the kubelet has not ended the pod %s in %g s; it is deleted without it", name, STOP_SECONDS)
-            await self._delete("pods", name, AT_ONCE)
+            await self.delete("pods", name, AT_ONCE)
             await self.pods.until(name, _gone)
 
-    async def _delete(self, kind: str, name: str, options: dict[str, Any] | None = None) -> None:
+    async def delete(self, kind: str, name: str, options: dict[str, Any] | None = None) -> None:
+        """Delete an object. Idempotent."""
         try:
             await self.api.request("DELETE", kind, name, options)
         except ApiError as error:
@@ -374,7 +391,7 @@ class _Cluster:
         try:
             await asyncio.gather(*(self.remove(name, SOON) for name in names))
             for kind in ("loopback", "hosts"):
-                await self._delete("networkpolicies", f"{self.lease.owner.name}-{kind}")
+                await self.delete("networkpolicies", f"{self.lease.owner.name}-{kind}")
         finally:
             self.archives.close()
             await _close_all(self.bundles.close(), self.pods.close(), self.lease.close(), self.api.close())

@@ -23,6 +23,7 @@ from aenv.engines.kubernetes.pod_templates import MAIN, SECOND, has_second
 from aenv.engines.project_archive import PRIVATE, WITHHELD
 from aenv.errors import ConfigError, UsageError
 from aenv.isolation.files.rootfs import PROJECT, SNAPSHOT
+from aenv.isolation.files.volumes import Volume
 from aenv.isolation.limits.cgroups import Limits
 from aenv.schema import paths
 
@@ -38,6 +39,8 @@ FETCH = "bundle"
 """Name of the init container that fetches the project, and of its volume."""
 SHARED_VOLUME = "shared"
 """Name of the volume that both containers of an instance have."""
+STORAGE_VOLUME = "storage"
+"""Name of the volume of a service's storage."""
 FETCH_TOKEN = "bundle-token"
 FETCH_FOLDER = "/bundle"
 GPU = "nvidia.com/gpu"
@@ -72,11 +75,18 @@ class InstanceObjects:
 
 
 def instance_objects(
-    name: str, spec: SandboxSpec, token: str, *, template: dict[str, Any], owner: Owner, bundle: ServedBundle | None
+    name: str,
+    spec: SandboxSpec,
+    token: str,
+    *,
+    template: dict[str, Any],
+    owner: Owner,
+    bundle: ServedBundle | None,
+    fix_ownership: bool = False,
 ) -> InstanceObjects:
     """Return the objects of an instance. ``template``: a copy, which is changed.
 
-    ``bundle``: None for an environment with an image.
+    ``bundle``: None for an environment with an image. ``fix_ownership``: give a storage to the instance's user.
 
     Raises:
         UsageError: a variable's name is invalid.
@@ -102,10 +112,29 @@ def instance_objects(
         body["initContainers"] = [_fetch_container(name, spec, bundle), *body.get("initContainers", ())]
         body["volumes"] = [*body.get("volumes", ()), {"name": FETCH, "emptyDir": {}}]
         main["volumeMounts"] = [*main.get("volumeMounts", ()), *_project_mounts()]
+    if spec.volume is not None:
+        _add_storage(body, main, spec.volume, fix_ownership=fix_ownership)
     secure(body)
     data = {key: base64.b64encode(value.encode()).decode() for key, value in secret_values.items()}
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "data": data}
     return InstanceObjects(secret, pod)
+
+
+def storage_claim(name: str, storage: str, size: int, storage_class: str) -> dict[str, Any]:
+    """Return the claim of a storage. Nothing owns it: it outlives the service, and the platform."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": name,
+            "labels": {**pod_labels.MANAGED_BY, pod_labels.STORAGE: pod_labels.label_value(storage)},
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": str(size)}},
+            **({"storageClassName": storage_class} if storage_class else {}),
+        },
+    }
 
 
 def network_policy(owner: Owner, bundle_host: str | None, bundle_port: int) -> dict[str, Any]:
@@ -216,6 +245,30 @@ def _add_second_container(body: dict[str, Any], main: dict[str, Any], spec: Sand
     for container in (main, second):
         container["volumeMounts"] = [*container.get("volumeMounts", ()), mount]
     body["volumes"] = [*body.get("volumes", ()), {"name": SHARED_VOLUME, "emptyDir": {}}]
+
+
+def _add_storage(body: dict[str, Any], main: dict[str, Any], volume: Volume, *, fix_ownership: bool) -> None:
+    """Mount a service's storage in the main container."""
+    claim = {"claimName": volume.source, **({"readOnly": True} if volume.read_only else {})}
+    body["volumes"] = [*body.get("volumes", ()), {"name": STORAGE_VOLUME, "persistentVolumeClaim": claim}]
+    mount = {"name": STORAGE_VOLUME, "mountPath": volume.target}
+    main["volumeMounts"] = [
+        *main.get("volumeMounts", ()), {**mount, **({"readOnly": True} if volume.read_only else {})},
+    ]  # fmt: skip
+    if fix_ownership and not volume.read_only:
+        owner = {
+            "name": "ownership",
+            "image": main["image"],
+            "command": ["chown", f"{USER}:{USER}", volume.target],
+            "resources": main["resources"],
+            "securityContext": {
+                "runAsNonRoot": False,
+                "runAsUser": 0,
+                "capabilities": {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE"]},
+            },
+            "volumeMounts": [mount],
+        }
+        body["initContainers"] = [owner, *body.get("initContainers", ())]
 
 
 def _literal(words: list[str]) -> list[str]:

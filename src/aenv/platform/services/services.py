@@ -63,7 +63,7 @@ class Services:
         self._instances = instances
         self._sources = sources
         self._store = ServiceStore(ledger.store)
-        self._storages = Storages(ledger.store, folder)
+        self._storages = Storages(ledger.store, folder, instances.engine)
         self._peers = peers
         self.runner = ServiceRunner(instances, self._store, self._storages, ledger, grace)
 
@@ -114,7 +114,7 @@ class Services:
             created_at=now, updated_at=now, replicas=replicas,
             target=ServiceSpec(env=env, variables=request.environment_variables or {}),
             cpus=settings.cpus, memory=settings.memory, disk=settings.disk, storage=claim,
-            host=self.runner.host if claim else "", server=self.runner.server, port=check_port(request.port),
+            host=self._storages.host if claim else "", server=self.runner.server, port=check_port(request.port),
         )  # fmt: skip
         try:
             await self._store.add(record)
@@ -257,7 +257,8 @@ class Services:
     ) -> ServiceClaim | None:
         if request.pvc_name is None and request.storage_size is None:
             return None
-        if not self._instances.engine.capabilities.volumes:
+        able = self._instances.engine.capabilities
+        if not (able.volumes or able.storages):
             raise UsageError("this platform's engine cannot give an instance a storage")
         if replicas != 1:
             raise InvalidArguments(

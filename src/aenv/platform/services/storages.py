@@ -18,6 +18,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from aenv.engines.base import Engine
 from aenv.errors import AEnvError, Conflict, InvalidArguments, Unavailable
 from aenv.isolation.files.trees import remove_tree, size_of_tree
 from aenv.schema import quantities
@@ -53,10 +54,17 @@ class StorageRecord(BaseModel):
 class Storages:
     """All storages on this machine, below one folder."""
 
-    def __init__(self, store: Store, root: Path) -> None:
+    def __init__(self, store: Store, root: Path, engine: Engine | None = None) -> None:
+        """``engine``: keeps the storages, if it has the capability. Otherwise they are folders below ``root``."""
         self._store = store
         self._root = root
-        self._host = socket.gethostname()
+        self._engine = engine if engine is not None and engine.capabilities.storages else None
+        self._host = "" if self._engine is not None else socket.gethostname()
+
+    @property
+    def host(self) -> str:
+        """The machine that the storages are on; empty: any server can use them."""
+        return self._host
 
     async def take(self, account: str, name: str, size: str | None, service: str) -> StorageRecord:
         """Claim a storage for a service; create it if there is none of that name.
@@ -70,7 +78,8 @@ class Storages:
             return await self._new(account, name, size, service)
         record = StorageRecord.model_validate_json(found.value)
         if record.host != self._host:
-            raise Conflict(f"storage {name} is on {record.host}, not on {self._host}")
+            where = [f"on {host}" if host else "in the cluster" for host in (record.host, self._host)]
+            raise Conflict(f"storage {name} is {where[0]}, not {where[1]}")
         if record.service not in ("", service):
             raise Conflict(f"storage {name} belongs to service {record.service}: a storage has one writer")
         taken = record.model_copy(update={"service": service, "size": _larger(record, size)})
@@ -104,10 +113,15 @@ class Storages:
             await self._write(record.model_copy(update={"service": ""}), found)
             return
         await self._store.commit(Delete(STORAGE, _key(account, name)))
-        await asyncio.to_thread(remove_tree, record.folder)
+        if record.host:
+            await asyncio.to_thread(remove_tree, record.folder)
+        elif self._engine is not None:
+            await self._engine.remove_storage(record.folder)
 
     async def used(self, record: StorageRecord) -> int:
-        """Return its bytes on disk."""
+        """Return its bytes on disk; 0 for a storage of the engine's, which limits its size itself."""
+        if not record.host:
+            return 0
         return await asyncio.to_thread(size_of_tree, record.folder)
 
     async def _new(self, account: str, name: str, size: str | None, service: str) -> StorageRecord:
@@ -119,12 +133,17 @@ class Storages:
         record = StorageRecord(
             name=name, account=account, size=size, folder=str(folder), host=self._host, service=service
         )
-        await asyncio.to_thread(_create_folder, folder, record.bytes)
+        if self._engine is not None:
+            record = record.model_copy(update={"folder": await self._engine.make_storage(name, record.bytes)})
+        else:
+            await asyncio.to_thread(_create_folder, folder, record.bytes)
         try:
             await self._store.commit(
                 Put(STORAGE, _key(account, name), record.model_dump_json().encode(), expect=ABSENT)
             )
         except AEnvError as error:
+            if self._engine is not None:
+                await self._engine.remove_storage(record.folder)
             shutil.rmtree(folder, ignore_errors=True)
             if isinstance(error, Stale):
                 raise Conflict(f"storage {name} was created by another request at the same time; try again") from None
@@ -156,6 +175,8 @@ def _larger(record: StorageRecord, size: str | None) -> str:
         return record.size
     if quantities.size(size) < record.bytes:
         raise InvalidArguments(f"storage {record.name} has {record.size}; a storage can grow, but not shrink")
+    if not record.host and quantities.size(size) > record.bytes:
+        raise InvalidArguments(f"storage {record.name} has {record.size}, and storages of this engine cannot grow")
     return size
 
 
