@@ -159,6 +159,10 @@ def test_a_hostile_trajectory_runs_nothing(
         page.locator(".detail h2", has_text=f"{number} ·").wait_for()
         page.evaluate("document.querySelectorAll('.detail details').forEach(each => each.open = true)")
         nothing_ran(page)
+    for name in ("Trace", "Terminal"):
+        page.get_by_role("button", name=name, exact=True).click()
+    page.get_by_label("Trace of the episode").locator("tbody tr").first.wait_for()
+    nothing_ran(page)
 
 
 def test_a_hostile_address_shows_an_error(
