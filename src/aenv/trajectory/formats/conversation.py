@@ -98,6 +98,8 @@ class _Reading:
         self._whole = whole
         self._messages: list[Turn] = []
         self._changed = False
+        self._called: set[str] = set()
+        """Ids of calls in the turns that no message asked for."""
         messages = [event for event in events if event["kind"] == "message"]
         self._asked = {str(call.get("id")) for event in messages for call in event.get("tool_calls") or ()}
         self._answered = {str(event["tool_call_id"]) for event in messages if event.get("tool_call_id")}
@@ -134,6 +136,7 @@ class _Reading:
             })  # fmt: skip
         elif str(event["id"]) not in self._asked:
             call = ConversationCall(str(event["id"]), str(event.get("tool")), event.get("arguments") or {})
+            self._called.add(call.id)
             last = self.turns[-1] if self.turns else None
             if last is not None and last.role == "assistant" and not last.event and not last.content:
                 last.calls.append(call)
@@ -142,8 +145,7 @@ class _Reading:
 
     def _result(self, event: Event) -> None:
         id = str(event["id"])
-        tool = id in self._asked or any(call.id == id for turn in self.turns for call in turn.calls)
-        if tool and id not in self._answered:
+        if (id in self._asked or id in self._called) and id not in self._answered:
             content = event.get("content") or event.get("error") or event.get("structured") or ""
             self.turns.append(Turn("tool", content, event["at"], call_id=id, result=event))
 
@@ -153,6 +155,7 @@ class _Reading:
             last = self._messages[kept - 1] if 0 < kept <= len(self._messages) else None
             self.turns = self.turns[: self.turns.index(last) + 1] if last is not None else []
             self._messages = self._messages[:kept]
+            self._called = {call.id for turn in self.turns for call in turn.calls}
 
 
 def text_of(content: Any) -> str:
