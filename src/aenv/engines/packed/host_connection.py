@@ -46,6 +46,7 @@ class HostConnection:
         self._projects: dict[str, asyncio.Future[None]] = {}
         self._reserved: dict[str, int] = {}
         """Bytes that each instance has reserved, by its name: those that are being created, too."""
+        self._reserved_bytes = 0
         self._creating = 0
         self._used = 0.0
         self.draining = False
@@ -74,7 +75,7 @@ class HostConnection:
     @property
     def reserved(self) -> int:
         """Bytes that its instances have reserved."""
-        return sum(self._reserved.values())
+        return self._reserved_bytes
 
     @property
     def used(self) -> float:
@@ -87,11 +88,12 @@ class HostConnection:
 
     def reserve(self, name: str, memory: int) -> None:
         """Keep room for an instance, until `forget`."""
+        self._reserved_bytes += memory - self._reserved.get(name, 0)
         self._reserved[name] = memory
 
     def forget(self, name: str) -> None:
         """Give the room of an instance back. Idempotent."""
-        self._reserved.pop(name, None)
+        self._reserved_bytes -= self._reserved.pop(name, 0)
         self.ended.pop(name, None)
 
     def exit_of(self, name: str) -> Exit | None:
