@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         register_tool,
     )
     from aenv.authoring.failure_reward import failure_reason
+    from aenv.authoring.fork_hooks import on_fork
     from aenv.authoring.private_files import private
     from aenv.authoring.programs import end_programs
     from aenv.authoring.python_runs import PythonRun, run_python
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from aenv.errors import (
         AEnvError,
         EnvironmentError,
+        ForkRefused,
         StateDestroyed,
         ToolError,
         UnrecoverableEnvironmentError,
@@ -52,6 +54,7 @@ _WHERE = {
         "get_registry", "register_function", "register_health", "register_reward", "register_tasks", "register_tool",
     ),
     "authoring.call": ("current_call",),
+    "authoring.fork_hooks": ("on_fork",),
     "authoring.content": ("Audio", "File", "Image"),
     "sdk.environment": ("Environment",),
     "authoring.failure_reward": ("failure_reason",),
@@ -68,7 +71,8 @@ _WHERE = {
     "sdk.blocking": ("SyncEnvironment",),
     "authoring.tool": ("Tool",),
     "errors": (
-        "AEnvError", "EnvironmentError", "StateDestroyed", "ToolError", "UnrecoverableEnvironmentError", "UserFailed",
+        "AEnvError", "EnvironmentError", "ForkRefused", "StateDestroyed", "ToolError", "UnrecoverableEnvironmentError",
+        "UserFailed",
     ),
     "schema.instances": ("EnvInstance", "EnvStatus"),
     "schema.tasks": ("Task",),
@@ -76,10 +80,10 @@ _WHERE = {
 _MODULE_OF = {name: module for module, names in _WHERE.items() for name in names}
 
 __all__ = [
-    "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "Image", "Pane",
-    "PythonRun", "Screen", "SecondContainer", "SecondRun", "StateDestroyed", "SyncEnvironment", "Task", "Tool",
-    "ToolError", "ToolResult", "UnrecoverableEnvironmentError", "UserFailed", "__version__", "current_call",
-    "end_programs", "failure_reason", "get_registry", "key_sequence", "private", "python_variables",
+    "AEnvError", "Audio", "EnvInstance", "EnvStatus", "Environment", "EnvironmentError", "File", "ForkRefused",
+    "Image", "Pane", "PythonRun", "Screen", "SecondContainer", "SecondRun", "StateDestroyed", "SyncEnvironment", "Task",
+    "Tool", "ToolError", "ToolResult", "UnrecoverableEnvironmentError", "UserFailed", "__version__", "current_call",
+    "end_programs", "failure_reason", "get_registry", "key_sequence", "on_fork", "private", "python_variables",
     "register_function", "register_health", "register_reward", "register_tasks", "register_tool", "run_python",
     "second_container", "setup_logging",
 ]  # fmt: skip

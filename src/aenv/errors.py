@@ -291,6 +291,15 @@ class Unavailable(EnvironmentError):
     code, status, retryable = "unavailable", 503, True
 
 
+class ForkRefused(EnvironmentError):
+    """A running instance cannot be forked or checkpointed as it is; ``details["obstacles"]`` says what is in the way.
+
+    The instance runs on. The message names every obstacle and its cure.
+    """
+
+    code, status, fault = "fork_refused", 409, "env"
+
+
 class StorageFull(EnvironmentError):
     """The disk, or a quota on it, has no space left. What was stored before is intact."""
 
@@ -386,6 +395,7 @@ _BY_CODE: dict[str, type[EnvironmentError]] = {
         Unauthorized, Forbidden, EnvironmentTimeoutError, FunctionFailed, InvalidArguments, NotFound, Conflict,
         InvalidBundle, TooLarge, RateLimited, Unavailable, InstanceUnreachable, InstanceEnded, QuotaExceeded,
         Overloaded, CapacityExhausted, StateDestroyed, ConfigError, LoadError, UserFailed, ImageUnavailable,
+        ForkRefused,
     )
 }  # fmt: skip
 _BY_STATUS: dict[int, type[EnvironmentError]] = {
@@ -401,6 +411,7 @@ _BY_STATUS: dict[int, type[EnvironmentError]] = {
         Overloaded,
         CapacityExhausted,
         StateDestroyed,
+        ForkRefused,
         ConfigError,
         LoadError,
         UserFailed,

@@ -61,7 +61,7 @@ def test_the_constructor_has_every_parameter_and_default() -> None:
         "arguments": None, "aenv_url": None, "timeout": 60.0, "startup_timeout": 500.0, "max_retries": 10,
         "api_key": None, "skip_for_healthy": False, "owner": None, "labels": None, "enable_data_plane": True,
         "mount_points": None, "network": None, "instance_id": None, "keep_alive": False, "mcp": False,
-        "seed": None, "cpu": None, "memory": None, "storage": None, "gpu": None,
+        "seed": None, "cpu": None, "memory": None, "storage": None, "gpu": None, "forkable": False,
     }  # fmt: skip
 
 
@@ -497,7 +497,8 @@ def test_the_blocking_environment_has_all_methods() -> None:
     assert methods(Environment) - {"sync", "list_openai_tools"} <= methods(SyncEnvironment)
     for name in methods(Environment) & methods(SyncEnvironment) - {"destroy", "call_function", "exec"}:
         blocking = str(inspect.signature(getattr(SyncEnvironment, name)))
-        assert str(inspect.signature(getattr(Environment, name))) == blocking.replace("'Sync", "'")
+        plain = blocking.replace("'Sync", "'").replace("[Sync", "[")
+        assert str(inspect.signature(getattr(Environment, name))) == plain
     of_calls = [inspect.signature(cls.call_function).parameters for cls in (Environment, SyncEnvironment)]
     assert of_calls[0] == of_calls[1]
 

@@ -79,6 +79,7 @@ WRONG: dict[str, list[Any]] = {
     "memory": [["1Gi"], False, "", b"1Gi", NOTHING, "2 gigs", "2 GB", -1, "-2Gi", 0, 2, math.inf],
     "storage": [["1Gi"], False, "", b"1Gi", NOTHING, "2 gigs", -1, 5, "many"],
     "gpu": [0, -1, "1", 1.5, True, NOTHING],
+    "forkable": ["yes", 2, None],
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -48,6 +48,7 @@ from aenv.schema.instances import (
     EnvServiceCreateRequest,
     EnvServiceUpdateRequest,
     EnvStatus,
+    ForkOutcome,
     HubAccess,
     InstanceEvent,
     InstancePage,
@@ -131,6 +132,7 @@ class ApiClient:
         memory: str | None = None,
         storage: str | None = None,
         gpu: int | None = None,
+        forkable: bool | None = None,
         timeout: float | None = None,
     ) -> EnvInstance:
         """Create an instance of ``name[@version]``. ``timeout``: for platforms that answer once the instance runs."""
@@ -155,6 +157,7 @@ class ApiClient:
             memory=memory,
             storage=storage,
             gpu=gpu,
+            forkable=forkable,
             queue_timeout=QUEUED * (self.timeout if timeout is None else timeout),
         )
         waiting = waiting_for(f"an instance of {name}", self._asks_about(fields.request_id or ""))
@@ -213,6 +216,48 @@ class ApiClient:
         """Restart the time to live of an instance, with the same length or with ``ttl``."""
         path = f"{paths.INSTANCES}/{_part(instance_id)}/ttl"
         return EnvInstance.model_validate(await self._data("PUT", path, {"ttl": ttl}))
+
+    async def fork_instance(
+        self,
+        instance_id: str,
+        items: Sequence[Mapping[str, Any]],
+        *,
+        wait: float = 30.0,
+        lease: str | None = None,
+        keep_alive: bool | None = None,
+    ) -> list[ForkOutcome]:
+        """Fork a running instance or a checkpoint, once for each item; see `ForkItem` for their fields."""
+        sent = {"items": list(items), "wait": wait, "lease": lease, "keep_alive": keep_alive}
+        path = f"{paths.INSTANCES}/{_part(instance_id)}/fork"
+        data = await self._data("POST", path, sent, timeout=wait + self.timeout, retry=False)
+        return [ForkOutcome.model_validate(item) for item in _items(data)]
+
+    async def checkpoint_instance(
+        self,
+        instance_id: str,
+        name: str = "",
+        *,
+        ttl: str = "",
+        wait: float = 30.0,
+        lease: str | None = None,
+        keep_alive: bool | None = None,
+    ) -> EnvInstance:
+        """Make a checkpoint of a running instance; it is deleted with `delete_env_instance`."""
+        sent = {"name": name, "ttl": ttl, "wait": wait, "lease": lease, "keep_alive": keep_alive}
+        path = f"{paths.INSTANCES}/{_part(instance_id)}/checkpoint"
+        return EnvInstance.model_validate(
+            await self._data("POST", path, sent, timeout=wait + self.timeout, retry=False)
+        )
+
+    async def rewind_instance(self, instance_id: str, checkpoint: str) -> EnvInstance:
+        """Replace the state of a running instance by that of a checkpoint."""
+        path = f"{paths.INSTANCES}/{_part(instance_id)}/rewind"
+        return EnvInstance.model_validate(await self._data("POST", path, {"checkpoint": checkpoint}, retry=False))
+
+    async def list_branches(self, instance_id: str) -> list[EnvInstance]:
+        """Return the forks and checkpoints of an instance, and theirs, oldest first."""
+        data = await self._data("GET", f"{paths.INSTANCES}/{_part(instance_id)}/branches")
+        return [EnvInstance.model_validate(item) for item in _items(data)]
 
     async def get_instance_events(self, instance_id: str) -> list[InstanceEvent]:
         """Return the events of an instance, the oldest first."""
@@ -462,16 +507,18 @@ class ApiClient:
         body: BaseModel | dict[str, Any] | None = None,
         timeout: float | None = None,
         waiting: waiting_for | None = None,
+        *,
+        retry: bool = True,
     ) -> Any:
         """Send a request and return the ``data`` of its response. Retries are safe: a create carries a request id.
 
-        ``waiting``: what to show while it takes long.
+        ``waiting``: what to show while it takes long. ``retry``: False for what must not happen twice.
         """
         with waiting or waiting_for(f"the platform at {self.base_url}"):
-            return await self._retried(method, path, body, timeout)
+            return await self._retried(method, path, body, timeout, self.max_retries if retry else 0)
 
     async def _retried(
-        self, method: str, path: str, body: BaseModel | dict[str, Any] | None, timeout: float | None
+        self, method: str, path: str, body: BaseModel | dict[str, Any] | None, timeout: float | None, retries: int
     ) -> Any:
         seconds = self.timeout if timeout is None else timeout
         try:
@@ -479,7 +526,7 @@ class ApiClient:
         except ValueError as error:  # a lone surrogate in a string
             raise NotJson(f"{method} {path}: the request is not JSON, so nothing was sent: {error}") from None
         began = time.monotonic()
-        for attempt in range(self.max_retries + 1):
+        for attempt in range(retries + 1):
             try:
                 answer = await self._http.request(method, path, sent, timeout=seconds)
                 self._has_answered = True
@@ -493,7 +540,7 @@ class ApiClient:
                     ) from error
                 if "hub" in error.details:  # the platform has waited for its hub already
                     raise
-                if attempt == self.max_retries or first_contact.is_hopeless(self.base_url, error, began):
+                if attempt == retries or first_contact.is_hopeless(self.base_url, error, began):
                     if isinstance(error, ConnectFailed | ConnectionLost):
                         raise InstanceUnreachable(error.message) from error
                     raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 from aenv.client.caller_variables import package_index
 from aenv.engines.exits import Exit as Exit
 from aenv.engines.fd_holders import FdHolderClient
+from aenv.errors import AEnvError
 from aenv.images.base_systems import PROJECT_LIMIT
 from aenv.isolation.files.volumes import Volume
 from aenv.isolation.limits.cgroups import Limits
@@ -46,6 +47,8 @@ class SandboxSpec:
     fork: bool = True
     """Allow a fork of a process that other sandboxes are forked from, too. Without, it is a new program: slower, and
     with an address layout, stack canaries and hash seed of its own."""
+    forkable: bool = False
+    """It can be forked while it runs, for engines with the capability `live_fork`."""
     volume: Volume | None = None
     """A folder that outlives the sandbox. No other sandbox has it mounted at the same time."""
     disk_layer: str = ""
@@ -77,8 +80,30 @@ class SandboxSpec:
     @property
     def family(self) -> str:
         """Key of all specs that differ in nothing but their variables."""
-        place = (self.project, self.code, self.base, self.tenant, self.mcp, self.fork, self.volume, self.gpus)
+        place = (
+            self.project,
+            self.code,
+            self.base,
+            self.tenant,
+            self.mcp,
+            self.fork,
+            self.volume,
+            self.gpus,
+            self.forkable,
+        )
         return repr((*place, self.arguments, self.limits, self.network, package_index(self.fetching)))
+
+
+@dataclass(frozen=True, slots=True)
+class ForkSpec:
+    """A request for one fork of a running sandbox."""
+
+    variables: dict[str, str] = field(default_factory=dict)
+    """All of its environment variables."""
+    checkpoint: bool = False
+    """It stays stopped, and can only be forked itself."""
+    takes_over: SandboxRef | None = None
+    """Take the address and token of this sandbox, which the caller stops. None: an address and a token of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +147,8 @@ class Capabilities:
     """Media for the files that a sandbox writes: its memory, where they count, or disk."""
     second_container: bool = False
     """A sandbox can have a second container beside it: ``podTemplate: dualContainer``."""
+    live_fork: bool = False
+    """Running sandboxes can be forked: the engine implements `Engine.fork`."""
     nested: bool = False
     """Code in a sandbox can open other environments: ``deployConfig.environments``."""
     on_this_machine: bool = False
@@ -237,6 +264,18 @@ class Engine(ABC):
             LoadError: the author's code cannot be imported.
             Unavailable: this host cannot do it; the message says what is missing.
         """
+
+    async def fork(
+        self, source: SandboxRef, wanted: Sequence[ForkSpec], *, wait: float
+    ) -> list[SandboxRef | AEnvError]:
+        """Fork a running sandbox, or a checkpoint; return the forks in order, and an error for each that failed.
+
+        Needs the capability `live_fork`. ``wait``: seconds to wait for calls that run in the sandbox.
+
+        Raises:
+            ForkRefused: it cannot be forked as it is; it runs on.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     async def poll(self, ref: SandboxRef) -> Exit | None:

@@ -104,6 +104,23 @@ class HttpServer:
         listener.listen(BACKLOG)  # repeat it if it listens already: SO_PEERCRED shows clients the last process that did
         self._listeners.append(_ServerListener(listener, self))
 
+    def descriptors(self) -> set[int]:
+        """Return the descriptors of its listeners and connections."""
+        there = [each for each in self.connections if isinstance(each, HttpServerConnection)]
+        sockets = [each.transport.get_extra_info("socket") or each.opening for each in there]
+        return {*(each.fileno() for each in self._listeners), *(each.fileno() for each in sockets if each is not None)}
+
+    def start_over(self, listener: socket.socket) -> None:
+        """Serve on this listening socket and no other, in a fork, which has no connections yet."""
+        for old in self._listeners:
+            old.close()
+        self._listeners.clear()
+        for connection in list(self.connections):
+            if isinstance(connection, HttpServerConnection):
+                connection.drop()
+        self.held = 0
+        self.accept_on(listener)
+
     def adopt(self, connection: socket.socket, tls: ssl.SSLContext | None = None) -> None:
         """Serve a connected socket."""
         connection.setblocking(False)

@@ -26,6 +26,7 @@ from aenv.http.messages import (
     Takeover,
 )
 from aenv.http.raw_stream import RawStream
+from aenv.http.unix_sockets import UnixTransport
 
 if TYPE_CHECKING:
     from aenv.http.server import HttpServer
@@ -383,6 +384,12 @@ class HttpServerConnection(asyncio.Protocol):
             self.abort()
         elif self.task is None or self.endless:
             self.transport.close()
+
+    def drop(self) -> None:
+        """Forget the connection, in a fork that does not have it."""
+        if isinstance(self.transport, UnixTransport):
+            self.transport.drop()
+        self.connection_lost(None)
 
     def abort(self) -> None:
         if self.opening is not None:

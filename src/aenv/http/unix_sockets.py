@@ -97,6 +97,10 @@ class Listener:
         self._loop.remove_reader(self._fd)
         self._listener.close()
 
+    def fileno(self) -> int:
+        """Return the descriptor; -1 once closed."""
+        return self._listener.fileno()
+
     def _listen(self) -> None:
         self._loop.add_reader(self._fd, self._accept)
 
@@ -241,6 +245,12 @@ class UnixTransport(asyncio.Transport):
             self._socket.close()
         else:
             self._end(None)
+
+    def drop(self) -> None:
+        """Forget the connection, in a fork that does not have its descriptor: no byte is sent or received."""
+        self._unsent.clear()
+        self._reading, self._closing = False, True
+        self._socket.close()
 
     # --- callbacks of the event loop
 

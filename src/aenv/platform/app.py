@@ -21,6 +21,7 @@ from aenv.platform.gateway.gateway import Gateway
 from aenv.platform.gateway.log_stream import LogReader, log_answer
 from aenv.platform.gateway.peers import Peers
 from aenv.platform.gateway.ports import Ports
+from aenv.platform.instances.instance_forks import InstanceForks
 from aenv.platform.instances.lifecycle import Instances
 from aenv.platform.openapi import PAGE, TtlRequest, document
 from aenv.platform.operations.metrics_routes import metrics_answer
@@ -29,11 +30,14 @@ from aenv.platform.trajectories.trajectory_routes import UPLOAD, is_upload
 from aenv.schema import paths
 from aenv.schema.instances import (
     ActivityAnswer,
+    CheckpointRequest,
     EnvInstanceCreateRequest,
     EnvStatus,
+    InstanceForkRequest,
     InstancePage,
     PresignedUrl,
     PresignRequest,
+    RewindRequest,
 )
 
 MAX_CREATE_BYTES = 4 * 1024 * 1024
@@ -67,6 +71,7 @@ class PlatformApp:
         self._peers = peers
         self._ports = ports
         self._instances = instances
+        self._forks = InstanceForks(instances)
         self._authenticator = authenticator
         self._gateway = gateway
         self._audit = audit
@@ -86,6 +91,10 @@ class PlatformApp:
             ("GET", f"{one}/logs", "logs", self._logs),
             ("GET", f"{one}/events", "events", self._events),
             ("PUT", f"{one}/ttl", "renew", self._renew),
+            ("POST", f"{one}/fork", "create", self._fork),
+            ("POST", f"{one}/checkpoint", "create", self._checkpoint),
+            ("POST", f"{one}/rewind", "create", self._rewind),
+            ("GET", f"{one}/branches", "get", self._branches),
             ("POST", f"{one}/exec", "exec", self._inside),
             ("GET", f"{one}/exec", "processes", self._inside),
             ("GET", f"{one}/exec/{{process}}", "processes", self._inside),
@@ -262,6 +271,19 @@ class PlatformApp:
     async def _renew(self, context: RequestContext) -> Answer:
         spec = body(TtlRequest, context.request) if context.request.body else TtlRequest()
         return ok(await self._instances.renew(context.name, spec.ttl, context.caller))
+
+    async def _fork(self, context: RequestContext) -> Answer:
+        return ok(await self._forks.fork(context.name, body(InstanceForkRequest, context.request), context.caller))
+
+    async def _checkpoint(self, context: RequestContext) -> Answer:
+        spec = body(CheckpointRequest, context.request) if context.request.body else CheckpointRequest()
+        return ok(await self._forks.checkpoint(context.name, spec, context.caller))
+
+    async def _rewind(self, context: RequestContext) -> Answer:
+        return ok(await self._forks.rewind(context.name, body(RewindRequest, context.request), context.caller))
+
+    async def _branches(self, context: RequestContext) -> Answer:
+        return ok(await self._forks.branches(context.name, context.caller))
 
     async def _events(self, context: RequestContext) -> Answer:
         try:

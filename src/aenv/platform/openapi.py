@@ -15,6 +15,7 @@ from aenv.schema import paths
 from aenv.schema.inside import MOST_ENTRIES, Command, CommandResult, FileInfo, ProcessInfo, SignalRequest
 from aenv.schema.instances import (
     ActivityAnswer,
+    CheckpointRequest,
     EnvInstance,
     EnvInstanceCreateRequest,
     EnvPool,
@@ -23,10 +24,13 @@ from aenv.schema.instances import (
     EnvServiceCreateRequest,
     EnvServiceUpdateRequest,
     EnvStatus,
+    ForkOutcome,
     InstanceEvent,
+    InstanceForkRequest,
     InstancePage,
     PresignedUrl,
     PresignRequest,
+    RewindRequest,
 )
 from aenv.schema.rollouts import RolloutInfo, RolloutRequest, ServedEpisode
 from aenv.schema.trajectories import (
@@ -55,7 +59,7 @@ _PROBLEMS = {
     "404": "Not found, or owned by another user",
     "405": "Wrong method",
     "408": "The request arrived too slowly",
-    "409": "It exists already",
+    "409": "It exists already, or an instance cannot be forked as it is",
     "410": "The instance has ended; the message says why",
     "413": "The body is too large",
     "422": "The instance rejected the arguments",
@@ -327,6 +331,12 @@ OPERATIONS = (
     _read(_ONE, "Get an instance", EnvInstance, query=InstanceQuery),
     _instances("DELETE", _ONE, "Delete an instance", str),
     _instances("PUT", f"{_ONE}/ttl", "Restart its time to live", EnvInstance, body=TtlRequest, body_optional=True),
+    _instances("POST", f"{_ONE}/fork", "Fork it while it runs", list[ForkOutcome], body=InstanceForkRequest),
+    _instances(
+        "POST", f"{_ONE}/checkpoint", "Make a checkpoint of it", EnvInstance, body=CheckpointRequest, body_optional=True
+    ),
+    _instances("POST", f"{_ONE}/rewind", "Take it back to a checkpoint", EnvInstance, body=RewindRequest),
+    _read(f"{_ONE}/branches", "List its forks and checkpoints, and theirs", list[EnvInstance]),
     _read(f"{_ONE}/events", "List its events, the oldest first", list[InstanceEvent]),
     _read(f"{_ONE}/logs", "Get the output of its tools", str, query=LogQuery, media=("text/plain",)),
     _instances("POST", f"{_ONE}/presign-url", "Create a URL of a port inside it", PresignedUrl, body=PresignRequest),

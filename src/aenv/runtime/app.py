@@ -91,7 +91,7 @@ class App:
     async def __call__(self, request: Request) -> Answer:
         """Answer one request. An `AEnvError` becomes its JSON; the server answers other exceptions."""
         try:
-            self._authorise(request)
+            self.authorise(request)
             traced = request.header(HEADER)
             return await (self._timed(request, traced) if traced else self._route(request))
         except AEnvError as error:
@@ -99,7 +99,8 @@ class App:
         except MemoryError:
             return Response(500, _NO_MEMORY)
 
-    def _authorise(self, request: Request) -> None:
+    def authorise(self, request: Request) -> None:
+        """Raise Unauthorized if a request may not be answered."""
         if self._bearer:
             given = request.header(b"authorization")
             if not hmac.compare_digest(given, self._bearer) and request.path != paths.HEALTH:

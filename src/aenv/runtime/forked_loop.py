@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import selectors
 import sys
 from typing import Any
 
@@ -32,3 +33,23 @@ class ForkedLoop(asyncio.SelectorEventLoop):
         asyncio._set_running_loop(self)
         if sys.version_info >= (3, 12):  # there a fork forgets the current event loop, too
             asyncio.set_event_loop(self)
+
+
+def renew(loop: asyncio.AbstractEventLoop) -> None:
+    """Give a loop new descriptors in a fork, which has none of those that it had. It waits for nothing afterwards."""
+    ours: Any = loop
+    ours._selector = selectors.DefaultSelector()
+    ours._internal_fds = 0
+    ours._make_self_pipe()
+
+
+def watched(loop: asyncio.AbstractEventLoop) -> set[int]:
+    """Return the descriptors that a loop waits for."""
+    ours: Any = loop
+    return {key.fd for key in ours._selector.get_map().values()}
+
+
+def own_descriptors(loop: asyncio.AbstractEventLoop) -> set[int]:
+    """Return the descriptors that a loop consists of."""
+    ours: Any = loop
+    return {ours._selector.fileno(), ours._ssock.fileno(), ours._csock.fileno()}

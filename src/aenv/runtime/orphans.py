@@ -83,6 +83,19 @@ class Orphans:
         loop.add_signal_handler(signal.SIGCHLD, on_child_ended)
         on_child_ended()
 
+    def begin_in_fork(self) -> None:
+        """Start over in a fork, which has no children."""
+        self._own.clear()
+        self._soon = None
+        self.reap_from_now_on()
+
+    def reap_now(self) -> None:
+        """Reap orphans that have ended, without waiting."""
+        if self._children:
+            if self._soon is not None:
+                self._soon.cancel()
+            self._reap()
+
     def _reap(self) -> None:
         self._soon = None
         for pid in list(self._own):

@@ -53,12 +53,18 @@ class OomVictims:
         """Start, in the process to protect, before it is made undumpable: it then loses access to its files in
         /proc.
         """
+        for before in self.descriptors():  # in a fork
+            os.close(before)
         try:
             self._file = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
             own = int(os.read(self._file, 16))
         except (OSError, ValueError):
             return
         self._own = b"%d" % own if own < _MOST else b""
+
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that `begin` opened."""
+        return [self._file] if self._file >= 0 else []
 
     @contextlib.contextmanager
     def starting(self) -> Iterator[None]:

@@ -34,6 +34,7 @@ from aenv.runtime import warm_up
 from aenv.runtime.calls.endpoints import EndpointCatalog
 from aenv.runtime.forked_loop import ForkedLoop
 from aenv.runtime.imports import Imports
+from aenv.runtime.live_fork import LiveFork
 from aenv.runtime.loader import load
 from aenv.runtime.orphans import Orphans
 from aenv.runtime.protection import ignore_signals_from_inside
@@ -182,6 +183,9 @@ async def _serve(
     handed_connections.expect()
     linux.set_dumpable(False)  # or programs that a tool starts could read and change this memory
     token = own["token"]
+    if own["forkable"]:
+        live = LiveFork(service, catalog, orphans, lambda fork: _become_fork(own["variables"], fork))
+        service.server.handler = live
     if own["pooled"]:  # there is no request yet, so there is time
         service.app.lock(token, _take_variables)
         service.server.accept_on(listener)
@@ -192,6 +196,17 @@ async def _serve(
     report(ready)
     loop.call_later(BREATH, after_first_call)
     return await service.until_stopped()
+
+
+def _become_fork(before: dict[str, str], parameters: dict[str, Any]) -> None:
+    """Set the variables of a live fork. Those of the instance that it does not have are removed."""
+    now = parameters["variables"]
+    for name in before.keys() - now.keys():
+        os.environ.pop(name, None)
+    os.environ.update({name: value for name, value in now.items() if before.get(name) != value})
+    before.clear()
+    before.update(now)
+    _reseed(now)
 
 
 def _set_up_process(parameters: dict[str, Any]) -> None:

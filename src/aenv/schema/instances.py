@@ -157,6 +157,12 @@ class EnvInstance(Message):
     """Resources of the instance, if the create request asked for some."""
     item: int | None = None
     """Index of the item of the create request that it was created for."""
+    forkable: bool | None = None
+    """True: it can be forked while it runs."""
+    forked_from: str | None = None
+    """Id of the instance or checkpoint that it is a fork of."""
+    checkpoint: str | None = None
+    """Name of the checkpoint that it is: it is stopped, and can only be forked or rewound to."""
 
 
 class InstanceEvent(Message):
@@ -244,6 +250,59 @@ class EnvInstanceCreateRequest(Message):
     """Index of the item that this request is for; set by the platform."""
     queue_timeout: float | None = Field(default=None, ge=0)
     """Seconds to wait for capacity on a full platform. Absent: the platform's default."""
+    forkable: bool | None = None
+    """True: make an instance that can be forked while it runs."""
+
+
+class ForkItem(Message):
+    """A fork among several; absent fields are those of the instance that is forked."""
+
+    environment_variables: dict[str, str] | None = None
+    """Added to those of the instance."""
+    labels: dict[str, str] | None = None
+    """Added to those of the instance."""
+    ttl: str = ""
+
+
+class InstanceForkRequest(Message):
+    """Request to fork a running instance or a checkpoint."""
+
+    items: list[ForkItem] = Field(min_length=1, max_length=1000)
+    """The forks to make."""
+    wait: float = Field(default=30.0, ge=0, le=3600)
+    """Seconds to wait for calls that the instance runs."""
+    lease: str | None = None
+    """Each fork ends with this lease."""
+    keep_alive: bool | None = None
+    """True: the forks outlive their lease."""
+
+
+class ForkOutcome(Message):
+    """A fork, or why there is none."""
+
+    instance: EnvInstance | None = None
+    error: str | None = None
+    code: str | None = None
+    fault: str | None = None
+
+
+class CheckpointRequest(Message):
+    """Request to checkpoint a running instance."""
+
+    name: str = Field(default="", max_length=200)
+    """Name of the checkpoint; default: its id."""
+    ttl: str = ""
+    """Time to live. Default: that of the instance."""
+    wait: float = Field(default=30.0, ge=0, le=3600)
+    lease: str | None = None
+    keep_alive: bool | None = None
+
+
+class RewindRequest(Message):
+    """Request to replace a running instance by a fork of a checkpoint."""
+
+    checkpoint: str
+    """Id of the checkpoint."""
 
 
 class ActivityAnswer(Message):

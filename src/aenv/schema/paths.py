@@ -26,6 +26,8 @@ ARCHIVE = "/archive"
 SETTLE = "/aenv/settle"
 """Gives a pooled instance the variables of the request that it is assigned to."""
 STATS = "/aenv/stats"
+PARK = "/aenv/park"
+"""``POST {"wait": 10}``: have an instance finish its calls and wait to be forked."""
 """Call counts of an instance."""
 
 REWARD_QUERY = "reward"

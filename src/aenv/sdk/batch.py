@@ -90,9 +90,13 @@ _ADDED = ("environment_variables", "labels")
 
 
 def options_of_items(
-    n: int | None, items: Sequence[Mapping[str, Any]] | None, options: Mapping[str, Any]
+    n: int | None,
+    items: Sequence[Mapping[str, Any]] | None,
+    options: Mapping[str, Any],
+    *,
+    allowed: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
-    """Return the arguments of each environment of a batch.
+    """Return the arguments of each environment of a batch. ``allowed``: those that items may have, if others.
 
     Raises:
         InvalidUse: there is neither ``n`` nor ``items``, both are there and differ, or an item is invalid.
@@ -110,8 +114,8 @@ def options_of_items(
         if not isinstance(item, Mapping):
             raise InvalidUse(f"items[{number}] must be a dict, not {type(item).__name__}")
         for name in item:
-            if name not in PER_ITEM:
-                raise InvalidUse(f"items[{number}] has {name!r}; expected {', '.join(PER_ITEM)}")
+            if name not in (allowed or PER_ITEM):
+                raise InvalidUse(f"items[{number}] has {name!r}; expected {', '.join(allowed or PER_ITEM)}")
             if name in _ADDED and not isinstance(item[name], Mapping | None):
                 raise InvalidUse(f"items[{number}]: {name} must be a dict, not {type(item[name]).__name__}")
         added = {name: {**(options.get(name) or {}), **(item.get(name) or {})} for name in _ADDED if name in item}

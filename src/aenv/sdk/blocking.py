@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from aenv.authoring.results import ExecResult, ToolResult
 from aenv.client.tool_progress import OnProgress
+from aenv.errors import AEnvError
 from aenv.sdk.batch import Batch
 from aenv.sdk.environment import Environment
 from aenv.sdk.model_tools import ModelTools
 
 if TYPE_CHECKING:
-    from aenv.schema.instances import EnvPool
+    from aenv.schema.instances import EnvInstance, EnvPool
     from aenv.schema.tasks import Task
+    from aenv.sdk.branching import Checkpoint
     from aenv.sdk.inside.blocking_handles import SyncFiles, SyncPortForward, SyncProcess
 
 T = TypeVar("T")
@@ -225,6 +227,54 @@ class SyncEnvironment:
         """See `Environment.get_env_info`."""
         return LoopThread.run(self._env.get_env_info())
 
+    def fork(
+        self,
+        n: int | None = None,
+        *,
+        items: Sequence[Mapping[str, Any]] | None = None,
+        wait: float = 30.0,
+        **options: Any,
+    ) -> list[SyncEnvironment | AEnvError]:
+        """See `Environment.fork`."""
+        return _blocking(LoopThread.run(self._env.fork(n, items=items, wait=wait, **options)))
+
+    def checkpoint(self, name: str | None = None, *, ttl: str = "", wait: float = 30.0) -> Checkpoint:
+        """See `Environment.checkpoint`."""
+        return LoopThread.run(self._env.checkpoint(name, ttl=ttl, wait=wait))
+
+    def rewind(self, checkpoint: Checkpoint | str) -> None:
+        """See `Environment.rewind`."""
+        LoopThread.run(self._env.rewind(checkpoint))
+
+    @classmethod
+    def from_checkpoint(
+        cls,
+        checkpoint: Checkpoint | str,
+        n: int | None = None,
+        *,
+        items: Sequence[Mapping[str, Any]] | None = None,
+        aenv_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        **options: Any,
+    ) -> list[SyncEnvironment | AEnvError]:
+        """See `Environment.from_checkpoint`."""
+        platform: dict[str, Any] = {"aenv_url": aenv_url, "api_key": api_key, "timeout": timeout}
+        made = Environment.from_checkpoint(checkpoint, n, items=items, **platform, **options)
+        return _blocking(LoopThread.run(made))
+
+    def branches(self) -> list[EnvInstance]:
+        """See `Environment.branches`."""
+        return LoopThread.run(self._env.branches())
+
+    def checkpoints(self) -> list[Checkpoint]:
+        """See `Environment.checkpoints`."""
+        return LoopThread.run(self._env.checkpoints())
+
+    def delete_checkpoint(self, checkpoint: Checkpoint | str) -> None:
+        """See `Environment.delete_checkpoint`."""
+        LoopThread.run(self._env.delete_checkpoint(checkpoint))
+
     def renew(self, ttl: str = "") -> None:
         """See `Environment.renew`."""
         LoopThread.run(self._env.renew(ttl))
@@ -370,3 +420,7 @@ class SyncEnvironment:
 
     def __repr__(self) -> str:
         return repr(self._env).replace("<Environment", "<SyncEnvironment", 1)
+
+
+def _blocking(made: list[Environment | AEnvError]) -> list[SyncEnvironment | AEnvError]:
+    return [each if isinstance(each, AEnvError) else SyncEnvironment.of(each) for each in made]

@@ -31,10 +31,11 @@ from aenv.sdk.qualified_names import bare_name, make_mcp_url, split_env_name_ver
 from aenv.tracing.logging import getLogger, log_if_asked
 
 if TYPE_CHECKING:
-    from aenv.schema.instances import EnvPool
+    from aenv.schema.instances import EnvInstance, EnvPool
     from aenv.schema.tasks import Task
     from aenv.sdk.batch import Batch
     from aenv.sdk.blocking import SyncEnvironment
+    from aenv.sdk.branching import Checkpoint
     from aenv.sdk.model_tools import ModelTools
 
 __all__ = ["Environment", "make_mcp_url", "split_env_name_version"]
@@ -84,6 +85,7 @@ class Environment(SandboxAccess):
         memory: Memory limit, such as ``"4Gi"``.
         storage: Limit of the instance's writable files, such as ``"10Gi"``.
         gpu: Number of GPUs.
+        forkable: Make an instance that can be forked, checkpointed and rewound while it runs, see `fork`.
 
     Raises:
         InvalidUse: an argument is invalid. Nothing has been started then.
@@ -122,6 +124,7 @@ class Environment(SandboxAccess):
         memory: str | int | None = None,
         storage: str | int | None = None,
         gpu: int | None = None,
+        forkable: bool = False,
     ) -> None:
         log_if_asked()
         self.env_name = checks.env_name(env_name)
@@ -144,6 +147,7 @@ class Environment(SandboxAccess):
         self.mcp = checks.flag("mcp", mcp) or self.keep_alive  # MCP clients may come after the release
         self.seed = None if seed is None else checks.integer("seed", seed, 0)
         self.resources = checks.resources(cpu, memory, storage, gpu)
+        self.forkable = checks.flag("forkable", forkable)
         self._tool_paths: dict[str, str] = {}
         self._prepare(aenv_url)
 
@@ -171,6 +175,107 @@ class Environment(SandboxAccess):
         from aenv.sdk.batch import Batch, options_of_items
 
         return Batch([cls(env_name, **each) for each in options_of_items(n, items, options)])
+
+    # --- fork, checkpoint, rewind
+
+    async def fork(
+        self,
+        n: int | None = None,
+        *,
+        items: Sequence[Mapping[str, Any]] | None = None,
+        wait: float = 30.0,
+        **options: Any,
+    ) -> list[Environment | AEnvError]:
+        """Continue ``n`` times from where the instance is: return environments with instances of their own.
+
+        Each has a copy of the memory and files of this moment, its own id, token, time to live and random numbers. This
+        environment goes on, with its connections. The instance must have been opened with ``forkable=True``.
+
+        Args:
+            n: Number of forks; default: one for each item, or 1.
+            items: Arguments of each fork: ``environment_variables`` and ``labels``, which are added to those of the
+                instance, ``ttl`` and ``seed``.
+            wait: Seconds to wait for calls that run in the instance; 0 refuses to fork then.
+            **options: The same arguments, for all forks.
+
+        Returns:
+            The environments in order, to be released like any other; in place of a fork that failed, its error.
+
+        Raises:
+            ForkRefused: something in the instance cannot be carried over. The message names it and the cure.
+        """
+        from aenv.sdk import branching
+
+        count = 1 if n is None and items is None else n
+        return await branching.fork(self, count, items=items, options=options, wait=wait)
+
+    async def checkpoint(self, name: str | None = None, *, ttl: str = "", wait: float = 30.0) -> Checkpoint:
+        """Keep a stopped copy of the instance as it is now, for `rewind` and `from_checkpoint`; the instance goes on.
+
+        It uses memory but no CPU, counts as an instance of your quota, and ends with its time to live, with this
+        process unless ``keep_alive`` is set, or by `delete_checkpoint`; not with the instance.
+
+        Raises:
+            ForkRefused: something in the instance cannot be carried over.
+        """
+        from aenv.sdk import branching
+
+        return await branching.checkpoint(self, name, ttl, wait)
+
+    async def rewind(self, checkpoint: Checkpoint | str) -> None:
+        """Go back to a checkpoint. The instance keeps its id, address and token; a call that runs is ended.
+
+        Raises:
+            NotFound, InstanceEnded: there is no such checkpoint any more.
+        """
+        from aenv.sdk import branching
+
+        await branching.rewind(self, checkpoint)
+
+    @classmethod
+    async def from_checkpoint(
+        cls,
+        checkpoint: Checkpoint | str,
+        n: int | None = None,
+        *,
+        items: Sequence[Mapping[str, Any]] | None = None,
+        aenv_url: str | None = None,
+        api_key: str | None = None,
+        timeout: float = 60.0,
+        **options: Any,
+    ) -> list[Environment | AEnvError]:
+        """Do as `fork`, from a checkpoint, whose instance may have ended.
+
+        ``aenv_url``, ``api_key`` and ``timeout`` are those of `Environment`, the other arguments those of `fork`.
+        """
+        from aenv.sdk import branching
+
+        source = branching.checkpoint_id(checkpoint)
+        env = cls("checkpoint", aenv_url=aenv_url, api_key=api_key, timeout=timeout, instance_id=source)
+        count = 1 if n is None and items is None else n
+        return await branching.fork_checkpoint(env, source, count, items, options)
+
+    async def branches(self) -> list[EnvInstance]:
+        """Return the records of the forks of this instance, and of theirs, oldest first; without checkpoints."""
+        from aenv.sdk import branching
+
+        return [record for record in await branching.branches(self) if record.checkpoint is None]
+
+    async def checkpoints(self) -> list[Checkpoint]:
+        """Return the checkpoints of this instance and of its forks, oldest first."""
+        from aenv.sdk import branching
+
+        return [
+            branching.Checkpoint.of(record)
+            for record in await branching.branches(self)
+            if record.checkpoint is not None
+        ]
+
+    async def delete_checkpoint(self, checkpoint: Checkpoint | str) -> None:
+        """Delete a checkpoint. Forks of it stay. Deleting it twice is harmless."""
+        from aenv.sdk import branching
+
+        await branching.delete_checkpoint(self, checkpoint)
 
     async def create_pool(self, size: int) -> EnvPool:
         """Keep ``size`` instances ready that equal the one this would create; return once the first is ready.

@@ -79,6 +79,7 @@ class InstanceSession(AsyncOnly):
     mcp: bool
     seed: int | None
     resources: dict[str, Any]
+    forkable: bool
     _attach_to: str | None
 
     _instance: EnvInstance | None = None
@@ -260,6 +261,7 @@ class InstanceSession(AsyncOnly):
             "network": self.network,
             "keep_alive": self.keep_alive or None,
             "mcp": self.mcp,
+            **({"forkable": True} if self.forkable else {}),
             **{name: amount for name, amount in self.resources.items() if amount is not None},
         }
 

@@ -182,6 +182,24 @@ class PlatformPlacement(Placement):
         """The batch that the instance belongs to, if any."""
         self.url = str(planes.control) if planes else "the local platform"
 
+    def again(self) -> PlatformPlacement:
+        """Return a placement of another instance on the same platform, in the same lease."""
+        other = PlatformPlacement(
+            self._planes,
+            timeout=self._timeout,
+            startup_timeout=self._startup_timeout,
+            max_retries=self._max_retries,
+            token=self._token,
+            source=self._source,
+        )
+        other.url, other._lease = self.url, self._lease
+        return other
+
+    @property
+    def lease(self) -> str | None:
+        """The lease of its instances, on a local platform that was used."""
+        return self._lease
+
     @property
     def is_local(self) -> bool:
         """True if instances are sandboxes on this machine."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,6 +18,7 @@ from aenv.engines.base import (
     Engine,
     EngineOptions,
     Exit,
+    ForkSpec,
     Resource,
     SandboxRef,
     SandboxSpec,
@@ -25,6 +26,7 @@ from aenv.engines.base import (
 )
 from aenv.engines.fd_holders import FdHolderClient
 from aenv.engines.native.adoption import Adoption
+from aenv.engines.native.live_forks import LiveForks
 from aenv.engines.native.machine_exhaustion import exhausted
 from aenv.engines.native.pool import MOST, Pool
 from aenv.engines.native.recent_requests import RecentRequests
@@ -33,7 +35,7 @@ from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.engines.native.sandbox_keys import SandboxKeys
 from aenv.engines.native.zygotes import Zygotes
 from aenv.engines.teardown import finish
-from aenv.errors import AEnvError, Unavailable, UsageError
+from aenv.errors import AEnvError, ForkRefused, Unavailable, UsageError
 from aenv.images.base_systems import PROJECT_LIMIT, BaseSystems
 from aenv.isolation.confined.level import Isolation
 from aenv.isolation.files import disk_layers
@@ -60,6 +62,7 @@ class NativeEngine(Engine):
         storage_media=frozenset(("memory",)),
         pools=True,
         nested=True,
+        live_fork=True,
     )
 
     def __init__(
@@ -95,6 +98,7 @@ class NativeEngine(Engine):
             forget=self._forget,
             most=pool,
         )
+        self._live_forks = LiveForks(self._factory)
         self._recent = RecentRequests()
         self._bases = BaseSystems(base_limit)
 
@@ -227,6 +231,14 @@ class NativeEngine(Engine):
         for sandbox in self._pool.drop(lambda sandbox: sandbox.zygote not in self._zygotes.retired):
             await self._factory.end(sandbox)
         self._factory.drop_retired_parents()
+
+    async def fork(
+        self, source: SandboxRef, wanted: Sequence[ForkSpec], *, wait: float
+    ) -> list[SandboxRef | AEnvError]:
+        sandbox = self._factory.sandboxes.get(source.id)
+        if sandbox is None or sandbox.exit is not None:
+            raise ForkRefused("the instance has ended")
+        return await self._live_forks.fork(sandbox, wanted, wait)
 
     # --- running sandboxes
 

@@ -44,13 +44,15 @@ class PreloadedParents(Generic[T]):
     async def get(self, key: str, spec: SandboxSpec) -> T | None:
         """Return the parent to fork from, and wait for one that is loading. None: this request loads the code itself.
 
-        The second request for a key starts a parent, and does not wait for it: it is faster by itself.
+        The second request for a key starts a parent, and does not wait for it: it is faster by itself. A request for a
+        forkable instance always waits for it: only forks of a parent can be forked.
         """
         if not ptrace.supported():
             return None
         if self.is_new(key):
             self.note_request(key)
-            return None
+            if not spec.forkable:
+                return None
         loading = self._parents[key]
         parent = _loaded(loading)
         if loading is None or (parent is not None and not self._alive(parent)):
@@ -58,7 +60,7 @@ class PreloadedParents(Generic[T]):
             copy = self._copies[key].take() if key in self._copies else None
             if copy is None:
                 self._parents[key] = asyncio.ensure_future(self._make(spec))
-                return None
+                return await self.get(key, spec) if spec.forkable else None
             loading = self._parents[key] = asyncio.get_running_loop().create_future()
             loading.set_result(copy)
         try:

@@ -105,7 +105,7 @@ class SandboxFactory:
                 return forked
             finally:
                 self._parents.fork_ended(parent_key)
-        if zygote.packages and self._parents.is_unfit(parent_key):
+        if (zygote.packages or spec.forkable) and self._parents.is_unfit(parent_key):
             family = self._keys.family(spec)
             parent = await self._package_parents.get(family, replace(spec, variables={}))
             if parent is not None:
@@ -144,7 +144,7 @@ class SandboxFactory:
         """Start a preloaded parent under a zygote of its own. Return None if the code cannot be forked."""
         zygote = await (await self._zygotes.get(spec)).multiply()
         self._parent_zygotes.add(zygote)
-        parent = self._new_handle(spec, zygote)
+        parent = self.new_handle(spec, zygote)
         parent.packages_only = packages_only
         try:
             answer = await zygote.spawn(parent, "prepare")
@@ -172,7 +172,7 @@ class SandboxFactory:
     async def _spawn(
         self, spec: SandboxSpec, zygote: ZygoteHandle, op: str, pooled: bool, *, imports_code: bool = True
     ) -> SandboxHandle:
-        sandbox = self._new_handle(spec, zygote)
+        sandbox = self.new_handle(spec, zygote)
         sandbox.pooled = pooled
         self.sandboxes[sandbox.id] = sandbox
         try:
@@ -186,11 +186,12 @@ class SandboxFactory:
         sandbox.ref = replace(sandbox.ref, healthy=bool(answer.get("healthy")))
         return sandbox
 
-    def _new_handle(self, spec: SandboxSpec, zygote: ZygoteHandle) -> SandboxHandle:
+    def new_handle(self, spec: SandboxSpec, zygote: ZygoteHandle, *, token: str = "") -> SandboxHandle:
+        """Return a handle for a sandbox that does not exist yet, with a control group."""
         unique = secrets.token_hex(4)
         name = f"{spec.name.partition('@')[0]}-{unique}"
         group = self.cgroups.make(spec.limits)
-        sandbox = SandboxHandle(name, spec, self._folder / f"{unique}.sock", zygote, group, host=self._listen)
+        sandbox = SandboxHandle(name, spec, self._folder / f"{unique}.sock", zygote, group, token, host=self._listen)
         if spec.network.mode == "egress":
             try:
                 sandbox.egress = self.egress.endpoint(name, spec.network.allow)

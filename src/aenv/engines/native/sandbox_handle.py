@@ -57,6 +57,14 @@ class SandboxHandle:
         self.group = group
         self.pooled = False
         """Made for the pool: it does more before it answers, so that its first call is fast."""
+        self.fork_of = ""
+        """Id of the instance or checkpoint that it is a live fork of."""
+        self.checkpoint = False
+        """It stays stopped, to be forked only."""
+        self.forking = asyncio.Lock()
+        """Held while it is forked."""
+        self.requested = asyncio.Event()
+        """Set once the zygote was sent the request for it, or that has failed."""
         self.packages_only = False
         """For a preloaded parent: import the project's packages and not its code."""
         self.reads: frozenset[str] | None = None
@@ -102,6 +110,7 @@ class SandboxHandle:
             "packages": self.zygote.packages,
             "packages_only": self.packages_only,
             "plain": self.zygote.plain,
+            "forkable": spec.forkable,
         }
 
     async def send_variables(self, spec: SandboxSpec) -> None:

@@ -22,7 +22,7 @@ from aenv.engines.fd_holders import Holder, ZygoteProcess
 from aenv.engines.native.handover_records import ZYGOTE, ZygoteRecord
 from aenv.engines.native.machine_exhaustion import exhausted
 from aenv.engines.native.sandbox_handle import SandboxHandle
-from aenv.errors import EnvironmentTimeoutError, LoadError, Unavailable
+from aenv.errors import EnvironmentTimeoutError, ForkRefused, LoadError, Unavailable
 from aenv.isolation.confined.level import Isolation
 from aenv.isolation.files.rootfs import PROJECT
 from aenv.isolation.files.trees import remove_tree
@@ -42,6 +42,8 @@ LOAD_SECONDS = 900.0
 """For an environment's code to be imported."""
 SEND_SECONDS = 30.0
 """For a zygote to read a request."""
+HOLD_SECONDS = 25.0
+"""For a zygote to stop an instance that is to be forked; longer than its own limit."""
 GONE_SECONDS = 20.0
 """For a zygote to report the end of a sandbox that it was told to kill."""
 REMOVE_SECONDS = 20.0
@@ -92,6 +94,8 @@ class ZygoteHandle:
         """Third-party modules that the project imports."""
         self.forks_waiting = 0
         """Requests for forks of its preloaded parent that are not answered yet."""
+        self._holds: dict[str, asyncio.Future[None]] = {}
+        """Requests to stop an instance for a fork, by its id."""
         self.alive = False
 
     @property
@@ -209,6 +213,30 @@ class ZygoteHandle:
         except TimeoutError:
             raise Unavailable(f"the zygote of {self._project} does not answer") from None
 
+    async def hold(self, name: str) -> None:
+        """Stop an instance that waits to be forked. `release` lets it go on.
+
+        Raises:
+            ForkRefused: it cannot be forked.
+            Unavailable: the zygote is gone.
+        """
+        held = self._holds[name] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send(json.dumps({"op": "hold", "id": name}).encode(), [])
+            async with asyncio.timeout(HOLD_SECONDS):
+                await held
+        except TimeoutError:
+            self.release(name)
+            raise ForkRefused("the instance could not be stopped in time") from None
+        finally:
+            self._holds.pop(name, None)
+
+    def release(self, name: str) -> None:
+        """Let an instance go on that `hold` stopped."""
+        if self._control is not None and self.alive:
+            with contextlib.suppress(OSError):
+                self._control.send(json.dumps({"op": "release", "id": name}).encode())
+
     async def spawn(self, sandbox: SandboxHandle, op: str = "spawn", *, imports_code: bool = True) -> dict[str, Any]:
         """Make a sandbox, or a preloaded parent; return what it answers. ``op``: see `Spawn.op`.
 
@@ -271,7 +299,11 @@ class ZygoteHandle:
             joins = sandbox.group.open_for_joining() if sandbox.group else []
             theirs += joins
             fds = [listener.fileno(), *theirs[:3], *channels, *joins]
-            await self._send(spawn_message(Spawn(sandbox.id, spec.limits, op, spec.network.mode, spec.fork)), fds)
+            spawn = Spawn(
+                sandbox.id, spec.limits, op, spec.network.mode, spec.fork, spec.forkable, source=sandbox.fork_of
+            )
+            await self._send(spawn_message(spawn), fds)
+            sandbox.requested.set()
         except BaseException:
             for fd in ours:
                 os.close(fd)
@@ -298,6 +330,8 @@ class ZygoteHandle:
             if message.get("code") == "zygote" and (error := exhausted(message.get("errno"))) is not None:
                 raise error
             text = str(message["error"]).replace(PROJECT + "/", f"{self._project}/")
+            if message.get("code") == ForkRefused.code:
+                raise ForkRefused(text)
             raise (LoadError if message.get("code") in ("load", "usage") else Unavailable)(text)
         return message
 
@@ -386,6 +420,13 @@ class ZygoteHandle:
         if message["op"] == "kept":
             if self._listed is not None and not self._listed.done():
                 self._listed.set_result(set(message["ids"]))
+        elif message["op"] == "held":
+            held = self._holds.get(message["id"])
+            if held is not None and not held.done():
+                if "error" in message:
+                    held.set_exception(ForkRefused(f"this instance cannot be forked now: {message['error']}"))
+                else:
+                    held.set_result(None)
         elif message["op"] == "exit":
             sandbox = self.sandboxes.pop(message["id"], None)
             if sandbox is not None:
@@ -404,8 +445,9 @@ class ZygoteHandle:
         if self.origin is not None:
             self.origin._offshoots.discard(self)
         self._holder.drop(f"{ZYGOTE}{self.name}")
-        if self._listed is not None and not self._listed.done():
-            self._listed.set_exception(Unavailable(f"the zygote of {self._project} is gone"))
+        for waiting in (self._listed, *self._holds.values()):
+            if waiting is not None and not waiting.done():
+                waiting.set_exception(Unavailable(f"the zygote of {self._project} is gone"))
         if self._control is not None:
             with contextlib.suppress(RuntimeError):
                 asyncio.get_running_loop().remove_reader(self._control)
@@ -459,7 +501,7 @@ def _start_error(sandbox: SandboxHandle, op: str) -> LoadError | Unavailable:
     """Return the error for a sandbox that ended without an answer."""
     ended = sandbox.exit or Exit(-1, "it ended")
     output = _quote(sandbox.log.since(0)[0])
-    if ended.code >= 0 and op != "branch":
+    if ended.code >= 0 and op in ("spawn", "prepare"):
         return LoadError(f"the environment's code ended the process while it was loaded: {ended.reason}{output}")
     return Unavailable(f"the sandbox did not start: {ended.reason}{output}")
 

@@ -266,13 +266,19 @@ def make_device_places(root: str) -> None:
 
 
 def mount_writable(
-    plan: SyscallPlan, *, size: int, shown: Iterable[str], volume: Volume | None = None, on_disk: bool = False
+    plan: SyscallPlan,
+    *,
+    size: int,
+    shown: Iterable[str],
+    volume: Volume | None = None,
+    on_disk: bool = False,
+    layer_fd: int = -1,
 ) -> None:
     """Plan the writable folders of one sandbox in its own mount namespace.
 
     They live in one tmpfs of ``size`` bytes, or in the layer on disk that `build` made, and so do the sandbox's changes
     to the project. ``shown`` is the result of `build`: these folders would be hidden below the new mounts, so they are
-    mounted again on top.
+    mounted again on top. ``layer_fd``: number for a descriptor of the file system that all of them are in.
     """
     flags = linux.MS_NOSUID | linux.MS_NODEV
     tree_flags = linux.CLONE_TREE | linux.AT_RECURSIVE
@@ -293,6 +299,10 @@ def mount_writable(
         cover(plan, volumes.PARENT_MOUNT)
     if on_disk:
         cover(plan, disk_layers.PLACE)
+    if layer_fd >= 0:
+        layer = plan.do("openat", linux.HERE, "/mnt", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, what="open(/mnt)")
+        plan.do("dup3", layer, layer_fd, os.O_CLOEXEC)
+        plan.do("close", layer)
     # Hidden: through it a sandbox could write to the layers of its own overlays.
     cover(plan, "/mnt")
 

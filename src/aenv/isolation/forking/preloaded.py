@@ -45,11 +45,16 @@ _ZYGOTES_END = 3
 _LISTENER, _STATUS, _LOG, _PARAMETERS, _CGROUPS = range(3, 8)
 """Descriptors of a child after it received its mail. The kernel hands out the lowest free numbers, and all between 3
 and the mailbox are closed before. From `_CGROUPS` on come those of the control groups to join."""
+FORK_CHANNEL, LAYER = 198, 202
+"""Fixed descriptor numbers of a forkable instance: the channel over which the zygote asks it to fork, and, until it
+runs, the file system with all that it writes."""
 _MAX_MAIL_FDS = 16
 _STATUS_SIZE = 1 << 14
 _CONTROL_OFFSET = 32  # of msg_control in struct msghdr
 _LAST_FD = 0xFFFFFFFF
 
+DOOR_FLAGS = linux.CLONE_PARENT | linux.FORK_FLAGS | signal.SIGCHLD
+"""Flags of the ``clone`` that makes a door, see `aenv.isolation.forking.doors`."""
 AHEAD = 1
 """Children to pre-fork."""
 ATTEMPTS = 3
@@ -134,7 +139,7 @@ class StoppedChild:
         assert process is not None
         assert self._mailbox is not None
         socket.send_fds(self._mailbox, [b"mail"], [*request.fds, *request.cgroups])
-        with _same_cpu(self.pid):
+        with same_cpu(self.pid):
             process.run(_becoming(len(request.cgroups)))
         if not request.cgroups and counts_processes_per_namespace():
             limit_processes(request.limits, self.pid)
@@ -174,6 +179,8 @@ class PreloadedParent:
     """System-call filters that it was given."""
     waiting: deque[ForkRequest] = field(default_factory=deque)
     stopped: deque[StoppedChild] = field(default_factory=deque)
+    forkable: bool = False
+    """Its instances can be forked while they run."""
     ahead: int = 0
     """Children to pre-fork. 0 until the first one was made, and after one could not be made."""
 
@@ -192,23 +199,43 @@ class PreloadedParent:
             UnsafeParent: it must not be forked any more.
             OSError: it could not be forked, or a step of its child failed.
         """
-        with _same_cpu(self.pid) as pinned:
+        with self._forking(flags) as process:
+            child = StoppedChild(process)
+            try:
+                check_harmless(self)
+                child.isolate(plan, has_egress=has_egress)
+            except BaseException:
+                child.close()
+                raise
+        return child
+
+    def fork_door(self) -> ptrace.Stopped:
+        """Fork a parent whose instances are forkable, without new namespaces: the first step of an instance.
+
+        Raises:
+            the same errors as `fork`.
+        """
+        with self._forking(DOOR_FLAGS) as process:
+            try:
+                check_harmless(self)
+            except BaseException:
+                process.kill()
+                raise
+        return process
+
+    @contextlib.contextmanager
+    def _forking(self, flags: int) -> Iterator[ptrace.Stopped]:
+        """Fork the parent, which is stopped within ``with``."""
+        with same_cpu(self.pid) as pinned:
             ptrace.trace_forks(self.pid)
             self.channel.send(b"fork", socket.MSG_DONTWAIT)
             pid = ptrace.wait_for_fork(self.pid, flags)
             pinned.append(pid)  # as its parent is
             try:
-                child = StoppedChild(ptrace.Stopped(pid))
-                try:
-                    check_harmless(self)
-                    child.isolate(plan, has_egress=has_egress)
-                except BaseException:
-                    child.close()
-                    raise
+                yield ptrace.Stopped(pid)
             finally:
                 with contextlib.suppress(OSError):  # it may have been killed
                     ptrace.release(self.pid)
-        return child
 
     def next_request(self) -> ForkRequest | None:
         """Take the oldest request that is not cancelled."""
@@ -220,7 +247,7 @@ class PreloadedParent:
 
 
 @contextlib.contextmanager
-def _same_cpu(pid: int) -> Iterator[list[int]]:
+def same_cpu(pid: int) -> Iterator[list[int]]:
     """Pin a traced process to the CPU of its tracer; yields the list of pinned processes.
 
     The two take turns some fifty times, and waking up an idle CPU each time takes longer than all of their work.
@@ -251,13 +278,18 @@ def check_harmless(parent: PreloadedParent) -> None:
     Raises:
         UnsafeParent: something could interfere.
     """
-    status = _read(f"/proc/{parent.pid}/status")
+    status = read_status(parent.pid)
     if status_number(status, b"Threads") != 1:
         raise UnsafeParent(errno.EPERM, "the preloaded parent has threads")
     if status_number(status, b"Seccomp_filters") != parent.filters:
         raise UnsafeParent(errno.EPERM, "the preloaded parent has loaded a system-call filter")
-    if _has_children(parent.pid) or _has_children(parent.init):
+    if has_children(parent.pid) or has_children(parent.init):
         raise UnsafeParent(errno.EPERM, "the preloaded parent has child processes")
+
+
+def read_status(pid: int) -> bytes:
+    """Return the beginning of /proc/PID/status."""
+    return _read(f"/proc/{pid}/status")
 
 
 def own_filters() -> int:
@@ -271,7 +303,7 @@ def status_number(status: bytes, name: bytes) -> int:
     return int(rest.partition(b"\n")[0]) if found else -1
 
 
-def _has_children(pid: int) -> bool:
+def has_children(pid: int) -> bool:
     """Return whether a process has children."""
     try:
         return bool(_read(f"/proc/{pid}/task/{pid}/children"))
@@ -321,14 +353,30 @@ def isolating(set_up_namespaces: SetUpNamespaces, kind: Kind) -> tuple[SyscallPl
     return plan, egress is not None
 
 
+def mail_header() -> MemoryBlock:
+    """Return the header with which `recvmsg` takes descriptors out of a mailbox."""
+    room = socket.CMSG_SPACE(_MAX_MAIL_FDS * 4)
+    return MemoryBlock(struct.pack("=QI4xQQQQi4x", 0, 0, 0, 0, 0, room, 0), ((_CONTROL_OFFSET, bytes(room)),))
+
+
+@cache
+def becoming_forkable() -> SyscallPlan:
+    """Return the plan by which a child becomes a forkable instance, which is in its control groups already."""
+    plan = _becoming(0).copy()
+    plan.do("dup3", _CGROUPS, FORK_CHANNEL, os.O_CLOEXEC)
+    plan.do("close", _CGROUPS)
+    plan.do("close", LAYER)
+    return plan
+
+
 @cache
 def _becoming(cgroups: int) -> SyscallPlan:
     """Return the plan by which a child without rights becomes an instance."""
     plan = SyscallPlan()
     plan.do("close", _ZYGOTES_END)
-    room = socket.CMSG_SPACE(_MAX_MAIL_FDS * 4)
-    header = MemoryBlock(struct.pack("=QI4xQQQQi4x", 0, 0, 0, 0, 0, room, 0), ((_CONTROL_OFFSET, bytes(room)),))
-    plan.do("recvmsg", _MAILBOX, header, socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT, what="receiving descriptors")
+    plan.do(
+        "recvmsg", _MAILBOX, mail_header(), socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT, what="receiving descriptors"
+    )
     plan.do("close", _MAILBOX)
     plan.do("close", _EGRESS, tolerated=errno.EBADF)
     # A process that moves itself waits for nothing; moving another waits until every CPU went through the scheduler.
@@ -355,16 +403,22 @@ def fork_flags(namespaces: int) -> int:
     return namespaces | own | linux.CLONE_PARENT | linux.FORK_FLAGS | signal.SIGCHLD
 
 
-def traced_calls(namespaces: int) -> seccomp.Traced:
+def first_flags(namespaces: int, *, forkable: bool) -> int:
+    """Return the flags of the ``clone`` that a preloaded parent makes itself."""
+    return DOOR_FLAGS if forkable else fork_flags(namespaces)
+
+
+def traced_calls(namespaces: int, *, forkable: bool = False) -> seccomp.Traced:
     """Return the calls that a preloaded parent and its new child may make only while the zygote traces them."""
     built = ("mount", "move_mount", "open_tree", "pivot_root", "sethostname", "umount2")
-    return {"clone": (fork_flags(namespaces),), **dict.fromkeys(built, ())}
+    flags = fork_flags(namespaces)
+    return {"clone": (DOOR_FLAGS, flags | linux.CLONE_VM) if forkable else (flags,), **dict.fromkeys(built, ())}
 
 
-def serve_forks(channel: socket.socket, namespaces: int, pristine: int, *, plain: bool) -> tuple[int, int, int]:
+def serve_forks(channel: socket.socket, flags: int, pristine: int, *, plain: bool) -> tuple[int, int, int]:
     """Run in the preloaded parent: fork on request. Returns in children only: listener, status, parameters.
 
-    ``plain``: have Python's own fork handlers run, see `cpython_internals`.
+    ``flags``: see `first_flags`. ``plain``: have Python's own fork handlers run, see `cpython_internals`.
     ``pristine``: a descriptor of `custom_rootfs.PRISTINE`, or -1. The parent's working directory is set to it, because
     that is the only thing that a new mount namespace takes along from below a covering mount.
     """
@@ -376,7 +430,6 @@ def serve_forks(channel: socket.socket, namespaces: int, pristine: int, *, plain
     if pristine >= 0:
         os.fchdir(pristine)
         os.close(pristine)
-    flags = fork_flags(namespaces)
     while True:
         if not channel.recv(16):
             os._exit(0)

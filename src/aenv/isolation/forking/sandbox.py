@@ -123,15 +123,16 @@ class Sandbox:
             if unfit is not None:
                 self._report({"unfit": unfit})
                 return
-            self._code = prepared.serve(lambda: self._forked(channel, prepared.reads))
+            flags = preloaded.first_flags(self._spec.fresh, forkable=message["forkable"])
+            self._code = prepared.serve(lambda: self._forked(channel, prepared.reads, flags))
 
-    def _forked(self, channel: socket.socket, reads: list[str] | None) -> tuple[socket.socket, bytes]:
+    def _forked(self, channel: socket.socket, reads: list[str] | None, flags: int) -> tuple[socket.socket, bytes]:
         """Fork on request. Returns in the forks only, with the socket to listen on and the parameters."""
         gc.collect()
         gc.freeze()
         self._report({"prepared": True, "reads": reads})
         listener, self._status, parameters = preloaded.serve_forks(
-            channel, self._spec.fresh, self._pristine, plain=self._spec.plain
+            channel, flags, self._pristine, plain=self._spec.plain
         )
         return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, listener), read_parameters(parameters)
 
@@ -227,16 +228,25 @@ def read_parameters(fd: int) -> bytes:
 
 
 def set_up_namespaces(
-    plan: SyscallPlan, spec: ZygoteSpec, hidden: list[str], disk: int, mode: policy.Mode, *, carry: bool = False
+    plan: SyscallPlan,
+    spec: ZygoteSpec,
+    hidden: list[str],
+    disk: int,
+    mode: policy.Mode,
+    *,
+    carry: bool = False,
+    layer_fd: int = -1,
 ) -> Outcome | None:
     """Add the calls that set up new namespaces; return the call that opens the egress listener.
 
-    ``carry``: for a preloaded parent.
+    ``carry``: for a preloaded parent. ``layer_fd``: see `rootfs.mount_writable`.
     """
     if spec.base is not None:
         custom_rootfs.mount_root(plan, size=disk, volume=spec.volume, carry=carry, on_disk=spec.disk is not None)
     else:
-        rootfs.mount_writable(plan, size=disk, shown=hidden, volume=spec.volume, on_disk=spec.disk is not None)
+        rootfs.mount_writable(
+            plan, size=disk, shown=hidden, volume=spec.volume, on_disk=spec.disk is not None, layer_fd=layer_fd
+        )
         rootfs.mount_proc(plan, hide_others=carry)
     plan.do("sethostname", "sandbox", len("sandbox"))
     return policy.configure(plan, mode)

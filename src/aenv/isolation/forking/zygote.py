@@ -34,6 +34,7 @@ from typing import Any
 
 from aenv.isolation.files import custom_rootfs, private_folder, rootfs
 from aenv.isolation.forking import forkable, preloaded
+from aenv.isolation.forking.branches import Branches
 from aenv.isolation.forking.preloaded import ForkRequest, Kind, PreloadedParent
 from aenv.isolation.forking.sandbox import Sandbox, SandboxSetup, call, set_up_namespaces
 from aenv.isolation.forking.zygote_namespaces import explain, leave_files, leave_users
@@ -48,6 +49,8 @@ which the zygote waits for, would delay the end of a sandbox by milliseconds."""
 FORK_SECONDS = 20
 """Time limit for a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds. The server
 waits longer for the whole request: `FORK_ANSWER_SECONDS` of engines/native/zygote_handle.py."""
+HOLD_SECONDS = 10
+"""Time limit for an instance to reach the point where it can be forked, once it has said that it is about to."""
 STEP_SECONDS = 10
 """Time limit for a stopped child to become an instance."""
 DYING_SECONDS = 0.05
@@ -142,6 +145,11 @@ def _kind(message: dict[str, Any]) -> Kind:
     return message["limits"]["disk"], message["network"]
 
 
+def _fork_request(name: str, message: dict[str, Any], fds: list[int]) -> ForkRequest:
+    first_group = 5 if message["network"] == "egress" else 4
+    return ForkRequest(name, Limits(**message["limits"]), fds[:4], fds[4:first_group], fds[first_group:])
+
+
 @dataclass(frozen=True, slots=True)
 class PreforkedSandbox:
     """A sandbox made ahead of demand: it has its namespaces, has rehearsed a call, and has no foreign code."""
@@ -176,6 +184,7 @@ class Zygote:
         self._selector = selectors.DefaultSelector()
         self._make_ahead_at: float | None = None
         self._preforked: PreforkedSandbox | None = None
+        self._branches = Branches(self._plan, preloaded.fork_flags(spec.fresh), self._send)
         self._recent: Kind | None = None
         """The kind of the last sandbox that loaded its code itself."""
         self._own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -244,6 +253,11 @@ class Zygote:
             elif op == "branch":
                 self._branch(name, message, fds)
                 fds = []  # they belong to the request
+            elif op in ("hold", "release"):
+                self._hold_or_release(op, name)
+            elif op in ("fork", "checkpoint"):
+                self._fork_branch(op, name, message, fds)
+                fds = []
             else:
                 self._spawn(name, message, data, fds)
         except OSError as error:
@@ -319,12 +333,14 @@ class Zygote:
 
     def _keep(self, names: set[str]) -> None:
         """End everything that a new server does not know, and report the rest."""
+        self._branches.release_all()
         for request in list(self._requests.values()):
             self._fail(request, "the server that requested it has ended")
         for pid in [pid for pid, name in self._children.items() if name not in names]:
             self._end(pid)
-            while os.WIFSTOPPED(os.waitpid(pid, 0)[1]):
+            while os.WIFSTOPPED(os.waitpid(pid, _WALL)[1]):
                 pass
+            self._branches.forget(pid)
             del self._children[pid]
             if self._parent is not None and pid == self._parent.pid:
                 self._forget_parent()
@@ -353,7 +369,8 @@ class Zygote:
         """
         kind = _kind(message)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        program = seccomp.program(traced=preloaded.traced_calls(self._spec.fresh))
+        forkable = message["forkable"]
+        program = seccomp.program(traced=preloaded.traced_calls(self._spec.fresh, forkable=forkable))
         setup = SandboxSetup(self._spec, self._hidden, *kind, carry=True)
         sandbox = Sandbox(self._spec, program, setup, forks=True)
         first_group = 5 if message["network"] == "egress" else 4
@@ -370,12 +387,11 @@ class Zygote:
         finally:
             linux.setns(self._own_pids, linux.CLONE_NEWPID)
         self._children[pid] = name
-        self._parent = PreloadedParent(pid, init, ours, kind, filters)
+        self._parent = PreloadedParent(pid, init, ours, kind, filters, forkable=forkable)
 
     def _branch(self, name: str, message: dict[str, Any], fds: list[int]) -> None:
         """Serve a request with a fork of the preloaded parent."""
-        first_group = 5 if message["network"] == "egress" else 4
-        request = ForkRequest(name, Limits(**message["limits"]), fds[:4], fds[4:first_group], fds[first_group:])
+        request = _fork_request(name, message, fds)
         self._requests[name] = request
         parent = self._parent
         if parent is None:
@@ -394,10 +410,14 @@ class Zygote:
         """
         if not parent.wants_child:
             return
-        plan, has_egress = self._plan(parent.kind)
         try:
             with _bounded(FORK_SECONDS):
-                child = parent.fork(plan, self._clone_flags, has_egress=has_egress)
+                if parent.forkable:
+                    self._make_forkable(parent)
+                    child = None
+                else:
+                    plan, has_egress = self._plan(parent.kind)
+                    child = parent.fork(plan, self._clone_flags, has_egress=has_egress)
         except ptrace.ProcessEnded as error:
             self._ended(parent.pid, os.waitstatus_to_exitcode(error.status))
             return
@@ -411,21 +431,72 @@ class Zygote:
                 return
             self._could_not_fork(parent, str(error))
         else:
-            parent.stopped.append(child)
-            parent.ahead = preloaded.AHEAD
-            self._assign(parent)
+            if child is not None:
+                parent.stopped.append(child)
+                parent.ahead = preloaded.AHEAD
+                self._assign(parent)
         if parent.wants_child:
             self._make_ahead_at = 0.0 if parent.waiting else time.monotonic() + PAUSE
 
-    def _plan(self, kind: Kind) -> tuple[SyscallPlan, bool]:
+    def _make_forkable(self, parent: PreloadedParent) -> None:
+        """Serve the oldest request with an instance that can be forked while it runs."""
+        request = parent.next_request()
+        if request is None:
+            return
+        try:
+            pid = self._branches.make(parent.fork_door(), parent.kind, parent.filters, request)
+        except BaseException:
+            parent.waiting.appendleft(request)
+            raise
+        self._began(pid, request)
+
+    def _began(self, pid: int, request: ForkRequest) -> None:
+        self._children[pid] = request.id
+        self._requests.pop(request.id, None)
+        request.close()
+
+    def _hold_or_release(self, op: str, name: str) -> None:
+        """Stop an instance to fork it, or let it go on."""
+        if op == "release":
+            self._branches.release(name)
+            return
+        try:
+            with _bounded(HOLD_SECONDS):
+                self._branches.hold(name)
+        except ptrace.ProcessEnded as error:
+            self._send({"op": "held", "id": name, "error": "the instance has ended"})
+            self._ended(error.pid, os.waitstatus_to_exitcode(error.status))
+        except OSError as error:
+            self._branches.release(name)
+            self._send({"op": "held", "id": name, "error": error.strerror or str(error)})
+        else:
+            self._send({"op": "held", "id": name})
+
+    def _fork_branch(self, op: str, name: str, message: dict[str, Any], fds: list[int]) -> None:
+        """Fork an instance that is held, or a checkpoint."""
+        request = _fork_request(name, message, fds)
+        self._requests[name] = request
+        try:
+            with _bounded(FORK_SECONDS):
+                pid = self._branches.fork(message["source"], request, stay=op == "checkpoint")
+        except OSError as error:
+            self._fail(request, error.strerror or str(error))
+        else:
+            if op == "checkpoint":
+                with contextlib.suppress(OSError):
+                    os.write(request.fds[1], b'{"ready": true}')
+            self._began(pid, request)
+
+    def _plan(self, kind: Kind, *, forkable: bool = False) -> tuple[SyscallPlan, bool]:
         known = self._isolating
         if known is None or known[0] != kind:
-            known = kind, *preloaded.isolating(partial(self._set_up_namespaces), kind)
+            layer_fd = preloaded.LAYER if forkable else -1
+            known = kind, *preloaded.isolating(partial(self._set_up_namespaces, layer_fd), kind)
             self._isolating = known
         return known[1:]
 
-    def _set_up_namespaces(self, plan: SyscallPlan, disk: int, mode: Any) -> Any:
-        return set_up_namespaces(plan, self._spec, self._hidden, disk, mode)
+    def _set_up_namespaces(self, layer_fd: int, plan: SyscallPlan, disk: int, mode: Any) -> Any:
+        return set_up_namespaces(plan, self._spec, self._hidden, disk, mode, layer_fd=layer_fd)
 
     def _assign(self, parent: PreloadedParent) -> None:
         """Turn stopped children into requested instances."""
@@ -495,17 +566,23 @@ class Zygote:
             if pid == 0:
                 return
             if os.WIFSTOPPED(status):
-                self._stopped(pid)
+                self._stopped(pid, status)
             else:
                 self._ended(pid, os.waitstatus_to_exitcode(status))
 
-    def _stopped(self, pid: int) -> None:
+    def _stopped(self, pid: int, status: int) -> None:
         """Kill a child whose parent was given up. Leave alone a stopped child that got a signal."""
+        if self._branches.stopped(pid, status):
+            return
         if self._parent is None or all(child.pid != pid for child in self._parent.stopped):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def _ended(self, pid: int, code: int) -> None:
+        ended = self._branches.ended(pid, code)
+        if ended is None:
+            return  # reported once its door has ended, too
+        pid, code = ended
         name = self._children.pop(pid, None)
         if name is not None:
             self._send({"op": "exit", "id": name, "code": code})

@@ -76,10 +76,15 @@ class Spawn:
     limits: Limits = field(default_factory=Limits)
     op: str = "spawn"
     """``spawn``: a sandbox that loads its code itself. ``prepare``: a preloaded parent. ``branch``: a fork of that.
-    ``multiply``: a zygote like this one."""
+    ``multiply``: a zygote like this one. ``fork``: a fork of a forkable instance or of a checkpoint. ``checkpoint``: a
+    fork that stays stopped."""
     network: policy.Mode = "loopback"
     fork: bool = True
     """For ``spawn``: go on as a fork of the zygote. False: execute a new program."""
+    forkable: bool = False
+    """For ``prepare``: forks of the parent can be forked themselves while they run."""
+    source: str = ""
+    """For ``fork`` and ``checkpoint``: id of the instance or checkpoint to fork."""
 
 
 def spawn_message(spawn: Spawn) -> bytes:
@@ -90,6 +95,8 @@ def spawn_message(spawn: Spawn) -> bytes:
         "op": spawn.op,
         "network": spawn.network,
         "fork": spawn.fork,
+        "forkable": spawn.forkable,
+        "source": spawn.source,
     }
     return json.dumps(message).encode()
 

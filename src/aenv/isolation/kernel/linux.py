@@ -15,6 +15,7 @@ from functools import cache
 from aenv.isolation.kernel import syscall_numbers
 from aenv.isolation.limits import user_shares
 
+CLONE_VM = 0x00000100
 CLONE_PARENT = 0x00008000
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
@@ -134,6 +135,31 @@ def fork_with(flags: int, *, notify: bool = True) -> int:
     if pid < 0:
         raise OSError(error, f"clone({flags:#x}): {os.strerror(error)}")
     return pid
+
+
+def reach_fork_point(flags: int) -> int:
+    """Make a ``clone`` that a tracer acts on (`ptrace.stop_at_fork`). Return 0 in the child, and 1 in this process.
+
+    Python's handlers for children do not run: the child has to call `after_fork_in_child` once it has put in order the
+    descriptors that those handlers may close.
+
+    Raises:
+        OSError: the tracer did not let it be forked.
+    """
+    _before_fork()
+    pid = int(_holding.syscall(number("clone"), flags, 0, 0, thread_id_address(), 0))
+    if pid == 0:
+        return 0
+    error = ctypes.get_errno()
+    _in_the_parent()
+    if pid < 0:
+        raise OSError(error, f"clone({flags:#x}): {os.strerror(error)}")
+    return 1
+
+
+def after_fork_in_child() -> None:
+    """Run Python's handlers for children of a fork."""
+    _in_the_child()
 
 
 def thread_id_address() -> int:

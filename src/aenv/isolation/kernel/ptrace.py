@@ -22,13 +22,18 @@ import errno
 import os
 import signal
 import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from aenv.isolation.kernel.linux import MACHINE
 from aenv.isolation.kernel.syscall_plan import BREAKPOINT, RUN_PLAN, SyscallPlan
 
-_SEIZE, _DETACH, _CONTINUE, _TO_SYSCALL = 0x4206, 17, 7, 24
+_SEIZE, _INTERRUPT, _SET_OPTIONS, _DETACH, _CONTINUE, _TO_SYSCALL = 0x4206, 0x4207, 0x4200, 17, 7, 24
+_GET_FLOATING, _SET_FLOATING, _GET_MASK, _SET_MASK = 14, 15, 0x420A, 0x420B
+_FLOATING, _MASK = 512, 8
+"""Sizes of struct user_fpregs_struct and of the kernel's signal mask."""
 _GET_REGISTERS, _SET_REGISTERS, _GET_MESSAGE, _GET_RSEQ = 12, 13, 0x4201, 0x420F
 _SYSCALL_GOOD, _ON_FORK, _ON_VFORK, _ON_CLONE, _ON_FILTER, _EXIT_KILL = 0x1, 0x2, 0x4, 0x8, 0x80, 0x100000
 _FORK_EVENTS = (1, 2, 3)
@@ -39,7 +44,8 @@ _REGISTERS = 27  # of struct user_regs_struct, 8 bytes each
 _R15, _R14, _RAX, _RDX, _RSI, _RDI, _ORIG_RAX, _RIP = 0, 1, 10, 12, 13, 14, 15, 16
 _R10, _R8, _R9 = 7, 9, 8
 _NONE = 0xFFFFFFFFFFFFFFFF
-_MMAP, _MUNMAP, _CLONE, _RSEQ = 9, 11, 56, 334
+_MMAP, _MUNMAP, _CLONE, _PRCTL, _RSEQ = 9, 11, 56, 157, 334
+_SET_DUMPABLE = 4
 _UNREGISTER = 1
 _RSEQ_AREA = struct.Struct("=QIIII")  # address, size, signature, flags, padding
 _READ_WRITE_EXECUTE, _PRIVATE_ANONYMOUS = 0x7, 0x22
@@ -70,6 +76,7 @@ class ProcessEnded(OSError):
 
     def __init__(self, pid: int, status: int) -> None:
         super().__init__(errno.ESRCH, f"process {pid} ended")
+        self.pid = pid
         self.status = status
 
 
@@ -119,6 +126,71 @@ def forked(pid: int, status: int) -> int | None:
     return message.value
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    """Registers and signal mask of a stopped thread. A thread with a copy of its memory can go on with them."""
+
+    registers: tuple[int, ...]
+    floating: bytes
+    mask: bytes
+
+    @classmethod
+    def at_fork(cls, pid: int) -> ThreadState:
+        """Return the state in which a process goes on as the child of the ``clone`` that it is stopped in."""
+        registers = _registers(pid)
+        registers[_RAX], registers[_ORIG_RAX] = 0, _NONE
+        floating, mask = ctypes.create_string_buffer(_FLOATING), ctypes.create_string_buffer(_MASK)
+        _ptrace(_GET_FLOATING, pid, 0, ctypes.addressof(floating))
+        _ptrace(_GET_MASK, pid, _MASK, ctypes.addressof(mask))
+        return cls(tuple(registers), floating.raw, mask.raw)
+
+
+def stop_at_fork(pid: int, flags: int, go: Callable[[], object]) -> ThreadState:
+    """Stop a traced process inside of its next ``clone`` with these flags, which is not made.
+
+    ``go``: called once the process is traced closely enough for the ``clone`` to be noticed. Blocks; the caller sets a
+    time limit. `end_fork` lets it go on.
+
+    Raises:
+        ProcessEnded: it ended before.
+    """
+    _ptrace(_INTERRUPT, pid, 0, 0)
+    going = False
+    while True:
+        _, status = os.waitpid(pid, _WALL)
+        if not os.WIFSTOPPED(status):
+            raise ProcessEnded(pid, status)
+        if status >> 16 == _FILTER_EVENT:
+            registers = _registers(pid)
+            if registers[_ORIG_RAX] == _CLONE and registers[_RDI] == flags:
+                return ThreadState.at_fork(pid)
+        if not going:
+            _ptrace(_SET_OPTIONS, pid, 0, _EXIT_KILL | _ON_FILTER)
+        pass_on(pid, status)
+        if not going:
+            going = True
+            go()
+
+
+def end_fork(pid: int, result: int) -> None:
+    """Let a process go on that `stop_at_fork` stopped, as if its ``clone`` had returned ``result``."""
+    registers = _registers(pid)
+    registers[_ORIG_RAX], registers[_RAX] = _NONE, result & _NONE
+    _set_registers(pid, registers)
+    _ptrace(_SET_OPTIONS, pid, 0, _EXIT_KILL)
+    _ptrace(_CONTINUE, pid, 0, 0)
+
+
+def pass_on(pid: int, status: int) -> None:
+    """Let a traced process go on after a stop, with the signal that stopped it. A call left to us is refused."""
+    if status >> 16 == _FILTER_EVENT:
+        registers = _registers(pid)
+        registers[_ORIG_RAX], registers[_RAX] = _NONE, -errno.ENOSYS & _NONE
+        _set_registers(pid, registers)
+    is_signal = status >> 16 == 0 and os.WSTOPSIG(status) not in (signal.SIGTRAP, _SYSCALL_STOP)
+    _ptrace(_CONTINUE, pid, 0, os.WSTOPSIG(status) if is_signal else 0)
+
+
 class Stopped:
     """A process that is stopped before its first instruction, inside the ``clone`` that created it."""
 
@@ -166,18 +238,67 @@ class Stopped:
         if after[_R14]:
             raise plan.failed(after[_R14], ctypes.c_long(after[_RAX]).value)
 
+    def go_on_as(self, state: ThreadState) -> None:
+        """Have it go on, once it is resumed, where another thread was stopped whose memory it has a copy of."""
+        self._born = list(state.registers)
+        floating, mask = ctypes.create_string_buffer(state.floating), ctypes.create_string_buffer(state.mask)
+        _ptrace(_SET_FLOATING, self.pid, 0, ctypes.addressof(floating))
+        _ptrace(_SET_MASK, self.pid, _MASK, ctypes.addressof(mask))
+
+    def clone(self, flags: int) -> int:
+        """Make it clone itself, with no instruction of its own run; return the id of the child, which is stopped.
+
+        Raises:
+            OSError: the kernel refused.
+        """
+        self._to_syscall_entry(_CLONE)
+        registers = _registers(self.pid)
+        registers[_ORIG_RAX], registers[_RDI] = _CLONE, flags
+        registers[_RSI], registers[_RDX], registers[_R10], registers[_R8] = 0, 0, self._born[_R10], 0
+        _set_registers(self.pid, registers)
+        child = 0
+        for _ in range(_MOST_STOPS):
+            _ptrace(_TO_SYSCALL, self.pid, 0, 0)
+            status = _wait(self.pid)
+            child = forked(self.pid, status) or child
+            if status >> 16 == 0 and os.WSTOPSIG(status) == _SYSCALL_STOP:
+                break
+        if not child:
+            number = -ctypes.c_long(_registers(self.pid)[_RAX]).value
+            raise OSError(number, f"clone: {os.strerror(number)}")
+        return child
+
+    def set_dumpable(self) -> None:
+        """Make its memory accessible to tracers of its user, which this process is."""
+        self._call(_PRCTL, _SET_DUMPABLE, 1, 0, 0, 0, 0)
+
+    def release_memory(self) -> None:
+        """Remove the mapping for plans: another process may share its memory from now on."""
+        self._release_memory()
+
+    def resume_traced(self) -> None:
+        """Do the same as `resume`, and keep tracing it: it is killed if this process ends."""
+        self._leave(self._continue_traced)
+
+    def _continue_traced(self) -> None:
+        _ptrace(_SET_OPTIONS, self.pid, 0, _EXIT_KILL)
+        _ptrace(_CONTINUE, self.pid, 0, 0)
+
     def resume(self) -> None:
         """Let it return from its ``clone``, untraced and without our mapping.
 
         It is released at the entry of the call that removes the mapping. That call returns to the same place as the
         ``clone``, with 0 as the ``clone`` does; the registers of its arguments are undefined after any call.
         """
+        self._leave(lambda: release(self.pid))
+
+    def _leave(self, go: Callable[[], None]) -> None:
         registers = list(self._born)
         if self._memory:
             self._to_syscall_entry(_MUNMAP)
             registers[_ORIG_RAX], registers[_RDI], registers[_RSI] = _MUNMAP, self._memory, self._size
         _set_registers(self.pid, registers)
-        release(self.pid)
+        go()
 
     def kill(self) -> None:
         """Kill and reap it."""

@@ -135,6 +135,12 @@ class SyscallPlan:
         self._folders: set[str] = set()
         self._encoded: dict[int, EncodedPlan] = {}
 
+    def copy(self) -> SyscallPlan:
+        """Return a plan that begins with the same calls."""
+        other = SyscallPlan()
+        other._calls, other._folders = list(self._calls), set(self._folders)
+        return other
+
     def do(self, name: str, *arguments: Argument, what: str = "", tolerated: int = 0) -> Outcome:
         """Add a call. Strings and blocks are passed by address. ``tolerated``: an errno that is no failure."""
         self._encoded.clear()

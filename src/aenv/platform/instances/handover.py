@@ -53,6 +53,8 @@ class _HandoverRecord(BaseModel):
     opens: tuple[str, ...] = ()
     parent: str = ""
     depth: int = 0
+    forked_from: str = ""
+    checkpoint: str | None = None
 
 
 def dump(record: InstanceRecord) -> str:
@@ -61,6 +63,7 @@ def dump(record: InstanceRecord) -> str:
     names = (
         "id", "secret", "env_name", "account", "token_id", "network", "limits", "created", "updated", "started_at",
         "expires_at", "deadline", "digest", "notices", "opens", "parent", "depth", "isolation",
+        "forked_from", "checkpoint",
     )  # fmt: skip
     facts = {name: getattr(record, name) for name in names}
     replica = record.replica or Replica()
@@ -86,7 +89,7 @@ def load(text: str, ref: SandboxRef) -> InstanceRecord | None:
         direct=False, replica=Replica(service=saved.service, revision=saved.revision) if saved.service else None,
     )  # fmt: skip
     names = ("id", "secret", "created", "updated", "started_at", "expires_at", "deadline", "digest", "notices")
-    for name in (*names, "opens", "parent", "depth", "isolation"):
+    for name in (*names, "opens", "parent", "depth", "isolation", "forked_from", "checkpoint"):
         setattr(record, name, getattr(saved, name))
     record.restore_events(saved.events)
     record.status, record.ref, record.claimed = EnvStatus.RUNNING, ref, True

@@ -113,6 +113,10 @@ class InstanceRecord:
     """Id of the instance whose code has opened it. Empty: created from outside."""
     depth = 0
     """Number of instances around it."""
+    forked_from = ""
+    """Id of the instance or checkpoint that it is a fork of."""
+    checkpoint: str | None = None
+    """Name, for a checkpoint."""
 
     def __init__(
         self,
@@ -179,6 +183,8 @@ class InstanceRecord:
                 f"{env_name} runs on '{manifest.deploy_config.base}', which this platform's engine cannot do"
             )
         _refuse_what_the_engine_lacks(env_name, project, engine)
+        if request.forkable:
+            refuse_unforkable(env_name, project, request, engine, replica)
         request_checks.check_variables(project.variables)
         variables = {**project.variables, **(request.environment_variables or {})}
         network = _choose_network(env_name, request, manifest.network() if manifest else Network(), variables, engine)
@@ -288,6 +294,7 @@ class InstanceRecord:
             manifest.deploy_config.base if manifest else None,
             "" if self._direct else self.account,
             self.request.mcp is not False,
+            forkable=self.request.forkable is True,
             volume=(self.replica.volume if self.replica else None) or self.datasource_volume,
             fork=manifest.deploy_config.fork if manifest else True,
             disk_layer="disk" if manifest and manifest.deploy_config.ephemeral_storage_medium == "disk" else "",
@@ -329,6 +336,7 @@ class InstanceRecord:
             ended_at=_timestamp(self.ended_at) if self.ended_at else None,
             expires_at=_timestamp(self.expires_at) if self.expires_at else None,
             keep_alive=self.request.keep_alive or None, item=self.request.item,
+            forkable=self.request.forkable or None, forked_from=self.forked_from or None, checkpoint=self.checkpoint,
             resources=requested_resources.reported(self.request, self.limits),
             account=self.account if caller is not None and caller.role == "admin" and caller.token_id else None,
             **self._address_for(caller),
@@ -462,6 +470,30 @@ def _refuse_what_the_engine_lacks(env_name: str, project: Located, engine: Engin
             f"{env_name}: environments in deployConfig: with this platform's engine, code in an instance cannot open "
             "other environments. Use the native engine"
         )
+
+
+def refuse_unforkable(
+    env_name: str, project: Located, request: EnvInstanceCreateRequest, engine: Engine, replica: Replica | None
+) -> None:
+    """Raise UsageError for an instance that could not be forked while it runs."""
+    manifest = project.loaded.manifest if project.loaded else None
+    replay = "leave forkable out, and use fork(replay=True), which repeats the calls on a new instance"
+    if not engine.capabilities.live_fork:
+        raise UsageError(f"forkable: this platform's engine cannot fork a running instance; {replay}")
+    if manifest is None:
+        reason = None
+    elif manifest.deploy_config.base:
+        reason = "it runs on a base of its own (deployConfig.base)"
+    elif manifest.deploy_config.ephemeral_storage_medium == "disk":
+        reason = "its files are on disk (ephemeralStorageMedium)"
+    elif not manifest.deploy_config.fork:
+        reason = "its deployConfig.fork is false"
+    else:
+        reason = None
+    if request.datasource.startswith("/") or (replica is not None and replica.volume is not None):
+        reason = "it has a folder that outlives it"
+    if reason is not None:
+        raise UsageError(f"forkable: {env_name} cannot be forked while it runs: {reason}; {replay}")
 
 
 def _is_dual(manifest: Manifest) -> bool:

@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aenv.engines.base import Engine, SandboxRef, SandboxSpec
 from aenv.engines.fd_holders import FdHolderClient
 from aenv.engines.static_imports import SourceFiles
-from aenv.errors import AEnvError, EnvironmentTimeoutError, InstanceEnded, NotFound, Unavailable, ended_message
+from aenv.errors import (
+    AEnvError,
+    EnvironmentTimeoutError,
+    ForkRefused,
+    InstanceEnded,
+    NotFound,
+    Unavailable,
+    ended_message,
+)
 from aenv.platform.access.platform_tokens import OWNER, Caller
 from aenv.platform.access.quota import Quota
 from aenv.platform.instances import handover
@@ -335,6 +343,100 @@ class Instances(InstanceLookup):
             raise NotFound("the lease of this instance has ended")
         self._mark_running(record, time.perf_counter() - began)
 
+    async def admit_forks(
+        self, source: InstanceRecord, requests: list[EnvInstanceCreateRequest], caller: Caller
+    ) -> list[InstanceRecord]:
+        """Count forks of an instance, and return their records; each is then `begin_fork` or `fail_fork`.
+
+        Raises:
+            AEnvError: a request is invalid, or there is no room for all of them. Then none is counted.
+        """
+        if source.project is None:
+            raise ForkRefused(f"{source.id} was started by an earlier server, and cannot be forked any more")
+        for request in requests:
+            refuse_reserved({name: text for name, text in (request.labels or {}).items() if name not in source.labels})
+            request_checks.check(request)
+        self.quota.admit(caller, len(requests))
+        await self.refresh_remote_usage(caller)
+        self.quota.check(caller, source.limits, len(requests))
+        ticket = self._request_admission(requests[0], caller, len(requests))
+        try:
+            await ticket.wait()
+            return [self._admit_fork(source, source.project, request, caller, ticket) for request in requests]
+        except BaseException:
+            while ticket.count:
+                ticket.release()
+            raise
+
+    def _admit_fork(
+        self,
+        source: InstanceRecord,
+        project: Located,
+        request: EnvInstanceCreateRequest,
+        caller: Caller,
+        ticket: AdmissionTicket,
+    ) -> InstanceRecord:
+        record = InstanceRecord.for_request(
+            request, project, self.engine, caller, direct=self._direct, datasources=self._datasources
+        )
+        record.limits, record.network, record.mcp_base = source.limits, source.network, source.mcp_base
+        record.opens, record.parent, record.depth = source.opens, source.parent, source.depth
+        record.forked_from = source.id
+        record.add_event("forked", f"from {source.id}")
+        self.quota.take(caller, record.limits)
+        record.ticket = ticket
+        record.started = asyncio.get_running_loop().create_future()
+        self._records[record.id] = record
+        self.changed.set()
+        return record
+
+    async def begin_fork(self, record: InstanceRecord, ref: SandboxRef, seconds: float) -> None:
+        """Take over the sandbox of a fork.
+
+        Raises:
+            NotFound: it was deleted meanwhile, or its lease has ended. The sandbox is stopped.
+        """
+        record.ref = ref
+        record.started.set_result(None)
+        if record.id not in self._records or (record.lease is not None and record.lease not in self._leases):
+            await self._stop(record)
+            self._drop(record)
+            raise NotFound("the lease of this instance has ended")
+        self._mark_running(record, seconds)
+
+    def fail_fork(self, record: InstanceRecord, error: AEnvError) -> None:
+        """Note that a fork was not made."""
+        if not record.started.done():
+            record.started.cancel()
+        record.error_code, record.fault = error.code, error.fault
+        self._count("fork", record, "failure")
+        if record.id in self._records:
+            self._end(record, EnvStatus.FAILED, error.message, EndedBy.FAILED)
+        self._release_ticket(record)
+
+    async def replace_sandbox(self, record: InstanceRecord, ref: SandboxRef, event: str) -> None:
+        """Have an instance go on in another sandbox, which has its address and token; stop the one that it had."""
+        before, record.ref = record.ref, ref
+        record.add_event("rewound", event)
+        self._persist(record)
+        assert before is not None
+        await self.engine.stop(before)
+        if record.id not in self._records:  # deleted meanwhile
+            await self.engine.stop(ref)
+            raise record.ended_error()
+        if record.opens and self.tunnels is not None:
+            self.tunnels.end(record)
+            self.tunnels.begin(record)
+
+    def family(self, name: str, caller: Caller = OWNER) -> list[InstanceRecord]:
+        """Return the forks and checkpoints of an instance, and theirs, in order of creation."""
+        known, found = {name}, []
+        for record in self._records.values():
+            if record.forked_from in known and caller.may_see(record.account):
+                known.add(record.id)
+                found.append(record)
+        return found
+
     async def _started_in_time(self, record: InstanceRecord, spec: SandboxSpec) -> SandboxRef:
         """Start a sandbox within the time limit that the environment sets, if it sets one."""
         seconds = record.startup_seconds
@@ -405,7 +507,7 @@ class Instances(InstanceLookup):
         Ended instances are listed only if ``status`` asks for them.
         """
         candidates = [*self._records.values(), *(self._ended if status in ENDED else ())]
-        visible = [r for r in candidates if caller.may_see(r.account)]
+        visible = [r for r in candidates if caller.may_see(r.account) and r.checkpoint is None]
         for record in visible:
             await self._refresh(record, measure=False)
         found = [r for r in visible if r.matches(env, owner, labels or {}, status)]

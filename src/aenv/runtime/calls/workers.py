@@ -25,6 +25,8 @@ PATIENCE = 0.0003
 Returning a result through the loop takes two more turns of it and four system calls, which for a brief function is most
 of the cost of the call.
 """
+PARK_SECONDS = 5.0
+"""For an idle thread to end."""
 RETRY = 100  # calls after which a function that was not brief is tried again
 
 
@@ -99,6 +101,8 @@ class Workers:
         self._threads = 0
         self._busy = 0  # jobs queued and not done; like _threads, changed on the server's loop only
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_thread: threading.Thread | None = None
+        self._started: list[threading.Thread] = []
 
     async def run(self, work: Work, call: Call, brevity: Brevity | None = None) -> Any:
         """Call ``work()`` in a thread; return its result. Cancelling marks the call as cancelled; the thread runs
@@ -108,7 +112,9 @@ class Workers:
         self._busy += 1
         if self._busy > self._threads and self._threads < self._max:
             self._threads += 1
-            threading.Thread(target=self._work, name=f"aenv-tool-{self._threads}", daemon=True).start()
+            thread = threading.Thread(target=self._work, name=f"aenv-tool-{self._threads}", daemon=True)
+            self._started.append(thread)
+            thread.start()
         self._jobs.put(job)
         patience = brevity.patience() if brevity is not None else 0.0
         if patience and not job.done.acquire(timeout=patience):
@@ -165,14 +171,39 @@ class Workers:
             theirs.call_soon_threadsafe(lambda: task.cancel() if task is not None else None)
             raise
 
+    def park(self) -> None:
+        """End all threads, which are idle, and wait for that. Later calls start them again.
+
+        The tasks of the environment's own loop stay, and go on then.
+        """
+        started, self._started = self._started, []
+        for _ in range(self._threads):
+            self._jobs.put(None)
+        self._threads = 0
+        for thread in started:
+            thread.join(PARK_SECONDS)
+        if self._loop is not None and self._loop_thread is not None:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._loop_thread.join(PARK_SECONDS)
+            self._loop_thread = None
+
+    @property
+    def environment_loop(self) -> asyncio.AbstractEventLoop | None:
+        """The loop of the environment's async functions, if there is one."""
+        return self._loop
+
     def close(self) -> None:
         """End idle threads; busy ones are daemons and end with the process."""
         for _ in range(self._threads):
             self._jobs.put(None)
         self._threads = 0
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._loop = None
+            loop, thread = self._loop, self._loop_thread
+            self._loop = self._loop_thread = None  # before it stops, so that its thread closes it
+            if thread is None:
+                loop.close()
+            else:
+                loop.call_soon_threadsafe(loop.stop)
 
     def _work(self) -> None:
         while True:
@@ -189,17 +220,18 @@ class Workers:
 
     def _environment_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            loop = self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_run_loop, args=(loop,), name="aenv-async", daemon=True).start()
+            self._loop = asyncio.new_event_loop()
+        if self._loop_thread is None:
+            thread = threading.Thread(target=self._run_loop, args=(self._loop,), name="aenv-async", daemon=True)
+            self._loop_thread = thread
+            thread.start()
         return self._loop
 
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
         loop.run_forever()
-    finally:
-        loop.close()
+        if self._loop is not loop:  # closed, and not parked
+            loop.close()
 
 
 def _resolve(
