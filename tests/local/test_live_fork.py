@@ -94,6 +94,27 @@ def forget_slow() -> str:
     numbers.remove("slow")
     return ""
 
+@register_function
+def about() -> dict:
+    with open("/proc/self/status") as file:
+        status = dict(line.split(":", 1) for line in file.read().splitlines())
+    names = ("CapEff", "CapPrm", "CapBnd", "NoNewPrivs", "Seccomp", "Seccomp_filters", "Uid")
+    fds = [name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
+    def refused(act) -> bool:
+        try:
+            act()
+        except OSError:
+            return True
+        return False
+    return {
+        "status": {name: status[name].strip() for name in names},
+        "pid": os.getpid(),
+        "processes": sorted(name for name in os.listdir("/proc") if name.isdigit()),
+        "links": fds,
+        "memory_closed": refused(lambda: open("/proc/self/mem", "rb")),
+        "unshare_refused": refused(lambda: os.unshare(0x10000000)) if hasattr(os, "unshare") else True,
+    }
+
 @register_reward
 def total() -> float:
     return float(sum(numbers))
@@ -310,6 +331,94 @@ def test_a_running_call_is_waited_for_or_refused(project: Path) -> None:
             assert "slow" in (await child.call_function("state"))["numbers"]
             await child.call_function("forget_slow")
             assert (await child.call_tool("add", {"number": 1})).is_error is False
+            await release(child)
+
+    run(work)
+
+
+def test_forks_and_rewound_instances_have_no_more_rights_than_an_instance(project: Path) -> None:
+    async def work() -> None:
+        async with Environment(str(project)) as plain, Environment(str(project), forkable=True) as env:
+            (child,) = await forks(env)
+            (grandchild,) = await forks(child)
+            await child.rewind(await grandchild.checkpoint())
+            expected = await plain.call_function("about")
+            for each in (env, child, grandchild):
+                about = await each.call_function("about")
+                assert about["status"] == expected["status"]
+                assert set(about["status"]["CapEff"]) == {"0"}
+                assert (about["pid"], about["processes"]) == (1, ["1"])
+                assert about["memory_closed"]
+                assert about["unshare_refused"]
+            await release(child, grandchild)
+
+    run(work)
+
+
+def test_descriptors_do_not_pile_up_over_generations(project: Path) -> None:
+    async def work() -> None:
+        env = Environment(str(project), forkable=True)
+        await env.initialize()
+        counts = []
+        for _ in range(8):
+            counts.append(len((await env.call_function("about"))["links"]))
+            (child,) = await forks(env)
+            await env.release()
+            env = child
+        assert max(counts[4:]) <= max(counts[:4])
+        await env.release()
+
+    run(work)
+
+
+HOOKED = """
+import subprocess
+from aenv import on_fork, register_function
+
+helper = None
+events = []
+
+@register_function
+def start() -> int:
+    global helper
+    helper = subprocess.Popen(["sleep", "600"])
+    return helper.pid
+
+@register_function
+def running() -> list:
+    return [helper is not None and helper.poll() is None, events]
+
+if {hooked}:
+    @on_fork
+    def carry():
+        global helper
+        before, helper = helper, None
+        if before is not None:
+            before.kill()
+            before.wait()
+        events.append("before")
+        is_child = yield
+        events.append("child" if is_child else "instance")
+        if before is not None:
+            helper = subprocess.Popen(["sleep", "600"])
+"""
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_program_is_refused_by_name_unless_a_hook_carries_it(project: Path, hooked: bool) -> None:
+    (project / "src" / "env.py").write_text(HOOKED.replace("{hooked}", str(hooked)))
+
+    async def work() -> None:
+        async with Environment(str(project), forkable=True) as env:
+            await env.call_function("start")
+            if not hooked:
+                with pytest.raises(ForkRefused, match=r"process: sleep \(\d+\).*on_fork"):
+                    await env.fork()
+                assert (await env.call_function("running"))[0] is True
+                return
+            (child,) = await forks(env)
+            assert await env.call_function("running") == [True, ["before", "instance"]]
+            assert await child.call_function("running") == [True, ["before", "child"]]
             await release(child)
 
     run(work)

@@ -38,6 +38,8 @@ class ForkedLoop(asyncio.SelectorEventLoop):
 def renew(loop: asyncio.AbstractEventLoop) -> None:
     """Give a loop new descriptors in a fork, which has none of those that it had. It waits for nothing afterwards."""
     ours: Any = loop
+    for before in (ours._selector, ours._ssock, ours._csock):
+        before.close()
     ours._selector = selectors.DefaultSelector()
     ours._internal_fds = 0
     ours._make_self_pipe()
