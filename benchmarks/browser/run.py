@@ -31,7 +31,7 @@ KIND, PROJECT = "click-button", str(builtin.folder() / "browser")
 CLICK = {"action": "left_click", "coordinate": [300, 200]}
 SIZE = {"width": 332, "height": 214}
 GAP = 0.2
-"""Seconds between episodes, in which an agent would think."""
+"""Seconds before an episode and before its first step, in which an agent would think."""
 Times = dict[str, list[float]]
 
 
@@ -55,6 +55,7 @@ def ours(times: Times, runs: int) -> None:
         for seed in range(runs):
             time.sleep(GAP)
             timed(times, "reset, MiniWoB++", lambda seed=seed: begin({"task": f"miniwob/{KIND}", "seed": seed}))
+            time.sleep(GAP)
             timed(times, "click with screenshot", lambda: env.call_tool("computer", CLICK))
             timed(times, "screenshot", lambda: env.call_tool("screenshot", {}))
             timed(times, "accessibility tree", lambda: env.call_tool("read_page", {}))
@@ -84,6 +85,7 @@ def playwrights(times: Times, runs: int, url: str) -> None:
         for seed in range(runs):
             time.sleep(GAP)
             timed(times, "reset, MiniWoB++", lambda seed=seed: reset(seed))
+            time.sleep(GAP)
             timed(times, "click with screenshot", click)
             timed(times, "screenshot", lambda: state["page"].screenshot())
             timed(times, "accessibility tree", lambda: state["page"].locator("body").aria_snapshot())
