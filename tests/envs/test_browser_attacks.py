@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.attacks.ledger import Attacks
 from tests.conftest import run
 from tests.envs.test_browser import browsing, project
@@ -49,6 +51,7 @@ ADDRESSES = ("file:///etc/passwd", "file:/app/private/goals.py", "FILE:///etc/pa
              "http://pages.test.:1/",              "http://pages.test@127.0.0.1/", "https://example.com/")  # fmt: skip
 
 
+@pytest.mark.long
 def test_hostile_pages_and_addresses_reach_nothing(project: Path, attacks: Attacks) -> None:
     (project / "pages" / "index.html").write_text(PAGE)
     (project / "pages" / "big.bin").write_bytes(b"x" * 1000)
