@@ -113,3 +113,73 @@ def test_an_openenv_environment_runs_as_tools_with_its_reward(tmp_path: Path, mo
             assert env.call_tool("step", {"action": {"number": 3}}).data["done"]
             assert env.call_reward() == 1.0
             assert env.call_function("openenv_state")["total_reward"] == 1.0
+
+
+ECHO = """
+from fastmcp import FastMCP
+from openenv.core.env_server.mcp_environment import MCPEnvironment
+from openenv.core.env_server.types import Observation, State
+
+class Parrot(MCPEnvironment):
+    def __init__(self):
+        tools = FastMCP("parrot")
+
+        @tools.tool
+        def repeat(words: str, times: int = 1) -> dict:
+            \\"\\"\\"Repeat words.\\"\\"\\"
+            if times > 3:
+                raise ValueError("the parrot is tired")
+            return {"said": " ".join([words] * times)}
+
+        super().__init__(tools)
+        self._state = State()
+
+    def reset(self, seed=None, episode_id=None, **kwargs):
+        return Observation(done=False)
+
+    def step(self, action, timeout_s=None, **kwargs):
+        observation = super().step(action, timeout_s=timeout_s, **kwargs)
+        observation.reward = 0.5
+        return observation
+
+    def _step_impl(self, action, timeout_s=None, **kwargs):
+        return Observation(done=False)
+
+    @property
+    def state(self):
+        return self._state
+"""
+APP = """
+from openenv.core.env_server import create_app
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+from parrot_env.server.parrot import Parrot
+
+app = create_app(Parrot, CallToolAction, CallToolObservation, env_name="parrot_env")
+"""
+MODULE = """
+import sys
+sys.path.insert(0, "FOLDER")
+from aenv.adapters.trainers.openenv import register_openenv_package
+register_openenv_package("parrot_env")
+"""
+
+
+def test_a_package_with_mcp_tools_runs_as_an_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "packages" / "parrot_env" / "server"
+    package.mkdir(parents=True)
+    for folder in (package.parent, package):
+        (folder / "__init__.py").touch()
+    (package / "parrot.py").write_text(ECHO.replace('\\"', '"'))
+    (package / "app.py").write_text(APP)
+    (tmp_path / "parrot.py").write_text(MODULE.replace("FOLDER", str(tmp_path / "packages")))
+    with running(tmp_path / "parrot.py", log=tmp_path / "log") as server:
+        monkeypatch.setenv("AENV_INSTANCE_URL", server.url)
+        with SyncEnvironment("parrot@1.0.0") as env:
+            named = {tool["name"].rpartition("/")[2]: tool for tool in env.list_tools()}
+            assert named.keys() == {"reset", "repeat"}
+            assert named["repeat"]["description"].startswith("Repeat words.")
+            env.call_tool("reset", {})
+            assert env.call_tool("repeat", {"words": "hello", "times": 2}).data == {"said": "hello hello"}
+            tired = env.call_tool("repeat", {"words": "hello", "times": 4})
+            assert tired.is_error
+            assert env.call_reward() == 0.5

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-START_SECONDS = 30.0
+START_SECONDS = 120.0
 STOP_SECONDS = 15.0
 
 

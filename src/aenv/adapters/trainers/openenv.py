@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from inspect import isabstract
 from typing import Any
 
 from aenv.adapters.agents.agent_tools import framework
 from aenv.adapters.trainers.episodes import EpisodeFailed, EpisodeSource, OpenEpisode, at_home, score_of, shared_source
+from aenv.adapters.trainers.tool_signatures import sign
 from aenv.authoring.declarations import register_function, register_reward, register_tool
-from aenv.errors import AEnvError
+from aenv.errors import AEnvError, UsageError
 from aenv.sdk.blocking import LoopThread
 
 env_server = framework("openenv.core.env_server", "openenv")
+mcp_environment = framework("openenv.core.env_server.mcp_environment", "openenv")
 types = framework("openenv.core.env_server.types", "openenv")
 mcp_types = framework("openenv.core.env_server.mcp_types", "openenv")
 
@@ -128,15 +132,74 @@ def openenv_app(environment: str = "", *, max_concurrent_envs: int = 64, **optio
     )
 
 
-def register_openenv(environment: type, action: type) -> Any:
+def register_openenv_package(package: str) -> Any:
+    """Make tools of an installed OpenEnv package, such as ``echo_env``: see `register_openenv`.
+
+    The environment and its action are those that its module ``server.app`` serves.
+
+    Raises:
+        UsageError: the package serves no environment that can be found there.
+
+    Example:
+        ```python
+        # src/echo.py
+        register_openenv_package("echo_env")
+        ```
+    """
+    served = vars(import_module(f"{package}.server.app")).values()
+    classes = [each for each in served if isinstance(each, type)]
+    environments = [each for each in classes if issubclass(each, env_server.Environment) and not isabstract(each)]
+    actions = [each for each in classes if issubclass(each, types.Action) and each is not types.Action]
+    if len(environments) != 1:
+        raise UsageError(
+            f"{package}.server.app names {len(environments)} environments",
+            {"hint": "Call register_openenv(environment, action) with its classes."},
+        )
+    if issubclass(environments[0], mcp_environment.MCPEnvironment):
+        return register_openenv(environments[0])
+    if len(actions) != 1:
+        raise UsageError(
+            f"{package}.server.app names {len(actions)} actions",
+            {"hint": "Call register_openenv(environment, action) with its classes."},
+        )
+    return register_openenv(environments[0], actions[0])
+
+
+def _register_mcp_tools(made: Any, seen: dict[str, Any]) -> None:
+    """Make a tool of each MCP tool of an environment."""
+    for tool in made.step(mcp_types.ListToolsAction()).tools:
+        register_tool(_mcp_tool(made, tool, seen))
+
+
+def _mcp_tool(made: Any, tool: Any, seen: dict[str, Any]) -> Any:
+    def call(**arguments: Any) -> Any:
+        observation = made.step(mcp_types.CallToolAction(tool_name=tool.name, arguments=arguments))
+        if observation.error is not None:
+            raise ValueError(observation.error.message)
+        _count(observation, seen)
+        result = observation.result
+        return getattr(result, "data", result)  # FastMCP's results have the value that the tool returned
+
+    call.__name__ = call.__qualname__ = tool.name
+    sign(call, tool.input_schema, tool.description or tool.name, returns=Any)
+    return call
+
+
+def _count(observation: Any, seen: dict[str, Any]) -> None:
+    if observation.reward is not None:
+        seen["reward"] = float(observation.reward)
+        seen["total"] += float(observation.reward)
+
+
+def register_openenv(environment: type, action: type | None = None) -> Any:
     """Make tools of an OpenEnv environment, in a module of an environment: ``reset`` and ``step``, and its reward.
 
-    The reward is the last one that the environment gave; ``total_reward`` of the function ``openenv_state`` is their
-    sum.
+    An `MCPEnvironment` has its own tools in the place of ``step``. The reward is the last one that the environment
+    gave, and ``total_reward`` of the function ``openenv_state`` their sum.
 
     Args:
         environment: Subclass of OpenEnv's `Environment`.
-        action: Its subclass of `Action`; its fields are the arguments of ``step``.
+        action: Its subclass of `Action`, whose fields are the arguments of ``step``. None: it is an `MCPEnvironment`.
 
     Returns:
         The object of the class.
@@ -160,25 +223,10 @@ def register_openenv(environment: type, action: type) -> Any:
         seen.update(reward=None, total=0.0)
         return _plain(made.reset(seed=seed))
 
-    @register_tool
-    def step(action: dict[str, Any]) -> dict[str, Any]:
-        """Act in the environment.
-
-        Args:
-            action: The fields of the action; see openenv_schema.
-        """
-        observation = made.step(action_type.model_validate(action))
-        if observation.reward is not None:
-            seen["reward"] = float(observation.reward)
-            seen["total"] += float(observation.reward)
-        return _plain(observation)
-
-    @register_tool
-    @register_function
-    def openenv_schema() -> dict[str, Any]:
-        """Return the JSON schema of an action."""
-        schema: dict[str, Any] = action_type.model_json_schema()
-        return schema
+    if action is None:
+        _register_mcp_tools(made, seen)
+    else:
+        _register_step(made, action, seen)
 
     @register_function
     def openenv_state() -> dict[str, Any]:
@@ -192,8 +240,27 @@ def register_openenv(environment: type, action: type) -> Any:
             raise ValueError("the environment has given no reward")
         return float(seen["reward"])
 
-    action_type: Any = action
     return made
+
+
+def _register_step(made: Any, action_type: Any, seen: dict[str, Any]) -> None:
+    @register_tool
+    def step(action: dict[str, Any]) -> dict[str, Any]:
+        """Act in the environment.
+
+        Args:
+            action: The fields of the action; see openenv_schema.
+        """
+        observation = made.step(action_type.model_validate(action))
+        _count(observation, seen)
+        return _plain(observation)
+
+    @register_tool
+    @register_function
+    def openenv_schema() -> dict[str, Any]:
+        """Return the JSON schema of an action."""
+        schema: dict[str, Any] = action_type.model_json_schema()
+        return schema
 
 
 def _plain(model: Any) -> dict[str, Any]:

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
-from typing import Any, Literal
+from typing import Any
 
 from aenv.adapters.trainers.episodes import EpisodeFailed, EpisodeSource, OpenEpisode, at_home
+from aenv.adapters.trainers.tool_signatures import sign
 from aenv.errors import AEnvError, InvalidUse
 from aenv.sdk.blocking import LoopThread
 
-_TYPES: dict[str, Any] = {
-    "string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict, "null": None,
-}  # fmt: skip
 _TAKEN = ("reset", "get_reward")
 
 
@@ -133,39 +130,13 @@ def _seen(opening: asyncio.Future[OpenEpisode]) -> None:
 def _method(definition: dict[str, Any]) -> Any:
     """Return a method for a tool, with the signature and the docstring that TRL reads."""
     tool: str = definition["name"]
-    schema: dict[str, Any] = definition.get("parameters") or {}
-    required = schema.get("required") or ()
-    parameters, lines = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)], []
-    hints: dict[str, Any] = {}
-    listed: dict[str, Any] = schema.get("properties") or {}
-    for name, about in sorted(listed.items(), key=lambda item: item[0] not in required):
-        default = inspect.Parameter.empty if name in required else about.get("default")
-        hints[name] = _hint(about, name in required)
-        parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
-        )
-        lines.append(f"    {name}: {' '.join(str(about.get('description') or name).split())}")
 
     async def call(self: _TrlEpisode, **arguments: Any) -> str:
         return await at_home(self._call(tool, arguments))
 
     call.__name__ = call.__qualname__ = f"{tool}_" if tool in _TAKEN else tool.replace("-", "_").lstrip("_")
-    call.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
-    call.__annotations__ = {**hints, "return": str}
-    about = " ".join(str(definition.get("description") or tool).split())
-    call.__doc__ = "\n".join([about, *(["", "Args:", *lines] if lines else [])])
+    sign(call, definition.get("parameters") or {}, str(definition.get("description") or tool), is_method=True)
     return call
-
-
-def _hint(about: dict[str, Any], is_required: bool) -> Any:
-    """Return the type hint of a parameter, from which TRL makes a schema again."""
-    if about.get("enum"):
-        hint: Any = Literal[tuple(about["enum"])]
-    elif about.get("anyOf"):
-        hint = _TYPES.get(next((part.get("type") for part in about["anyOf"] if part.get("type") != "null"), ""), Any)
-    else:
-        hint = _TYPES.get(about.get("type", ""), Any)
-    return hint if is_required or hint is Any or about.get("default") is not None else hint | None
 
 
 def _has_text(prompt: Any) -> bool:
