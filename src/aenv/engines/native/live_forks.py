@@ -55,6 +55,9 @@ class LiveForks:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            for handle in handles:  # those that were made already
+                if handle.id in self._factory.sandboxes:
+                    await finish(self._factory.end(handle))
             raise
 
     def _handle(self, source: SandboxHandle, wanted: ForkSpec) -> SandboxHandle:

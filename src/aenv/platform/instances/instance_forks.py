@@ -111,8 +111,7 @@ class InstanceForks:
             raise ForkRefused(f"{name} has not started yet")
         if not self._instances.engine.capabilities.live_fork:
             raise ForkRefused(
-                "this platform's engine cannot fork a running instance; use fork(replay=True), which repeats its calls "
-                "on a new one"
+                "this platform's engine cannot fork a running instance; repeat its calls on a new one instead"
             )
         if not record.request.forkable:
             raise ForkRefused(f"{name} was not made to be forked: create it with forkable=True")

@@ -477,7 +477,7 @@ def refuse_unforkable(
 ) -> None:
     """Raise UsageError for an instance that could not be forked while it runs."""
     manifest = project.loaded.manifest if project.loaded else None
-    replay = "leave forkable out, and use fork(replay=True), which repeats the calls on a new instance"
+    replay = "leave forkable out, and repeat the calls on a new instance instead"
     if not engine.capabilities.live_fork:
         raise UsageError(f"forkable: this platform's engine cannot fork a running instance; {replay}")
     if manifest is None:
