@@ -14,6 +14,8 @@ import stat
 from collections.abc import Iterator
 
 MOST_ENTRIES = 100_000
+MOST_LEVELS = 128
+"""Limit of nested folders. Each takes two descriptors and some frames of the interpreter, which has a thousand."""
 SKIPPED_AT_TOP = frozenset(("work",))
 """The overlay's own folder, which the kernel fills."""
 _CHUNK = 1 << 24
@@ -30,7 +32,7 @@ def copy_layer(source: int, target: int) -> int:
     """Copy a layer; return the number of files and folders.
 
     Raises:
-        TooManyFiles: it has more than `MOST_ENTRIES`.
+        TooManyFiles: it has more than `MOST_ENTRIES`, or `MOST_LEVELS`.
         OSError: a file could not be copied.
     """
     return _Copy().folder(source, target, skipped=SKIPPED_AT_TOP)
@@ -38,12 +40,15 @@ def copy_layer(source: int, target: int) -> int:
 
 class _Copy:
     def __init__(self) -> None:
-        self._count = 0
+        self._count = self._level = 0
         self._links: dict[tuple[int, int], tuple[int, str]] = {}
         """Copies of files with several names: a descriptor of the folder, and the name there."""
 
     def folder(self, source: int, target: int, *, skipped: frozenset[str] = frozenset()) -> int:
         """Copy all entries of a folder."""
+        self._level += 1
+        if self._level > MOST_LEVELS:
+            raise TooManyFiles(errno.EFBIG, f"it has written over {MOST_LEVELS} folders inside of each other")
         with os.scandir(source) as entries:
             names = [entry.name for entry in entries if entry.name not in skipped]
         for name in names:
@@ -51,6 +56,7 @@ class _Copy:
             if self._count > MOST_ENTRIES:
                 raise TooManyFiles(errno.EFBIG, f"it has written over {MOST_ENTRIES} files")
             self._entry(source, target, name)
+        self._level -= 1
         return self._count
 
     def _entry(self, source: int, target: int, name: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from aenv.isolation.forking.doors import Branch, BranchInTheMaking, Door
-from aenv.isolation.forking.preloaded import ForkRequest, Kind, same_cpu
+from aenv.isolation.forking.preloaded import ForkRequest, Kind, PreloadedParent, same_cpu
 from aenv.isolation.kernel import ptrace
 from aenv.isolation.kernel.syscall_plan import SyscallPlan
 
@@ -33,9 +33,10 @@ class Branches:
         self._codes: dict[str, int] = {}
         """Exit codes of instances whose doors have not ended yet."""
 
-    def make(self, first: ptrace.Stopped, kind: Kind, filters: int, request: ForkRequest) -> int:
+    def make(self, parent: PreloadedParent, request: ForkRequest) -> int:
         """Make the requested instance behind a new door; return its process id."""
-        return self._make(Door(first), kind, filters, request).pid
+        with parent.fork_door() as (first, pinned):
+            return self._make(Door(first), parent, request, pinned).pid
 
     def fork(self, source: str, request: ForkRequest, *, stay: bool) -> int:
         """Fork a held instance or a checkpoint; return the process id of the new one. ``stay``: as a checkpoint.
@@ -46,29 +47,31 @@ class Branches:
         branch = self._by_name.get(source)
         if branch is None or branch.state is None:
             raise ProcessLookupError(f"{source} is not there, or is not held")
-        return self._make(branch.door.fork(), branch.kind, branch.filters, request, source=branch, stay=stay).pid
+        with branch.parent.kept_away():
+            door = branch.door.fork()
+            with same_cpu(door.pid) as pinned:
+                return self._make(door, branch.parent, request, pinned, source=branch, stay=stay).pid
 
     def _make(
         self,
         door: Door,
-        kind: Kind,
-        filters: int,
+        parent: PreloadedParent,
         request: ForkRequest,
+        pinned: list[int],
         *,
         source: Branch | None = None,
         stay: bool = False,
     ) -> Branch:
-        making = BranchInTheMaking(door, kind, filters)
+        making = BranchInTheMaking(door, parent)
         failed = True
         try:
-            plan, has_egress = self._plans(kind, forkable=True)
+            plan, has_egress = self._plans(parent.kind, forkable=True)
             state = source.state if source is not None else None
-            with same_cpu(door.pid) as pinned:
-                making.isolate(plan, self._flags, request, has_egress=has_egress, state=state)
-                pinned.append(making.pid)  # as its door is
-                if source is not None:
-                    making.copy_files(source.layer)
-                branch = making.park(request) if stay else making.run(request)
+            making.isolate(plan, self._flags, request, has_egress=has_egress, state=state)
+            pinned.append(making.pid)  # as its door is
+            if source is not None:
+                making.copy_files(source.layer)
+            branch = making.park(request) if stay else making.run(request)
             failed = False
         finally:
             making.close(failed=failed)

@@ -23,7 +23,7 @@ from functools import cache
 
 from aenv.isolation.files.layer_copy import copy_layer
 from aenv.isolation.forking import preloaded
-from aenv.isolation.forking.preloaded import LAYER, ForkRequest, Kind, UnsafeParent
+from aenv.isolation.forking.preloaded import LAYER, ForkRequest, PreloadedParent, UnsafeParent
 from aenv.isolation.kernel import linux, ptrace
 from aenv.isolation.kernel.ptrace import ThreadState
 from aenv.isolation.kernel.syscall_plan import MemoryBlock, SyscallPlan
@@ -81,9 +81,8 @@ class Branch:
     id: str
     pid: int
     door: Door
-    kind: Kind
-    filters: int
-    """System-call filters that it was given."""
+    parent: PreloadedParent
+    """What it, or the first of its line, was forked from."""
     layer: int
     """Descriptor of the file system with all that it has written."""
     channel: socket.socket | None
@@ -135,7 +134,7 @@ def check_alone(branch: Branch) -> None:
     status = preloaded.read_status(branch.pid)
     if preloaded.status_number(status, b"Threads") != 1:
         raise UnsafeParent(errno.EBUSY, "it has threads")
-    if preloaded.status_number(status, b"Seccomp_filters") != branch.filters:
+    if preloaded.status_number(status, b"Seccomp_filters") != branch.parent.filters:
         raise UnsafeParent(errno.EBUSY, "it has loaded a system-call filter, which a fork would lack")
     if preloaded.has_children(branch.pid):
         raise UnsafeParent(errno.EBUSY, "it has child processes")
@@ -144,10 +143,9 @@ def check_alone(branch: Branch) -> None:
 class BranchInTheMaking:
     """A new instance or checkpoint, from its door to its first instruction."""
 
-    def __init__(self, door: Door, kind: Kind, filters: int) -> None:
+    def __init__(self, door: Door, parent: PreloadedParent) -> None:
         self._door = door
-        self._kind = kind
-        self._filters = filters
+        self._parent = parent
         self._process: ptrace.Stopped | None = None
         self._mailbox: socket.socket | None = None
         self._layer = self._egress = -1
@@ -223,7 +221,7 @@ class BranchInTheMaking:
     def _made(self, request: ForkRequest, channel: socket.socket | None, state: ThreadState | None) -> Branch:
         assert self._process is not None
         layer, self._layer = self._layer, -1
-        made = Branch(request.id, self._process.pid, self._door, self._kind, self._filters, layer, channel, state)
+        made = Branch(request.id, self._process.pid, self._door, self._parent, layer, channel, state)
         self._process = None
         return made
 

@@ -181,6 +181,8 @@ class PreloadedParent:
     stopped: deque[StoppedChild] = field(default_factory=deque)
     forkable: bool = False
     """Its instances can be forked while they run."""
+    ended: bool = False
+    """It has ended, and was reaped."""
     ahead: int = 0
     """Children to pre-fork. 0 until the first one was made, and after one could not be made."""
 
@@ -199,7 +201,7 @@ class PreloadedParent:
             UnsafeParent: it must not be forked any more.
             OSError: it could not be forked, or a step of its child failed.
         """
-        with self._forking(flags) as process:
+        with self._forking(flags) as (process, _):
             child = StoppedChild(process)
             try:
                 check_harmless(self)
@@ -209,22 +211,46 @@ class PreloadedParent:
                 raise
         return child
 
-    def fork_door(self) -> ptrace.Stopped:
+    @contextlib.contextmanager
+    def fork_door(self) -> Iterator[tuple[ptrace.Stopped, list[int]]]:
         """Fork a parent whose instances are forkable, without new namespaces: the first step of an instance.
+
+        The parent is stopped within ``with``, until the instance has no rights left: it could open its memory. Yields
+        the process, and the list of processes that are pinned to this CPU (see `same_cpu`).
 
         Raises:
             the same errors as `fork`.
         """
-        with self._forking(DOOR_FLAGS) as process:
+        with self._forking(DOOR_FLAGS) as (process, pinned):
             try:
                 check_harmless(self)
             except BaseException:
                 process.kill()
                 raise
-        return process
+            yield process, pinned
 
     @contextlib.contextmanager
-    def _forking(self, flags: int) -> Iterator[ptrace.Stopped]:
+    def kept_away(self) -> Iterator[None]:
+        """Keep the parent, which is not forked now, from processes that have rights: it is stopped within ``with``.
+
+        It sees the doors and instances that were made from it, and is the owner of their user namespaces. Where it has
+        ended, it may have left orphans, which are children of the first process of its namespace.
+
+        Raises:
+            ptrace.ProcessEnded: it ended just now.
+            UnsafeParent: something could interfere.
+        """
+        if self.ended:
+            if has_children(self.init):
+                raise UnsafeParent(errno.EPERM, "the preloaded parent has left processes")
+            yield
+            return
+        with ptrace.paused(self.pid):
+            check_harmless(self)
+            yield
+
+    @contextlib.contextmanager
+    def _forking(self, flags: int) -> Iterator[tuple[ptrace.Stopped, list[int]]]:
         """Fork the parent, which is stopped within ``with``."""
         with same_cpu(self.pid) as pinned:
             ptrace.trace_forks(self.pid)
@@ -232,7 +258,7 @@ class PreloadedParent:
             pid = ptrace.wait_for_fork(self.pid, flags)
             pinned.append(pid)  # as its parent is
             try:
-                yield ptrace.Stopped(pid)
+                yield ptrace.Stopped(pid), pinned
             finally:
                 with contextlib.suppress(OSError):  # it may have been killed
                     ptrace.release(self.pid)

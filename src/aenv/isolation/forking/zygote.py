@@ -444,7 +444,7 @@ class Zygote:
         if request is None:
             return
         try:
-            pid = self._branches.make(parent.fork_door(), parent.kind, parent.filters, request)
+            pid = self._branches.make(parent, request)
         except BaseException:
             parent.waiting.appendleft(request)
             raise
@@ -479,8 +479,13 @@ class Zygote:
         try:
             with _bounded(FORK_SECONDS):
                 pid = self._branches.fork(message["source"], request, stay=op == "checkpoint")
+        except ptrace.ProcessEnded as error:  # the preloaded parent; nothing was made yet
+            self._fail(request, "the preloaded parent has ended; fork again")
+            self._ended(error.pid, os.waitstatus_to_exitcode(error.status))
         except OSError as error:
             self._fail(request, error.strerror or str(error))
+        except (ArithmeticError, MemoryError, RuntimeError, ValueError) as error:  # caused by what is copied
+            self._fail(request, f"{type(error).__name__}: {error}")
         else:
             if op == "checkpoint":
                 with contextlib.suppress(OSError):
@@ -534,6 +539,7 @@ class Zygote:
         """Forget the preloaded parent, which has ended, and fail the requests that wait for it."""
         parent, self._parent = self._parent, None
         assert parent is not None
+        parent.ended = True
         parent.channel.close()
         self._discard_stopped(parent)
         for request in parent.waiting:

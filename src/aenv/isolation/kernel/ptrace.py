@@ -22,7 +22,7 @@ import errno
 import os
 import signal
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -96,6 +96,26 @@ def wait_for_fork(pid: int, flags: int) -> int:
         if child is not None:
             return child
         resume_parent(pid, status, flags)
+
+
+@contextlib.contextmanager
+def paused(pid: int) -> Iterator[None]:
+    """Stop a running, untraced process within ``with``. Blocks; the caller sets a time limit.
+
+    Raises:
+        ProcessEnded: it ended before.
+    """
+    _ptrace(_SEIZE, pid, 0, _EXIT_KILL)
+    _ptrace(_INTERRUPT, pid, 0, 0)
+    _, status = os.waitpid(pid, _WALL)
+    if not os.WIFSTOPPED(status):
+        raise ProcessEnded(pid, status)
+    try:
+        yield
+    finally:
+        is_signal = status >> 16 == 0 and os.WSTOPSIG(status) != signal.SIGTRAP
+        with contextlib.suppress(OSError):  # it may have been killed
+            _ptrace(_DETACH, pid, 0, os.WSTOPSIG(status) if is_signal else 0)
 
 
 def release(pid: int) -> None:
