@@ -34,7 +34,7 @@ def on_fork(hook: H) -> H:
 
 
 class ForkHooks:
-    """One run of all hooks."""
+    """Run all hooks once, around one fork."""
 
     def __init__(self) -> None:
         self._running: list[Generator[None, bool, None]] = []

@@ -24,7 +24,7 @@ HOLD_SECONDS = 20.0
 
 
 class UserAnswer(BaseModel):
-    """What the person answers."""
+    """Answer of the person."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -48,7 +48,7 @@ class SandboxSpec:
     """Allow a fork of a process that other sandboxes are forked from, too. Without, it is a new program: slower, and
     with an address layout, stack canaries and hash seed of its own."""
     forkable: bool = False
-    """It can be forked while it runs, for engines with the capability `live_fork`."""
+    """Allow forks of the running sandbox, on engines with the capability `live_fork`."""
     volume: Volume | None = None
     """A folder that outlives the sandbox. No other sandbox has it mounted at the same time."""
     disk_layer: str = ""
@@ -101,7 +101,7 @@ class ForkSpec:
     variables: dict[str, str] = field(default_factory=dict)
     """All of its environment variables."""
     checkpoint: bool = False
-    """It stays stopped, and can only be forked itself."""
+    """Keep the fork stopped: it can only be forked itself."""
     takes_over: SandboxRef | None = None
     """Take the address and token of this sandbox, which the caller stops. None: an address and a token of its own."""
 

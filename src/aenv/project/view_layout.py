@@ -19,7 +19,7 @@ Kind = Literal[
 
 
 class LayoutPart(BaseModel):
-    """What is shown of the state, and how."""
+    """Part of a view: a value of the state, and how to show it."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 

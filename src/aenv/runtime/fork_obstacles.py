@@ -1,4 +1,4 @@
-"""What a live fork cannot carry: found before the fork, and named with the cure."""
+"""Find what a live fork cannot carry, before the fork, and name it with the cure."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class LiveFork:
         """Set once calls may go on. None: they may."""
         self._hooks = ForkHooks()
         self._going_on: asyncio.Task[None] | None = None
-        """What is left to do after a fork."""
+        """Task that finishes a fork in the background."""
 
     async def __call__(self, request: Request) -> Answer:
         """Answer a request; those that come while the instance is forked wait for it."""

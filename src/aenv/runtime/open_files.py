@@ -58,7 +58,7 @@ class Descriptors:
     numbers: list[int]
     """All numbers, those of files too."""
     obstacles: list[str]
-    """What cannot be opened again, for people."""
+    """Descriptors that cannot be opened again, described for people."""
 
 
 def survey(closed_by_us: Collection[int]) -> Descriptors:

@@ -60,7 +60,7 @@ class SandboxHandle:
         self.fork_of = ""
         """Id of the instance or checkpoint that it is a live fork of."""
         self.checkpoint = False
-        """It stays stopped, to be forked only."""
+        """Stopped for good: it can only be forked."""
         self.forking = asyncio.Lock()
         """Held while it is forked."""
         self.requested = asyncio.Event()

@@ -34,7 +34,7 @@ PAUSE_SECONDS = 0.5
 
 
 class HostConnection:
-    """One host pod. The pod is created before there is an address: `connect` is called then."""
+    """Connection to a host pod. The pod is created before it has an address: `connect` is called then."""
 
     def __init__(self, name: str, token: str, on_change: Callable[[HostConnection], None]) -> None:
         self.name = name
@@ -59,7 +59,7 @@ class HostConnection:
 
     @property
     def accepting(self) -> bool:
-        """Whether it runs, and takes instances."""
+        """True while the host runs and takes instances."""
         return self._http is not None and self.lost is None and not self.draining
 
     @property
@@ -83,7 +83,7 @@ class HostConnection:
         return self._used
 
     def is_warm(self, project: str) -> bool:
-        """Whether instances of this project have been created there."""
+        """Return whether instances of this project have been created on the host."""
         return project in self._projects
 
     def reserve(self, name: str, memory: int) -> None:

@@ -1,4 +1,4 @@
-"""What a platform and the server in a host pod send each other."""
+"""Messages between a platform and the server in a host pod."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class EndedSandbox(_Message):
 
 
 class HostChanges(_Message):
-    """What has changed on a host after a position, and how much room it has."""
+    """Changes on a host after a position, and the room that it has."""
 
     position: int
     ended: list[EndedSandbox] = []
@@ -59,6 +59,6 @@ class HostChanges(_Message):
     memory: int = 0
     """Bytes that the host pod uses, without the page cache; 0: unknown."""
     memory_limit: int = 0
-    """Its limit; 0: none."""
+    """Memory limit of the host pod in bytes; 0: none."""
     draining: bool = False
-    """It takes no more sandboxes, and ends when those that it has are gone."""
+    """True once the host takes no more sandboxes; it ends when those that it has are gone."""

@@ -1,4 +1,4 @@
-"""Which host takes an instance, and how many hosts to add: pure functions, without a cluster.
+"""Choose the host of an instance and the number of hosts to add: pure functions, without a cluster.
 
 An instance goes where its environment is warm, then to the host with the fewest creates under way, then to the fullest
 one: so that a burst is spread over all hosts, and the emptier hosts become empty and can go.
@@ -27,11 +27,11 @@ class HostSize:
 
 
 class HostLoad(Protocol):
-    """What is known about a host."""
+    """Load of a host, as far as the platform knows it."""
 
     @property
     def accepting(self) -> bool:
-        """Whether it runs, and takes instances."""
+        """True while the host runs and takes instances."""
 
     @property
     def instances(self) -> int:
@@ -50,7 +50,7 @@ class HostLoad(Protocol):
         """Part of its memory limit that is in use, as last measured."""
 
     def is_warm(self, project: str) -> bool:
-        """Whether instances of this project have been created there."""
+        """Return whether instances of this project have been created on the host."""
 
 
 H = TypeVar("H", bound=HostLoad)

@@ -58,22 +58,22 @@ class HostedEngine(Protocol):
     isolation: ClassVar[Isolation]
 
     async def start(self, spec: SandboxSpec) -> SandboxRef:
-        """As `Engine.start`; its address is a port of this machine."""
+        """Start a sandbox like `Engine.start`; its address is a port of this machine."""
 
     async def until_ended(self, ref: SandboxRef) -> Exit:
         """Return how a sandbox ended, once it has."""
 
     async def stop(self, ref: SandboxRef) -> None:
-        """As `Engine.stop`."""
+        """Stop a sandbox like `Engine.stop`."""
 
     async def close(self) -> None:
-        """As `Engine.close`."""
+        """Close the engine like `Engine.close`."""
 
     def log_since(self, ref: SandboxRef, position: int) -> tuple[str, int]:
-        """As `Engine.log_since`."""
+        """Return new log text like `Engine.log_since`."""
 
     def usage(self, ref: SandboxRef) -> dict[str, Any]:
-        """As `Engine.usage`."""
+        """Return the usage of a sandbox like `Engine.usage`."""
 
 
 class HostServer:

@@ -32,7 +32,7 @@ class HostGroup:
 
     tenant: str
     network: bool
-    """They have the ordinary network of a pod."""
+    """True if the group's instances have the ordinary network of a pod."""
 
     @classmethod
     def of(cls, spec: SandboxSpec, *, share: bool = False) -> HostGroup:

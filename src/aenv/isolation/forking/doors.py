@@ -88,7 +88,7 @@ class Branch:
     channel: socket.socket | None
     """Channel over which it is asked to fork. None: a checkpoint."""
     state: ThreadState | None = None
-    """Where its forks go on. None: it runs."""
+    """Registers with which forks go on; None while the instance runs."""
 
     def hold(self) -> None:
         """Stop a running instance where it can be forked. It must be waiting for that already.
@@ -153,7 +153,7 @@ class BranchInTheMaking:
 
     @property
     def pid(self) -> int:
-        """Its process id; 0 before there is a process."""
+        """Process id of the door; 0 before there is a process."""
         return self._process.pid if self._process is not None else 0
 
     def isolate(
