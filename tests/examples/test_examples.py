@@ -88,6 +88,11 @@ hierarchy: flour: 500 g, eggs: 3, salt: none
 red team: the target gave in after 3 tries: It is swordfish.
 debate: the judge chose the optimist
 """,
+    "12_tree_search.py": """
+solved    in 7 moves, 14 states seen
+calls     40, instead of 154 with replays: 74% saved
+reward    1.0, in a fork 1.0
+""",
 }
 
 

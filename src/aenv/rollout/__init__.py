@@ -10,6 +10,7 @@ from aenv.rollout.agents.tool_loop import ToolLoop
 from aenv.rollout.budget import Budget, BudgetSpent
 from aenv.rollout.endpoint import ModelEndpoint
 from aenv.rollout.episode import Episode, Price
+from aenv.rollout.episode_tree import BranchedEpisode, Continuation, EpisodeTree, model_turn, rollout_tree
 from aenv.rollout.model import Model, ModelRefused, ModelRequest, ModelUnavailable, Reply
 from aenv.rollout.result import EpisodeResult
 from aenv.rollout.runs.concurrency import Adaptive, Fixed
@@ -20,7 +21,8 @@ from aenv.rollout.task_sources import find_tasks
 from aenv.schema.tasks import Task, TaskLimits
 
 __all__ = [
-    "Adaptive", "Budget", "BudgetSpent", "CommandAgent", "Episode", "EpisodeResult", "Fixed", "Model", "ModelEndpoint",
-    "ModelRefused", "ModelRequest", "ModelUnavailable", "Price", "Progress", "Reply", "Rollout", "ScriptedModel",
-    "Task", "TaskLimits", "TaskSet", "ToolLoop", "calls", "find_tasks", "gold", "nop", "rollout", "scripted",
+    "Adaptive", "BranchedEpisode", "Budget", "BudgetSpent", "CommandAgent", "Continuation", "Episode", "EpisodeResult",
+    "EpisodeTree", "Fixed", "Model", "ModelEndpoint", "ModelRefused", "ModelRequest", "ModelUnavailable", "Price",
+    "Progress", "Reply", "Rollout", "ScriptedModel", "Task", "TaskLimits", "TaskSet", "ToolLoop", "calls", "find_tasks",
+    "gold", "model_turn", "nop", "rollout", "rollout_tree", "scripted",
 ]  # fmt: skip

@@ -87,6 +87,8 @@ class PendingAttempt:
     retries_left: int = 0
     retry_of: str | None = None
     """Identifier of the failed attempt that this one repeats."""
+    parents: tuple[Mapping[str, Any], ...] = ()
+    """Episodes that this one follows from: ``kind``, ``episode``, and for forks the ``turn``."""
 
 
 class Attempt:
@@ -277,7 +279,7 @@ class Attempt:
     def _begin(self) -> EpisodeRecorder:
         plan, work = self._plan, self._work
         if self._recorder is None:
-            parents = [{"kind": "retry", "episode": work.retry_of}] if work.retry_of else []
+            parents = [*work.parents, *([{"kind": "retry", "episode": work.retry_of}] if work.retry_of else [])]
             self._recorder = plan.store.record(
                 EpisodeKey(plan.run, work.task.id, work.sample, work.attempt),
                 {
