@@ -18,6 +18,9 @@ from aenv.schema import paths
 
 PARK_SECONDS = 20.0
 """For an instance to come to rest, beyond the wait for its calls: its hooks run in this time."""
+AT_ONCE = 2
+"""Forks of one request that the zygote has at a time. It may copy files for seconds, and what others want, such as the
+end of an instance, has to come in between."""
 
 
 class LiveForks:
@@ -44,7 +47,10 @@ class LiveForks:
 
     async def _forks(self, source: SandboxHandle, wanted: Sequence[ForkSpec]) -> list[SandboxRef | AEnvError]:
         handles = [self._handle(source, each) for each in wanted]
-        tasks = [asyncio.create_task(self._one(handle, each)) for handle, each in zip(handles, wanted, strict=True)]
+        turns = asyncio.Semaphore(AT_ONCE)
+        tasks = [
+            asyncio.create_task(self._one(handle, each, turns)) for handle, each in zip(handles, wanted, strict=True)
+        ]
         try:
             for handle in handles:  # the zygote forks them in turn, then lets the parent go on
                 await handle.requested.wait()
@@ -68,12 +74,13 @@ class LiveForks:
         handle.checkpoint = wanted.checkpoint
         return handle
 
-    async def _one(self, handle: SandboxHandle, wanted: ForkSpec) -> SandboxRef | AEnvError:
+    async def _one(self, handle: SandboxHandle, wanted: ForkSpec, turns: asyncio.Semaphore) -> SandboxRef | AEnvError:
         """Make one fork; return the error if that fails."""
         self._factory.sandboxes[handle.id] = handle
         op = "checkpoint" if wanted.checkpoint else "fork"
         try:
-            answer = await handle.zygote.spawn(handle, op, imports_code=False)
+            async with turns:
+                answer = await handle.zygote.spawn(handle, op, imports_code=False)
             handle.ref = replace(handle.ref, healthy=bool(answer.get("healthy")))
             if wanted.takes_over is not None:
                 self._take_over(handle, wanted.takes_over)
