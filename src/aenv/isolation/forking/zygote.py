@@ -480,8 +480,8 @@ class Zygote:
             with _bounded(FORK_SECONDS):
                 pid = self._branches.fork(message["source"], request, stay=op == "checkpoint")
         except ptrace.ProcessEnded as error:  # the preloaded parent; nothing was made yet
-            self._fail(request, "the preloaded parent has ended; fork again")
             self._ended(error.pid, os.waitstatus_to_exitcode(error.status))
+            self._fork_branch(op, name, message, fds)  # it is known to have ended now
         except OSError as error:
             self._fail(request, error.strerror or str(error))
         except (ArithmeticError, MemoryError, RuntimeError, ValueError) as error:  # caused by what is copied
