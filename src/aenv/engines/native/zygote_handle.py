@@ -96,6 +96,7 @@ class ZygoteHandle:
         """Requests for forks of its preloaded parent that are not answered yet."""
         self._holds: dict[str, asyncio.Future[None]] = {}
         """Requests to stop an instance for a fork, by its id."""
+        self._holding = asyncio.Lock()
         self.alive = False
 
     @property
@@ -220,6 +221,10 @@ class ZygoteHandle:
             ForkRefused: it cannot be forked.
             Unavailable: the zygote is gone.
         """
+        async with self._holding:  # what others want, such as the end of an instance, comes in between
+            await self._hold_one(name)
+
+    async def _hold_one(self, name: str) -> None:
         held = self._holds[name] = asyncio.get_running_loop().create_future()
         try:
             await self._send(json.dumps({"op": "hold", "id": name}).encode(), [])

@@ -49,8 +49,9 @@ which the zygote waits for, would delay the end of a sandbox by milliseconds."""
 FORK_SECONDS = 20
 """Time limit for a preloaded parent to fork, and for its child to give up its rights. It takes milliseconds. The server
 waits longer for the whole request: `FORK_ANSWER_SECONDS` of engines/native/zygote_handle.py."""
-HOLD_SECONDS = 10
-"""Time limit for an instance to reach the point where it can be forked, once it has said that it is about to."""
+HOLD_SECONDS = 3
+"""Time limit for an instance to reach the point where it can be forked, once it has said that it is about to. It takes
+microseconds, and the zygote does nothing else meanwhile."""
 STEP_SECONDS = 10
 """Time limit for a stopped child to become an instance."""
 DYING_SECONDS = 0.05
