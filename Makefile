@@ -1,6 +1,8 @@
 # Everything runs in .venv, which each target makes for itself; nothing is installed outside of this folder.
 SHELL := /bin/bash
 BIN := .venv/bin
+# Tests wait as much as they compute: one process more than two cores keeps both busy.
+WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 3 ? n + 1 : 4)))
 
 .PHONY: demo test check bench docs fuzz soak clean
 .DEFAULT_GOAL := help
@@ -19,7 +21,7 @@ demo: .venv/.ready-base
 	@$(BIN)/python scripts/demo.py
 
 test: .venv/.ready-dev
-	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(if $(LONG),,-m "not long") $(TESTS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(LONG),,-m "not long") $(TESTS)
 
 check: .venv/.ready-dev
 	@scripts/check
