@@ -255,16 +255,19 @@ def bind_as(source: str, target: str, owner: int, seen_as: int, count: int = 1) 
 def _user_namespace(owner: int, seen_as: int, count: int) -> int:
     """Return a descriptor of a user namespace with such a mapping."""
     ready, go = os.pipe()
+    until, ended = os.pipe()  # the child ends when this process does, however that ends
     child = os.fork()
     if child == 0:
         try:
+            os.close(ended)
             unshare(CLONE_NEWUSER)
             os.write(go, b"1")
         finally:
             os.close(go)
-            signal.pause()
+            os.read(until, 1)
             os._exit(0)
     os.close(go)
+    os.close(until)
     try:
         if not os.read(ready, 1):
             raise OSError(1, "unshare: a user namespace for mapping owners could not be created")
@@ -274,7 +277,7 @@ def _user_namespace(owner: int, seen_as: int, count: int) -> int:
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
         os.close(ready)
-        os.kill(child, signal.SIGKILL)
+        os.close(ended)
         os.waitpid(child, 0)
 
 
