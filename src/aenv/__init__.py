@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         register_tasks,
         register_tool,
     )
-    from aenv.authoring.failure_reward import failure_reason
+    from aenv.authoring.failures.failure_reward import failure_reason
     from aenv.authoring.fork_hooks import on_fork
     from aenv.authoring.private_files import private
     from aenv.authoring.programs import end_programs
@@ -57,7 +57,7 @@ _WHERE = {
     "authoring.fork_hooks": ("on_fork",),
     "authoring.content": ("Audio", "File", "Image"),
     "sdk.environment": ("Environment",),
-    "authoring.failure_reward": ("failure_reason",),
+    "authoring.failures.failure_reward": ("failure_reason",),
     "terminal.keys": ("key_sequence",),
     "tracing.logging": ("setup_logging",),
     "terminal.pane": ("Pane",),

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import IO, Any, Literal, overload
 
-from aenv.authoring.destroyed_state import raising_state_destroyed
+from aenv.authoring.failures.destroyed_state import raising_state_destroyed
 from aenv.isolation.files.trees import remove_tree
 
 FOLDER = "private"

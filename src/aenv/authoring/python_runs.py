@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from aenv.authoring.agent_time import agent_code
-from aenv.authoring.destroyed_state import raising_state_destroyed
+from aenv.authoring.failures.destroyed_state import raising_state_destroyed
 from aenv.authoring.python_variables import package_folders
 from aenv.errors import InvalidUse
 from aenv.isolation.files.trees import remove_tree

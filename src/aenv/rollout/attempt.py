@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from aenv.authoring.failure_reward import failure_reason
+from aenv.authoring.failures.failure_reward import failure_reason
 from aenv.errors import AEnvError, Conflict, NotFound, Overloaded, RateLimited, StorageFull
 from aenv.rollout.budget import Budget
 from aenv.rollout.environment_info import EnvironmentInfo, usage_of

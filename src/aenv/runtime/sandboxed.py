@@ -32,9 +32,9 @@ from aenv.isolation.forking.forkable import ForkWatch, VariablesRead
 from aenv.isolation.kernel import linux
 from aenv.runtime import warm_up
 from aenv.runtime.calls.endpoints import EndpointCatalog
-from aenv.runtime.forked_loop import ForkedLoop
+from aenv.runtime.forking.forked_loop import ForkedLoop
+from aenv.runtime.forking.live_fork import LiveFork
 from aenv.runtime.imports import Imports
-from aenv.runtime.live_fork import LiveFork
 from aenv.runtime.loader import load
 from aenv.runtime.orphans import Orphans
 from aenv.runtime.protection import ignore_signals_from_inside

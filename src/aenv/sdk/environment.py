@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
 from aenv import plugins
-from aenv.authoring.failure_reward import failure_reward
+from aenv.authoring.failures.failure_reward import failure_reward
 from aenv.authoring.results import ToolResult
 from aenv.client.tool_progress import OnProgress
 from aenv.errors import (

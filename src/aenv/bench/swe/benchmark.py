@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from aenv.authoring.failure_reward import failure_reason
+from aenv.authoring.failures.failure_reward import failure_reason
 from aenv.bench.base import FAILURE, BenchJob, Benchmark, NoSolution, Result, WorkOf
 from aenv.bench.stopwatch import measured
 from aenv.bench.swe.dataset import load

@@ -6,7 +6,7 @@ public interfaces only, until they are tested. What depends on it:
 | code | private part | plain way |
 |---|---|---|
 | `preloaded.serve_forks` | forks without ``PyOS_AfterFork_Child`` | it is called, as `os.fork` does |
-| `aenv.runtime.forked_loop` | an event loop goes on in a fork: its selector and self-pipe | a new loop |
+| `aenv.runtime.forking.forked_loop` | an event loop goes on in a fork: its selector and self-pipe | a new loop |
 | `aenv.runtime.sandboxed` | ``Thread._set_native_id`` after such a fork | ``PyOS_AfterFork`` does it |
 | `forkable.VariablesRead` | methods of ``os._Environ`` are replaced | an import counts as reading all variables |
 | `aenv.runtime.orphans` | ``_posixsubprocess.fork_exec`` is replaced | orphans are not reaped |

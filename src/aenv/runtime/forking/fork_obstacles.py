@@ -8,7 +8,7 @@ import threading
 import time
 
 from aenv.errors import ForkRefused
-from aenv.runtime.open_files import Descriptors
+from aenv.runtime.forking.open_files import Descriptors
 
 ENDING_SECONDS = 1.0
 """For the kernel to end a thread that Python knows to have ended."""

@@ -29,11 +29,11 @@ from aenv.errors import AEnvError, ForkRefused, problem
 from aenv.http.messages import Answer, Request, Response
 from aenv.isolation.forking.preloaded import DOOR_FLAGS, FORK_CHANNEL
 from aenv.isolation.kernel import linux
-from aenv.runtime import open_files
 from aenv.runtime.calls.endpoints import EndpointCatalog
-from aenv.runtime.fork_obstacles import refuse_obstacles
-from aenv.runtime.forked_loop import own_descriptors, renew
-from aenv.runtime.open_files import Descriptors
+from aenv.runtime.forking import open_files
+from aenv.runtime.forking.fork_obstacles import refuse_obstacles
+from aenv.runtime.forking.forked_loop import own_descriptors, renew
+from aenv.runtime.forking.open_files import Descriptors
 from aenv.runtime.orphans import Orphans
 from aenv.runtime.serve import EnvServer
 from aenv.schema import paths
