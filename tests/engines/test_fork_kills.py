@@ -33,7 +33,7 @@ def folder(sandboxes: None) -> Iterator[Path]:
 async def answers(ref: SandboxRef) -> bool:
     client = InstanceClient(ServerUrl.parse(ref.data_url), token=ref.token, patience=0.0)
     try:
-        await client.exchange("GET", "/health", timeout=30)
+        await client.exchange("GET", "/health", timeout=90)
     except AEnvError:
         return False
     finally:
@@ -74,4 +74,4 @@ def test_a_fork_that_is_interrupted_leaves_nothing(folder: Path, seed: int) -> N
             await engine.close()
         assert [path.name for path in (folder / "native").glob("*.sock")] == []
 
-    asyncio.run(asyncio.wait_for(main(), 90))
+    asyncio.run(asyncio.wait_for(main(), 240))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import io
 import json
@@ -38,6 +39,12 @@ class Browsing:
             "start", {"task": task, "seed": seed, **more}, timeout=120
         )
         return started
+
+    async def until_downloaded(self, names: list[str]) -> None:
+        """Wait for a download, which goes on after the click that began it."""
+        async with asyncio.timeout(60):
+            while (await self.call("list_downloads")).data["files"] != names:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
 
     async def call(self, tool: str, **arguments: Any) -> Any:
         result = await self.env.call_tool(tool, arguments, timeout=120)
@@ -197,7 +204,7 @@ def test_pages_of_a_folder_of_the_project_are_used_with_every_tool(project: Path
             assert await page.text("get_page_text") == "another page"
             await page.call("close_tab", tab_id="tab_2")
             await page.click("Note link")
-            assert (await page.call("list_downloads")).data["files"] == ["README.md", "note.txt"]
+            await page.until_downloaded(["README.md", "note.txt"])
             assert await page.text("read_download", name="note.txt") == "a note"
             lines = (await page.text("read_console")).split("\n")
             said = [line.removeprefix("log: ")[:16] for line in lines if line.startswith("log: ")]

@@ -273,13 +273,16 @@ class PlatformApp:
         return ok(await self._instances.renew(context.name, spec.ttl, context.caller))
 
     async def _fork(self, context: RequestContext) -> Answer:
+        await self._forks.require(context.name, context.caller)
         return ok(await self._forks.fork(context.name, body(InstanceForkRequest, context.request), context.caller))
 
     async def _checkpoint(self, context: RequestContext) -> Answer:
+        await self._forks.require(context.name, context.caller)
         spec = body(CheckpointRequest, context.request) if context.request.body else CheckpointRequest()
         return ok(await self._forks.checkpoint(context.name, spec, context.caller))
 
     async def _rewind(self, context: RequestContext) -> Answer:
+        await self._forks.require(context.name, context.caller)
         return ok(await self._forks.rewind(context.name, body(RewindRequest, context.request), context.caller))
 
     async def _branches(self, context: RequestContext) -> Answer:

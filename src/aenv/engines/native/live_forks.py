@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aenv.client.instance_client import InstanceClient
-from aenv.engines.base import ForkSpec, SandboxRef
+from aenv.engines.base import Exit, ForkSpec, SandboxRef
 from aenv.engines.native.sandbox_factory import SandboxFactory
 from aenv.engines.native.sandbox_handle import SandboxHandle
 from aenv.engines.teardown import finish
@@ -79,8 +79,11 @@ class LiveForks:
         self._factory.sandboxes[handle.id] = handle
         op = "checkpoint" if wanted.checkpoint else "fork"
         try:
-            async with turns:
+            await self._turn(handle, turns)
+            try:
                 answer = await handle.zygote.spawn(handle, op, imports_code=False)
+            finally:
+                turns.release()
             handle.ref = replace(handle.ref, healthy=bool(answer.get("healthy")))
             if wanted.takes_over is not None:
                 self._take_over(handle, wanted.takes_over)
@@ -93,6 +96,14 @@ class LiveForks:
         finally:
             handle.requested.set()
         return handle.ref
+
+    async def _turn(self, handle: SandboxHandle, turns: asyncio.Semaphore) -> None:
+        """Wait until the zygote may be asked for a fork. Where that is cancelled, nobody else would report its end."""
+        try:
+            await turns.acquire()
+        except BaseException:
+            handle.ended(Exit(-1, "it was never started"))
+            raise
 
     def _take_over(self, handle: SandboxHandle, ref: SandboxRef) -> None:
         """Put the socket of a fork in the place of another's."""

@@ -233,6 +233,9 @@ class ZygoteHandle:
         except TimeoutError:
             self.release(name)
             raise ForkRefused("the instance could not be stopped in time") from None
+        except BaseException:  # a cancelled request must not leave the instance stopped
+            self.release(name)
+            raise
         finally:
             self._holds.pop(name, None)
 

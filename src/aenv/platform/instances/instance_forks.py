@@ -42,6 +42,10 @@ class InstanceForks:
         self._instances = instances
         self._rewinding: set[str] = set()
 
+    async def require(self, name: str, caller: Caller = OWNER) -> None:
+        """Raise NotFound unless the caller may use the instance or checkpoint."""
+        await self._instances.require(name, caller)
+
     async def fork(self, name: str, request: InstanceForkRequest, caller: Caller = OWNER) -> list[ForkOutcome]:
         """Fork a running instance or a checkpoint; return an instance or an error for each item.
 
@@ -101,8 +105,15 @@ class InstanceForks:
         return record.to_api(caller)
 
     async def branches(self, name: str, caller: Caller = OWNER) -> list[EnvInstance]:
-        """Return the forks and checkpoints of an instance or checkpoint, and theirs, oldest first."""
-        return [record.to_api(caller) for record in self._instances.family(name, caller)]
+        """Return the forks and checkpoints of an instance or checkpoint, and theirs, oldest first.
+
+        Raises:
+            NotFound: there is no such instance of the caller, nor a branch of one that has ended.
+        """
+        found = self._instances.family(name, caller)
+        if not found:
+            await self.require(name, caller)
+        return [record.to_api(caller) for record in found]
 
     async def _source(self, name: str, caller: Caller) -> InstanceRecord:
         record = await self._instances.require(name, caller)
