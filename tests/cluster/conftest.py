@@ -76,7 +76,7 @@ async def objects() -> Counter[str]:
 
 async def objects_once_settled(expected: Counter[str]) -> Counter[str]:
     """Count until the counts are as expected, as long as the test's time limit allows: deletion takes its time."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(180):
         while (found := await objects()) != expected:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
     return found
